@@ -1,4 +1,4 @@
-//! `2048K`: never 0, and what was read is read again when it is printed.
+//! `2048K`: never 0, and a parsed size survives printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `/proc/PID/task/TID/children`: what was read is read again when it is printed.
+//! `/proc/PID/task/TID/children`: a parsed list survives printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `always [madvise] never`: the choice is a word of the text, and stands there in brackets.
+//! `always [madvise] never`: the choice is a word of the text, in brackets.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

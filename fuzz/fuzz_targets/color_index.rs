@@ -1,5 +1,5 @@
-//! Masks of physical address bits: whatever is taken makes a power of two of colors, and is read
-//! again when it is written down.
+//! Masks of physical address bits: any accepted masks make a power of two of colors, and survive printing and
+//! parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `0-3,8`: ascending, and what was read is read again when it is printed.
+//! `0-3,8`: ascending, and a parsed list survives printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`: what is recognised was there.
+//! `/proc/cpuinfo`: every parsed value is in the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
 //! Readings of trackers, however wrong: a heat map stays in order and within bounds.
 //!
-//! The first byte of each chunk of the input says what follows: the end of a sample, a region with
+//! The first byte of each chunk of the input selects its kind: the end of a sample, a region with
 //! its sets, or a range of DAMON.
 #![no_main]
 
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use superhue_model::{PageSet, Region, VirtAddr, VirtRange};
 use superhue_heat::{HeatMap, RangeRate, Reading, RegionBits};
 
-/// Takes numbers off the input; zeros when it has come to its end.
+/// Reader of numbers from the input; returns zeros at its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {

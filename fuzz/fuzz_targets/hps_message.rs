@@ -1,4 +1,4 @@
-//! Messages between applications and `superhue track`: what is understood is the same when said again.
+//! Messages between applications and `superhue track`: a parsed message is the same when it is sent again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `/proc/locks`: whoever is named holds a `flock` on that inode, by a line of the text.
+//! `/proc/locks`: the returned process holds a `flock` on that inode, by a line of the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: lines of newer kernels do not disturb, and amounts are whole KiB.
+//! `/proc/meminfo`: lines of newer kernels change nothing, and amounts are whole KiB.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

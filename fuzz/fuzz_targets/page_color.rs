@@ -1,4 +1,4 @@
-//! `/proc/page_color`: what is read agrees with itself, and the geometry can be said again.
+//! `/proc/page_color`: the parsed values are consistent, and the geometry survives printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The header of a palette file: what is read is sound, and reads the same when written again.
+//! The header of a palette file: a parsed header is sound, and survives writing and reading.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `/proc/PID/smaps_rollup`: something is understood only where something is written.
+//! `/proc/PID/smaps_rollup`: only a text of empty lines gives `None`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

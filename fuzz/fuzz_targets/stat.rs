@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`: what follows the last parenthesis decides, whatever the name holds.
+//! `/proc/PID/stat`: the text after the last parenthesis decides, whatever the name holds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

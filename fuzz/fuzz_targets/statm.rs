@@ -1,4 +1,4 @@
-//! `/proc/PID/statm`: what was read is read again when it is printed.
+//! `/proc/PID/statm`: parsed values survive printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

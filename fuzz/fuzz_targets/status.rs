@@ -1,4 +1,4 @@
-//! `/proc/PID/status`: lines that kernels may add do not disturb.
+//! `/proc/PID/status`: lines that newer kernels add change nothing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

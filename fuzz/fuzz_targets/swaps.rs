@@ -1,4 +1,4 @@
-//! `/proc/swaps`: room before a disk is never more than all room.
+//! `/proc/swaps`: the free memory before a disk is never more than all free capacity.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

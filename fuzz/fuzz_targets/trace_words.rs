@@ -1,7 +1,7 @@
-//! Words that a program under the emulator wrote, or its plugin: read alike at once and in pieces, and only within the memory that
-//! was dealt.
+//! Words from a program under the emulator, or from its plugin: reading them at once or in pieces gives the same, and addresses stay within
+//! the allocated memory.
 //!
-//! The first two bytes of the input say how many references are skipped, and how long a piece is.
+//! The first two bytes of the input give the number of skipped references and the length of a piece.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use superhue_papers::program::trace::Reader;
 
 static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let mut machine = Machine::parse("zen.toml", machines::ZEN).expect("a machine of ours");
-    // Small, so that an input can fill some.
+    // Small, so that an input can fill some huge pages.
     machine.superpage = 64 << 10;
     machine
 });
@@ -25,7 +25,7 @@ fn check(reader: &Reader, skip: u64) {
         assert!(words.iter().all(|word| (word >> 1) < pages * MACHINE.page));
     }
     for (base, large) in reader.block.base.iter().zip(&reader.block.large) {
-        // The same byte of a page, and the same kind.
+        // Both have the same byte of a page, and the same kind.
         assert_eq!(base % (MACHINE.page << 1), large % (MACHINE.page << 1));
     }
 }

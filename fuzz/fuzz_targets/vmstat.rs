@@ -1,4 +1,4 @@
-//! `/proc/vmstat`: lines about anything but superpages do not disturb, and names are plain.
+//! `/proc/vmstat`: lines about anything but huge pages change nothing, and names are plain.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `mm_stat` of a zram device: what was read is read again when it is printed, whatever a newer kernel adds.
+//! `mm_stat` of a zram device: parsed values survive printing and parsing, whatever a newer kernel adds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

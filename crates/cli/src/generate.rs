@@ -30,7 +30,7 @@ pub fn man_pages(folder: &Path) -> VerbResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of `command`, which is `verb` (`ctl-why`), and of all below it.
+/// Writes the page of `command`, which is `verb` (`ctl-why`), and of all commands below it.
 fn write_pages(command: &Command, verb: &str, folder: &Path) -> io::Result<()> {
     for inner in command
         .get_subcommands()

@@ -1,4 +1,4 @@
-//! A verb that looks at processes of others, in two processes: one does it, one watches over that.
+//! A verb that reads other users' processes, split into two processes: one does the work, one supervises it.
 //!
 //! ```text
 //!   superhue status ──fork──> does all there is to do, and writes on its board whom it is busy with
@@ -8,9 +8,9 @@
 //!   at the end: \"process 7 was left out\"
 //! ```
 //!
-//! A process can hold up whoever reads it for as long as its owner likes (`superhue::held_up`), in ways that only a signal ends that ends the reader. So
-//! the reader is a process that can be ended. It is forked before there is any thread: nothing has to be handed over, and the verb does not know.
-//! Where there can be no second process, it is done in one.
+//! A process can hold up a reader of it for as long as its owner likes (`superhue::held_up`), in ways that only a signal that kills the reader
+//! ends. So the reader is a process that can be killed. It is forked before any thread starts, so no state has to be passed to it, and the verb is
+//! unaware of it. Without a second process, this one does the work.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -28,8 +28,8 @@ use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
 
 use crate::output::{leave_out, note};
 
-/// What is passed on to the process that does the work, and what says that it has changed. Stops and what the terminal does reach it as they reach
-/// this one.
+/// Signals that are passed on to the process that does the work, and `SIGCHLD`, which reports its changes. Stop signals
+/// and signals of the terminal reach it directly.
 const WATCHED: [i32; 7] = [
     libc_signal::HUP,
     libc_signal::INT,
@@ -40,7 +40,7 @@ const WATCHED: [i32; 7] = [
     libc_signal::CHLD,
 ];
 
-/// Numbers of signals, as on every architecture that superhue runs on (`signal(7)`).
+/// Numbers of signals, the same on every architecture that superhue runs on (`signal(7)`).
 mod libc_signal {
     pub(super) const HUP: i32 = 1;
     pub(super) const INT: i32 = 2;
@@ -51,7 +51,7 @@ mod libc_signal {
     pub(super) const CHLD: i32 = 17;
 }
 
-/// How long a verb that answers once may be held up by one process, and one that goes on: what it has learned is lost then.
+/// Time for which one process may hold up a verb that answers once (`ONCE`), or one that goes on (`LASTING`), which then loses what it has learned.
 const ONCE: Patience = Patience {
     uninterruptible: Duration::from_millis(120),
     in_files: Duration::from_millis(400),
@@ -61,35 +61,35 @@ const LASTING: Patience = Patience {
     in_files: Duration::from_secs(2),
 };
 
-/// The same for reading a little of a process, and how long that is done in all.
+/// The same for reading a little of each process, and the time for all of that.
 const PROBING: Patience = Patience {
     uninterruptible: Duration::from_millis(15),
     in_files: Duration::from_millis(100),
 };
 const PROBES: Duration = Duration::from_millis(600);
 
-/// A process is left out if it holds up a second reader for this long. One that held a lock only because it had no CPU has let go by then.
+/// A process is left out if it holds up a second reader for this long. One that held a lock only for lack of CPU time has released it by then.
 const AGAIN: Patience = Patience {
     uninterruptible: Duration::from_millis(150),
     in_files: Duration::from_millis(150),
 };
 
-/// How often the verb is begun anew. Whoever holds it up once more is told, and that is the end.
+/// Most restarts of the verb. If a process holds it up once more, the verb reports that and fails.
 const TIMES: usize = 16;
 
-/// Processes that are named at the end.
+/// Most processes that are named at the end.
 const NAMED: usize = 10;
 
-/// How a verb is to be watched.
+/// Kind of verb that is supervised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It answers once.
+    /// The verb answers once.
     Once,
-    /// It goes on until it is ended.
+    /// The verb runs until it is ended.
     Lasting,
 }
 
-/// How the verb of these arguments is to be watched, if it is: those that look at whoever there is.
+/// Returns the kind of the verb in these arguments; `None` for verbs that do not read arbitrary processes.
 pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<Kind> {
     let verb = arguments.find(|it| !it.as_encoded_bytes().starts_with(b"-"))?;
     let mut says = |what: &[&str]| arguments.any(|it| what.iter().any(|one| it == *one));
@@ -101,13 +101,13 @@ pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<K
     }
 }
 
-/// Does `work` in a process that another one watches over: it is called once in each process that is tried, and never in this one if there can be another.
+/// Does `work` in a supervised process: `work` runs once in each attempt, and in this process only if no other can be made.
 pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     let Ok(board) = Board::new() else {
         return work();
     };
     let mut left_out = BTreeSet::new();
-    // A second chance is given once.
+    // A process that released the reader once is cleared; the next time it is left out.
     let mut cleared = BTreeSet::new();
     let watched = SignalSet::of(&WATCHED);
     let before = watched.block();
@@ -123,7 +123,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
                 before.apply();
                 return child_of(&board, left_out, &mut work);
             }
-            // Not even one more process: what there is to do is done here.
+            // Not even one more process can be made: do the work here.
             Err(_) => {
                 before.apply();
                 return work();
@@ -142,7 +142,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
             }
             End::HeldUp(process, signal) => {
                 kill(child, KernelSignal::KILL);
-                // Whoever cannot be ended is left to itself.
+                // A child that cannot be killed is abandoned.
                 wait_for(child, Duration::from_millis(100));
                 if let Some(signal) = signal {
                     left_out.insert(process);
@@ -170,11 +170,11 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     ExitCode::from(crate::output::FAILED)
 }
 
-/// How a child ended.
+/// End of a child.
 enum End {
     Exited(i32),
     Killed(i32),
-    /// It has not ended: this process holds it up. It was told to end, if by this signal.
+    /// It has not ended: the process of this number holds it up. The signal, if any, is one that should have ended it.
     HeldUp(u32, Option<i32>),
 }
 
@@ -188,7 +188,7 @@ fn child_of(
     if getppid() != parent {
         return ExitCode::from(crate::output::FAILED);
     }
-    // The one that watches over this one is superhue, too: it is none of those that somebody asks about, unless it is named.
+    // The supervisor is superhue, too: no verb reports it, unless an argument names it.
     let parent = parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
     let is_named = |pid: &u32| std::env::args_os().any(|word| word == *pid.to_string());
     let parent = parent.filter(|pid| !is_named(pid));
@@ -198,7 +198,7 @@ fn child_of(
     work()
 }
 
-/// Watches over a child until it has ended, or is held up.
+/// Supervises a child until it has ended, or is held up.
 fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> End {
     let mut minder = Minder::new(patience);
     let look = (patience.uninterruptible / 3).min(Duration::from_millis(250));
@@ -213,7 +213,7 @@ fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> 
             }
         }
         if let Some(signal) = signal.filter(|signal| signal.number != libc_signal::CHLD) {
-            // Those of the terminal have reached it already.
+            // Signals of the terminal have already reached the child.
             if signal.sent_by_process
                 && signal.sender != Some(child)
                 && let Some(number) = KernelSignal::from_named_raw(signal.number)
@@ -270,7 +270,7 @@ fn probe(board: &Board, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) 
     }
 }
 
-/// Reads the suspects once more, all at once and each from a child of its own. Returns those that hold up their reader now.
+/// Reads the suspects once more, all at once and each in a child of its own. Returns those that hold up their reader now.
 fn still_holding(suspects: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut holding = BTreeSet::new();
     let mut readers = Vec::new();
@@ -282,14 +282,14 @@ fn still_holding(suspects: &BTreeSet<u32>) -> BTreeSet<u32> {
                 read_a_little(&Roots::default(), suspect);
                 std::process::exit(0);
             }
-            // It cannot be told, and the verb was held up once.
+            // No child can be made to find out; the suspect held up the verb before.
             Err(_) => {
                 holding.insert(suspect);
             }
         }
     }
     let begun = Instant::now();
-    // A reader that has no CPU is not held up, and is not waited for much longer.
+    // A reader without CPU time is not held up; the wait for it is bounded.
     while !readers.is_empty() && begun.elapsed() < 2 * AGAIN.uninterruptible {
         readers.retain_mut(|(suspect, reader, minder)| {
             if wait_for(*reader, Duration::ZERO) {
@@ -310,7 +310,7 @@ fn still_holding(suspects: &BTreeSet<u32>) -> BTreeSet<u32> {
     holding
 }
 
-/// Takes all locks that reading a process takes, of each process.
+/// Reads each process in a way that takes all the locks that reading a process takes.
 fn read_all(after: u32) {
     let roots = Roots::default();
     let own = u32::try_from(getpid().as_raw_nonzero().get()).unwrap_or(0);
@@ -328,7 +328,7 @@ fn read_a_little(roots: &Roots, pid: u32) {
     }
 }
 
-/// Whether a child has ended within this time.
+/// Waits for a child; returns true if it ended within this time.
 fn wait_for(child: u32, time: Duration) -> bool {
     let chld = SignalSet::of(&[libc_signal::CHLD]);
     let begun = Instant::now();
@@ -345,20 +345,20 @@ fn wait_for(child: u32, time: Duration) -> bool {
 }
 
 fn kill(child: u32, signal: KernelSignal) {
-    // The number is the child's until it was waited for.
+    // The number stays the child's until the child is reaped.
     if let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Ends as the child has.
+/// Ends this process by the signal that ended the child.
 fn end_by(signal: i32) {
     if let Some(signal) = KernelSignal::from_named_raw(signal) {
         let _ = kill_process(getpid(), signal);
     }
 }
 
-/// Says who was left out.
+/// Prints the processes that were left out.
 fn tell(left_out: &BTreeSet<u32>) {
     for pid in left_out.iter().take(NAMED) {
         note(&format!(
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(of(&["top", "--once"]), Some(Kind::Once));
         assert_eq!(of(&["attach", "--all"]), Some(Kind::Lasting));
         for other in [
-            // It begins once it has its socket.
+            // This verb is supervised only once it has its socket.
             &["track"][..],
             &["top"],
             &["run", "status"],

@@ -10,13 +10,13 @@ use superhue_papers::program::LEAST;
 
 use crate::values::{parse_count, parse_some_time};
 
-/// What the exit status says.
+/// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
 Exit status with a command: 0 there is a prediction, whatever the command's own status was (which is told); 1 failed, or the command \
 ended at once; 2 wrong usage; 3 there is no emulator or no plugin, or this machine is not known; 126 the command cannot be traced; 127 it was not found.
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage.";
 
-/// A count of references that something can be predicted from.
+/// Reads a count of references that suffices for a prediction.
 fn parse_references(text: &str) -> Result<u64, String> {
     let count = parse_count(text)?;
     if count < LEAST {
@@ -30,13 +30,13 @@ fn parse_references(text: &str) -> Result<u64, String> {
 /// `superhue lab`.
 #[derive(Debug, Args)]
 pub struct LabArgs {
-    /// Which figures; see --list. [default: all]
+    /// Figures to replay; see --list. [default: all]
     #[arg(value_name = "FIGURE", conflicts_with = "list")]
     pub figures: Vec<String>,
-    /// Say which figures and machines there are.
+    /// List the figures and machines.
     #[arg(long)]
     pub list: bool,
-    /// Few points and few draws: a look at everything.
+    /// Replay few points with few draws.
     #[arg(long)]
     pub quick: bool,
     /// Draws of each point, and loops of pairs. [default: 24, or fewer of large points; 300 loops; with a command 5]
@@ -46,39 +46,39 @@ pub struct LabArgs {
     /// that which `superhue colors` measured. Needs figures or a command. [default with a command: here]
     #[arg(long, value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
     pub machine: Option<PathBuf>,
-    /// Replay no more references of the command than so many; then it is ended (SIGTERM). With k, M, G for thousands.
+    /// Largest number of references of the command to replay; then the command is ended (SIGTERM). With k, M, G for thousands.
     /// [default: 200M, with --quick 20M]
     #[arg(long, value_name = "COUNT", value_parser = parse_references, requires = "command")]
     pub references: Option<u64>,
-    /// References of the command that only touch pages, before those that are replayed: its start.
+    /// Number of references at the command's start that only touch pages and are not replayed.
     #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "0", requires = "command")]
     pub skip: u64,
-    /// End the command after this time (SIGTERM), and tell what there is, as after Ctrl-C.
+    /// End the command after this time (SIGTERM), and show the result so far, as after Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_some_time, requires = "command")]
     pub time: Option<Duration>,
-    /// The plugin of the emulator that tells what the command refers to. [default: ../lib/superhue/trace.so from the folder that
+    /// Plugin of the emulator that reports the command's references. [default: ../lib/superhue/trace.so from the folder that
     /// superhue is in, where packages, `make install` and `make lab-trace` put it]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub plugin: Option<PathBuf>,
-    /// Seed of all that is drawn.
+    /// Seed of all draws.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Where the frames are that real kernels dealt, as kernel/frames wrote them.
+    /// Folder with the frames that real kernels dealt, as kernel/frames wrote them.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, default_value = "target/lab/frames")]
     pub frames: PathBuf,
-    /// Draw all placements by the kernels' rules, whatever frames there are.
+    /// Draw all placements by the kernels' rules, even where frames exist.
     #[arg(long, conflicts_with = "frames")]
     pub drawn: bool,
-    /// Make nothing: show what --json or --output wrote again, or draw it anew with --output.
+    /// Replay nothing: show a result written by --json or --output again, or redraw it with --output.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn"])]
     pub from: Option<PathBuf>,
-    /// Make no figures: replay what ran under the plugin (witness/run leaves it in this folder), and compare the counts.
+    /// Make no figures: replay the runs under the plugin (witness/run leaves them in this folder), and compare the counts.
     /// Fails if they differ by more than 2 %.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn", "from", "list"])]
     pub witness: Option<PathBuf>,
-    /// Where results of `superhue compare` are kept (hps-*.json), for the page's section on P4.
+    /// Folder with results of `superhue compare` (hps-*.json), for the page's section on P4.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, default_value = "docs/results")]
     pub results: PathBuf,
     /// Print JSON instead of tables.
@@ -88,8 +88,8 @@ pub struct LabArgs {
     /// are; with --witness, witness.json; with a command, its picture, and the machine as machine.toml if that is `here`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub output: Option<PathBuf>,
-    /// Predict what this command would miss by where its pages lie: it is run under an emulator (qemu-x86_64), and its loads and
-    /// stores are replayed meanwhile, on frames drawn at random, by color, and in superpages.
+    /// Predict the misses of this command by the placement of its pages: it runs under an emulator (qemu-x86_64) while its loads and
+    /// stores are replayed, on frames drawn at random, by color, and in huge pages.
     #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments,
           conflicts_with_all = ["figures", "list", "frames", "drawn", "from", "witness"])]
     pub command: Vec<OsString>,

@@ -28,7 +28,7 @@ use superhue::sys::self_filter;
 
 use crate::args::{Cli, Verb};
 
-/// What the caller gave this process before Rust's runtime changed it.
+/// Process state as the caller set it, before Rust's runtime changed it.
 static PRESERVED: OnceLock<Preserved> = OnceLock::new();
 
 /// Run by the dynamic loader, before the runtime ignores `SIGPIPE` and opens closed descriptors.
@@ -43,7 +43,7 @@ extern "C" fn preserve() {
 #[unsafe(link_section = ".init_array")]
 static PRESERVE: extern "C" fn() = preserve;
 
-/// A file that may not grow any more (`ulimit -f`) is an error of writing, not the end.
+/// Makes a write to a file at its limit (`ulimit -f`) an error instead of the end of the process.
 const SIGXFSZ: i32 = 25;
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     match in_two::kind(std::env::args_os().skip(1)) {
         Some(kind) => {
             if kind == in_two::Kind::Lasting {
-                // The process that watches over the other forbids itself the same, and the other one inherits it.
+                // The supervising process forbids itself the same calls, and the other process inherits that.
                 give_up_calls();
             }
             in_two::in_two(kind, || stack::with_room(superhue))
@@ -61,9 +61,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets a program that has capabilities by its file (`setcap`) look at its own `/proc/self/pagemap` and the like, which are root's while it is
-/// not dumpable. Whoever lacks a capability that it has cannot trace it or read its memory all the same (`cap_ptrace_access_check` in
-/// security/commoncap.c). One that is another user by its file stays as it is.
+/// Lets a program that has capabilities from its file (`setcap`) read its own `/proc/self/pagemap` and the like, which belong to root while it
+/// is not dumpable. A process that lacks one of these capabilities still cannot trace it or read its memory (`cap_ptrace_access_check` in
+/// security/commoncap.c). A program that runs as another user because of its file stays not dumpable.
 fn see_oneself() {
     use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
     let is_caller = rustix::process::getuid() == rustix::process::geteuid()
@@ -120,16 +120,16 @@ fn superhue() -> ExitCode {
     output::ended(result)
 }
 
-/// Forbids this process what nobody may do to a program that is watched; see [`self_filter`]. No other thread has begun yet.
+/// Forbids this process all calls that must never be made on a watched program; see [`self_filter`]. No other thread has started yet.
 ///
-/// Verbs that start commands of the user's are not among those that do: whatever they start would inherit it.
+/// Verbs that start the user's commands do not call it: those commands would inherit the filter.
 fn give_up_calls() {
     static IS_DONE: OnceLock<()> = OnceLock::new();
     if IS_DONE.set(()).is_err() {
         return;
     }
     if let Err(error) = self_filter::forbid() {
-        // Nothing here makes these calls anyhow: what is lost is the proof.
+        // No code here makes these calls anyhow: only the proof is lost.
         output::note(&format!(
             "calls that stop or change other programs are not made impossible: {error}"
         ));

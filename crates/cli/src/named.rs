@@ -10,7 +10,7 @@ use superhue::{ColorPlacement, Pages};
 use superhue_bench::arm::Arm;
 use superhue_compare::trial::MetricKind;
 
-/// Takes one of the names; blanks around it do not count.
+/// Accepts one of the names; blanks around it do not count.
 #[derive(Debug, Clone)]
 pub struct OneOf<T> {
     known: Vec<T>,
@@ -18,7 +18,7 @@ pub struct OneOf<T> {
 }
 
 impl<T> OneOf<T> {
-    /// Of these, each with its name and what it means.
+    /// Takes the known values, each with its name and its meaning.
     fn new(known: impl IntoIterator<Item = (T, &'static str, &'static str)>) -> Self {
         let named = known.into_iter().map(|(value, name, meaning)| {
             let name = PossibleValue::new(name).help(meaning);
@@ -53,7 +53,7 @@ impl<T: Copy + Send + Sync + 'static> TypedValueParser for OneOf<T> {
     }
 }
 
-/// Policies for superpages.
+/// Policies for huge pages.
 pub fn pages() -> OneOf<Pages> {
     let meaning = |pages| match pages {
         Pages::Auto => {
@@ -82,7 +82,7 @@ pub fn oracles() -> OneOf<OracleKind> {
     OneOf::new(OracleKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
 }
 
-/// Who places memory by color.
+/// Mechanisms that place memory by color.
 pub fn placements() -> OneOf<ColorPlacement> {
     let meaning = |placement| match placement {
         ColorPlacement::Auto => {
@@ -112,7 +112,7 @@ pub fn trackers() -> OneOf<TrackerKind> {
     OneOf::new(TrackerKind::ALL.map(|kind| (kind, kind.name(), meaning(kind))))
 }
 
-/// What a trial makes of a number.
+/// Ways in which a trial evaluates a number.
 pub fn metric_kinds() -> OneOf<MetricKind> {
     OneOf::new([
         (

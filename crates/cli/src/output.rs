@@ -1,4 +1,4 @@
-//! Where words go: results to standard output, notes to standard error.
+//! Output of the command: results to standard output, notes to standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use superhue::model::{ByteCount, words};
 
-/// A failed verb: what to say and what to exit with.
+/// A failed verb: its message and its exit status.
 #[derive(Debug)]
 pub struct Failure {
     /// The explanation, causes included.
@@ -26,18 +26,18 @@ pub struct Failure {
 pub const FAILED: u8 = 1;
 /// Wrong usage.
 pub const USAGE: u8 = 2;
-/// This machine cannot.
+/// This machine cannot do it.
 pub const UNABLE: u8 = 3;
-/// A condition that was given failed.
+/// A condition of the command line failed.
 pub const GATE: u8 = 4;
-/// Exit status: ended early by an interrupt, with a result (128 + `SIGINT`, as shells say it).
+/// Exit status: ended early by an interrupt, with a result (128 + `SIGINT`, as in shells).
 pub const INTERRUPTED: u8 = 130;
 /// Superhue failed before or beside the command.
 pub const SUPERHUE_FAILED: u8 = 125;
 
 impl Failure {
-    /// A failure with the given status. The library's errors tell their causes themselves; of an
-    /// `anyhow` error the whole chain is told. In one line, whatever the causes look like.
+    /// Makes a failure with the given status. The library's errors contain their causes; of an `anyhow` error the whole
+    /// chain is used. The text becomes one line, even if a cause has several.
     pub fn new(code: u8, error: impl Display) -> Self {
         let text = format!("{error:#}");
         let words: Vec<&str> = text.lines().map(str::trim).collect();
@@ -48,10 +48,10 @@ impl Failure {
     }
 }
 
-/// What a verb comes to.
+/// Result of a verb.
 pub type VerbResult = Result<ExitCode, Failure>;
 
-/// Says why a verb has failed, if it has; the exit status.
+/// Prints the reason if a verb has failed; returns the exit status.
 pub fn ended(result: VerbResult) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -64,29 +64,29 @@ pub fn ended(result: VerbResult) -> ExitCode {
 
 /// Writes one line to standard error, under the program's name.
 ///
-/// In one piece, so that it does not mix with the command's own output; and without complaint if
-/// nobody listens any more. Words of others in it do nothing to a terminal.
+/// In one write, so that it does not mix with the command's own output; and without an error if standard error is
+/// closed. Foreign text in it cannot control a terminal.
 pub fn note(line: &str) {
     let line = words::harmless(line);
     let _ = io::stderr().write_all(format!("superhue: {line}\n").as_bytes());
 }
 
-/// Whether the caller closed standard output. Rust's runtime opens `/dev/null` in its place, and
-/// takes one that cannot be written to for one that was written.
+/// True if the caller closed standard output. Rust's runtime opens `/dev/null` in its place, and treats writes to a
+/// closed descriptor as successful.
 static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the caller closed standard output, so that a result is not lost without a word.
+/// Records that the caller closed standard output, so that a result is not lost silently.
 pub fn note_closed_stdout() {
     NO_STDOUT.store(true, Ordering::Relaxed);
 }
 
-/// Writes a result to standard output. That nobody reads it any more is no failure; that there is no
-/// standard output is one. Words of others in it do nothing to a terminal: see [`words`].
+/// Writes a result to standard output. A closed pipe is no failure; a missing standard output is one. Foreign text in
+/// it cannot control a terminal: see [`words`].
 pub fn print(text: &str) -> VerbResult {
     print_as_it_is(&words::harmless_lines(text))
 }
 
-/// Writes a JSON document to standard output, with letters that could do something to a terminal in JSON's own marks.
+/// Writes a JSON document to standard output; escapes, as JSON does, characters that could control a terminal.
 pub fn print_document(json: &str) -> VerbResult {
     let is_fine = |letter: char| words::is_harmless(letter) || letter == '\n';
     if json.chars().all(is_fine) {
@@ -106,7 +106,7 @@ pub fn print_document(json: &str) -> VerbResult {
     print_as_it_is(&text)
 }
 
-/// Writes what holds no word of others.
+/// Writes a text without foreign words.
 pub fn print_as_it_is(text: &str) -> VerbResult {
     if NO_STDOUT.load(Ordering::Relaxed) {
         return Err(Failure::new(
@@ -139,7 +139,7 @@ fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
         match rustix::io::write(&stdout, bytes) {
             Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            // Somebody else has made it so: a terminal, a pipe.
+            // The descriptor is non-blocking because another process made it so: a terminal, a pipe.
             Err(Errno::AGAIN) => {
                 let mut wait = [PollFd::new(&stdout, PollFlags::OUT)];
                 match poll(&mut wait, None) {
@@ -153,15 +153,15 @@ fn write_all(mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The processes that this one was told to leave out, since they hold up a reader.
+/// The processes that this one was ordered to leave out, because they hold up a reader.
 static LEFT_OUT: OnceLock<Vec<u32>> = OnceLock::new();
 
-/// Names the processes that a result lacks. To be called once, before there is a result.
+/// Records the processes that a result lacks. To be called once, before there is a result.
 pub fn leave_out(processes: Vec<u32>) {
     let _ = LEFT_OUT.set(processes);
 }
 
-/// Writes a result to standard output as JSON; with `left_out`, if processes are missing in it.
+/// Writes a result to standard output as JSON; adds `left_out` if processes are missing in it.
 pub fn print_json(value: &impl Serialize) -> VerbResult {
     let left_out = LEFT_OUT.get().filter(|all| !all.is_empty());
     let text = match left_out {
@@ -183,7 +183,7 @@ pub fn print_json(value: &impl Serialize) -> VerbResult {
     print_document(&text)
 }
 
-/// An empty table in the house's style.
+/// Makes an empty table in the project's style.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -191,7 +191,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Aligns columns of numbers, by index from 0; there may be fewer.
+/// Aligns columns of numbers to the right, by index from 0; a table may have fewer columns.
 pub fn right(table: &mut Table, columns: &[usize]) {
     for &column in columns {
         if let Some(column) = table.column_mut(column) {
@@ -200,12 +200,12 @@ pub fn right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-/// An amount of memory; `?` where it is not known.
+/// Formats an amount of memory; `?` if it is not known.
 pub fn size(bytes: Option<ByteCount>) -> String {
     bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
 }
 
-/// A table's text, without the padding that would wrap in narrow terminals.
+/// Returns a table's text, without the padding that would wrap in narrow terminals.
 pub fn text_of(table: &Table) -> String {
     let mut text = String::new();
     for line in table.to_string().lines() {
@@ -215,7 +215,7 @@ pub fn text_of(table: &Table) -> String {
     text
 }
 
-/// Shows the library's own messages when asked to.
+/// Prints the library's log messages to standard error if `verbose`.
 pub fn start_tracing(verbose: bool) {
     if verbose {
         tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! Options that say how memory is to be placed: those of `run`, `attach`, `trial` and the arms of `compare`.
+//! Options for the placement of memory, which `run`, `attach`, `trial` and the arms of `compare` share.
 
 use std::time::Duration;
 
@@ -13,105 +13,102 @@ use superhue::{
 use crate::named::{pages, placements, trackers};
 use crate::values::parse_time;
 
-/// How memory is to be placed: what `run`, `attach` and the arms of `compare` have in common.
+/// Placement of memory: options that `run`, `attach` and the arms of `compare` share.
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
-    /// Which memory gets huge pages of 2 MiB (transparent huge pages, THP; superpages).
+    /// Policy that selects the memory for huge pages of 2 MiB (transparent huge pages, THP).
     /// [default: auto]
     #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
-    /// How much resident memory huge pages may add: a size (256M) or a share of the anonymous memory (5%).
-    /// With 0, only regions without a hole become huge pages. [default: 5%, no bound for always]
+    /// Largest amount of memory that huge pages may add: a size (256M) or a share of the anonymous memory (5%).
+    /// With 0, only regions without a hole become huge. [default: 5%, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_resident: u8,
-    /// With --pages resident: for how long a region that is not full must not have grown.
+    /// With --pages resident: time for which a region that is not full must not have grown.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     pub settle: Duration,
     /// With --pages auto or hot: the share of a region's pages that must be accessed.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub min_active: u8,
-    /// With --pages auto or hot: for how long a huge page that holds mostly zeroes must not have been accessed to be taken back. Only that time
-    /// counts in which its accesses were watched, which --max-overhead makes a part of all time; on the clock it takes some times as long.
+    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time in which its accesses are
+    /// watched counts, and --max-overhead limits that to a part of all time, so on the clock it takes several times as long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// How much of every 100 ms of a process may go to making huge pages, 100us to 100ms; 0 for no bound. To make one takes 0.3 to
-    /// 5 ms, in which the process can neither map nor fault in memory, nor use those 2 MiB. They are made one at a time, or some in
-    /// a row up to a fifth of this, and spread out accordingly. A process that fills its memory (larger than ever by an eighth in a
-    /// second) is not held to it, nor is one that `run` started less than 30 s ago. For a server that maps memory for each answer, try
-    /// 100us: 99.9 % of its answers come as soon as without, and its huge pages late (4 MiB/s).
+    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes 0.3 to 5 ms, in
+    /// which the process can neither map nor fault in memory. The bound does not apply to a process that `run` started less than
+    /// 30 s ago, nor to one that grows by an eighth beyond its largest size within a second. For a server that maps memory for each
+    /// answer, try 100us; its huge pages then come late (4 MiB/s).
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse::max_stall)]
     pub max_stall: Duration,
-    /// How much memory may be put on huge pages per second. [default: 2G]
+    /// Largest amount of memory to collapse per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
-    /// Leave processes that the process starts alone.
+    /// Leave child processes alone.
     #[arg(long)]
     pub no_follow: bool,
-    /// Only say what would be done.
+    /// Print the planned actions and do nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// How accesses are tracked.
+/// Tracking of accesses.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct TrackingArgs {
-    /// How superhue finds out which pages are accessed. [default: the first that works]
+    /// Method of finding out which pages are accessed. [default: the first that works]
     #[arg(long, value_name = "TRACKER", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
-    /// A ceiling on what watching costs. Superhue itself takes no more than this share of one CPU, on average over 10 s.
-    /// And tracking the accesses of a process slows that process down by no more than this share.
+    /// Largest cost of watching: a share of one CPU for superhue itself, on average over 10 s, and a share of a process's time for
+    /// the tracking of its accesses. Collapses are not part of it.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
 }
 
-/// What only a command that superhue starts can have.
+/// Options for commands that superhue starts.
 #[derive(Debug, Clone, Args)]
 pub struct SystemArgs {
-    /// Change this setting of the machine for as long as the command runs: a file below
-    /// /sys/kernel/mm/transparent_hugepage and its value, e.g. enabled=always. It is put back afterwards; if superhue
-    /// is killed, `superhue restore` puts it back. Needs root. Repeatable.
+    /// Change this setting of the machine while the command runs: a file below
+    /// /sys/kernel/mm/transparent_hugepage and its value, e.g. enabled=always. Superhue restores it afterwards; after a
+    /// kill, `superhue restore` does. Needs root. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
     #[command(flatten)]
     pub colors: ColorArgs,
-    /// With --colors: if colors cannot be told here, do not run the command (exit status 125) instead of running it
-    /// without; and if the kernel places memory, let an allocation fail, which may end the command, rather than give it a
-    /// page of another color.
+    /// With --colors: refuse to run the command (exit status 125) if colors cannot be found here. Where the kernel places memory,
+    /// fail an allocation, which may end the command, instead of giving it a page of another color.
     #[arg(long, requires = "colors")]
     pub strict: bool,
 }
 
-/// On which page colors memory is placed, and by whom.
+/// Page colors of memory, and the mechanism that places it.
 #[derive(Debug, Clone, Args)]
 pub struct ColorArgs {
-    /// Which page colors private anonymous and shared memory is placed on: off; spread (the hottest pages, as many as the L2 cache
-    /// holds, evenly on all colors); a list such as 0-3,8 (all memory that is accessed, on these colors only: programs
+    /// Page colors for private anonymous and shared memory: off; spread (the hottest pages, as many as the L2 cache
+    /// holds, evenly on all colors); a list such as 0-3,8 (all accessed memory, on these colors only: programs
     /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
-    /// A list or share that leaves colors out excludes huge pages, which span all colors. Where accesses cannot be
-    /// tracked, pages are taken because they are in memory: for spread if no more than 4 times what the L2 holds is in
-    /// memory; for a list or share, up to 64 MiB. `superhue colors` says how many colors there are.
+    /// A list or share that leaves colors out excludes huge pages, which span all colors. Without a tracker, superhue takes all
+    /// resident pages: for spread up to 4 times the L2; for a list or share up to 64 MiB. `superhue colors` shows the number of colors.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
     pub colors: ColorRequest,
-    /// With --colors: who places memory.
+    /// With --colors: the mechanism that places memory.
     #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
     pub placement: ColorPlacement,
-    /// With --colors: where no swap in memory is on, make a small compressed one (zram, 64 MiB) for as long as superhue runs. Pages
-    /// of a running program get frames of other colors by being taken out to swap and in again, and only swap in memory is
-    /// fast enough for that. While memory is short, the kernel may swap other programs' memory to it, too. It is removed at the
-    /// end; if superhue is killed, `superhue restore` removes it. Needs root.
+    /// With --colors: where no swap in memory is on, make a small compressed one (zram, 64 MiB) while superhue runs. A page of a
+    /// running program gets a frame of another color by going out to swap and in again, and only swap in memory is
+    /// fast enough for that. When memory is short, the kernel may swap other programs' memory to it, too. Superhue removes it at the
+    /// end; after a kill, `superhue restore` does. Needs root.
     #[arg(long, requires = "colors")]
     pub swap: bool,
 }
 
 impl ColorArgs {
-    /// Adds what these options ask for.
+    /// Adds these options to a configuration.
     pub fn add_to(&self, config: &mut Config) {
         config.colors = self.colors.clone();
         config.placement = self.placement;
@@ -120,7 +117,7 @@ impl ColorArgs {
 }
 
 impl SystemArgs {
-    /// Adds what these options ask for.
+    /// Adds these options to a configuration.
     pub fn add_to(self, config: &mut Config) {
         self.colors.add_to(config);
         config.settings = self.system;
@@ -129,7 +126,7 @@ impl SystemArgs {
 }
 
 impl PlacementArgs {
-    /// The configuration these options ask for.
+    /// Returns the configuration of these options.
     pub fn config(&self) -> Config {
         Config {
             pages: self.pages,
@@ -151,7 +148,7 @@ impl PlacementArgs {
     }
 }
 
-/// Enough that something is done now and then: one huge page a second.
+/// Reads a rate of at least one huge page a second.
 fn parse_rate(text: &str) -> Result<ByteCount, String> {
     superhue::parse::rate(text).map_err(|why| match text.parse::<ByteCount>() {
         Ok(_) => format!("{why}; --pages never promotes none"),

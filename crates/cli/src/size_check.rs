@@ -6,7 +6,7 @@ use superhue::procfs::system::MemInfo;
 
 use crate::output::{Failure, USAGE, note};
 
-/// Refuses a budget larger than the machine, and says what a budget of nothing means.
+/// Refuses a budget larger than the machine, and prints a note on the meaning of a budget of 0.
 pub fn check_budget(budget: Option<Share>) -> Result<(), Failure> {
     let Some(budget) = budget else { return Ok(()) };
     if let Share::Bytes(bytes) = budget {

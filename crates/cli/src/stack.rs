@@ -1,4 +1,4 @@
-//! A stack that is large enough, whatever the caller allows (`ulimit -s`).
+//! A stack that is large enough, whatever limit the caller sets (`ulimit -s`).
 
 use std::process::ExitCode;
 use std::thread;
@@ -9,15 +9,15 @@ use superhue::sys::process::SignalSet;
 
 use crate::output::{FAILED, note};
 
-/// What the first thread is allowed by default nearly everywhere.
+/// The usual default limit of the first thread's stack.
 const ROOM: u64 = 8 << 20;
-/// With less than this there may be too little.
+/// A smaller stack may be too small.
 const ENOUGH: u64 = 2 << 20;
 
-/// Calls `work` in the first thread, or in one with room of its own where that has too little.
+/// Calls `work` in the first thread, or in one with a stack of its own if the first one's is too small.
 ///
-/// A second thread has none of the first one's peculiarities: signals to the process are left to it, and
-/// the first one gives up what it may do, which nobody needs any more.
+/// The second thread takes the role of the first one: the first one blocks all signals, so that the second one receives
+/// those of the process, and drops its capabilities, which it no longer needs.
 pub fn with_room(work: fn() -> ExitCode) -> ExitCode {
     let allowed = getrlimit(Resource::Stack).current;
     if allowed.is_none_or(|allowed| allowed >= ENOUGH) {
@@ -37,7 +37,7 @@ pub fn with_room(work: fn() -> ExitCode) -> ExitCode {
         permitted: CapabilitySet::empty(),
         inheritable: CapabilitySet::empty(),
     };
-    // Giving up is always allowed.
+    // The kernel always allows dropping capabilities.
     let _ = set_capabilities(None, nothing);
     let result = worker.map(thread::JoinHandle::join);
     if let Ok(Ok(code)) = result {

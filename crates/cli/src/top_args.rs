@@ -13,36 +13,36 @@ use crate::named::trackers;
 /// `superhue top`.
 #[derive(Debug, Clone, Args)]
 pub struct TopArgs {
-    /// What to show first: services (by cgroup), processes or shared objects.
+    /// The first view: services (by cgroup), processes or shared objects.
     #[arg(value_enum, default_value_t = ViewName::Services)]
     pub view: ViewName,
-    /// How old a figure on the screen may become; one that takes long to read becomes older, and shows its age.
+    /// Largest age of a figure on the screen; a figure that takes long to read becomes older, and shows its age.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     pub interval: Duration,
-    /// Print one table and end. That is what happens when standard input or output is no terminal.
+    /// Print one table and end, as without a terminal.
     #[arg(long)]
     pub once: bool,
-    /// Print everything that is known as JSON, once.
+    /// Print all figures as JSON, once.
     #[arg(long)]
     pub json: bool,
     /// Sample the accesses of the processes on the screen, for their hot sets and the heat of their mappings, as `heat
-    /// --follow` does. Without it hot sets are known where the daemon tracks.
+    /// --follow` does. Without it, hot sets appear where the daemon tracks.
     #[arg(long)]
     pub track: bool,
-    /// With --track: how superhue finds out which pages are accessed. [default: the first that works]
+    /// With --track: method of finding out which pages are accessed. [default: the first that works]
     #[arg(long, value_name = "TRACKER", requires = "track", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
-    /// A ceiling on what superhue itself takes, as a share of one CPU, all reading, tracking and drawing together. What is
-    /// asked for with --once or --json is read in full.
+    /// Largest CPU time of superhue itself, as a share of one CPU, with reading, tracking and drawing. --once and --json
+    /// read everything.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
-    /// Where the daemon listens, which knows what it did.
+    /// Path of the daemon's socket, for its actions.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
           default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
     pub socket: PathBuf,
 }
 
-/// What is shown in one line.
+/// Meaning of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ViewName {
     /// A service: the processes of a unit, or of a cgroup.
@@ -53,7 +53,7 @@ pub enum ViewName {
     Objects,
 }
 
-/// Long enough to be read, short enough to be waited for.
+/// Reads an interval that a person can read and wait for: 100 ms to an hour.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) {

@@ -11,7 +11,7 @@ use crate::placement_args::PlacementArgs;
 use crate::values::{parse_picture, parse_some_time};
 use superhue_compare::trial::MetricKind;
 
-/// What an exit status says.
+/// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict; 2 wrong usage; 3 this \
 machine cannot; 4 a guard's limit was crossed.";
@@ -19,14 +19,14 @@ machine cannot; 4 a guard's limit was crossed.";
 /// `superhue trial`.
 #[derive(Debug, Args)]
 pub struct TrialArgs {
-    /// The process, by number; those that it starts belong to it.
+    /// Number of the process; its children belong to it.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
           required_unless_present_any = ["unit", "cgroup", "from"])]
     pub pid: Option<u32>,
-    /// The processes of this unit of systemd (redis, or redis.service), over restarts.
+    /// The processes of this systemd unit (redis, or redis.service), also after it restarts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "cgroup", "no_follow"])]
     pub unit: Option<String>,
-    /// The processes of this cgroup and of those below it: its path below /sys/fs/cgroup or in full.
+    /// The processes of this cgroup and of the cgroups below it: its path below /sys/fs/cgroup, or in full.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, conflicts_with_all = ["pid", "no_follow"])]
     pub cgroup: Option<PathBuf>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct TrialArgs {
     pub guards: GuardArgs,
     #[command(flatten)]
     pub test: TestArgs,
-    /// Measure nothing: show a result that --json or --report wrote again, or draw it with --plot.
+    /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
           conflicts_with_all = ["pid", "unit", "cgroup", "report"])]
     pub from: Option<PathBuf>,
@@ -53,24 +53,24 @@ pub struct TrialArgs {
     pub placement: PlacementArgs,
 }
 
-/// What is measured.
+/// Metric of the trial.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Metric")]
 pub struct MetricArgs {
     /// A command (by `sh -c`) that prints a number, within 5 s. [default: CPU time of the processes, per second]
     #[arg(long, value_name = "COMMAND", conflicts_with = "query")]
     pub metric: Option<String>,
-    /// Take the number out of what the command prints: the first group of this expression where it matches.
+    /// Find the number in the command's output: the first group of this expression where it matches.
     #[arg(long, value_name = "REGEX", requires = "metric")]
     pub metric_regex: Option<String>,
-    /// The Prometheus server that --query and --guard-query ask, over plain HTTP.
+    /// URL of the Prometheus server for --query and --guard-query, over plain HTTP.
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub prometheus: Option<String>,
-    /// The metric is what this instant query gives: one series. Without rate(): the growth over a block is taken here, and a
-    /// rate over a window of its own would mix blocks. Blocks must be several scrapes long (--block).
+    /// An instant query whose result, one series, is the metric. Without rate(): the trial takes the growth over a block itself, and
+    /// a rate over another window would mix blocks. Blocks must be several scrapes long (--block).
     #[arg(long, value_name = "PROMQL", requires = "prometheus")]
     pub query: Option<String>,
-    /// What is made of the number.
+    /// Meaning of the number.
     #[arg(long, value_name = "KIND", default_value = "counter", value_parser = metric_kinds())]
     pub metric_kind: MetricKind,
     /// Less is better. [default: for CPU time, work and gauge]
@@ -81,7 +81,7 @@ pub struct MetricArgs {
     pub more_is_better: bool,
 }
 
-/// What must not suffer.
+/// Guards: limits that must hold during the trial.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Guards")]
 pub struct GuardArgs {
@@ -90,10 +90,10 @@ pub struct GuardArgs {
     /// a --guard-command or --guard-query. Read once a second. Repeatable.
     #[arg(long = "guard", value_name = "CONDITION")]
     pub guards: Vec<String>,
-    /// Where a guard's number comes from: a command that prints it. Repeatable.
+    /// A command that prints a guard's number. Repeatable.
     #[arg(long = "guard-command", value_name = "NAME=COMMAND")]
     pub commands: Vec<String>,
-    /// The same by an instant query to the server of --prometheus. Repeatable.
+    /// An instant query, to the server of --prometheus, that returns a guard's number. Repeatable.
     #[arg(
         long = "guard-query",
         value_name = "NAME=PROMQL",
@@ -102,7 +102,7 @@ pub struct GuardArgs {
     pub queries: Vec<String>,
 }
 
-/// How it is decided.
+/// Test that decides the trial.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Test")]
 pub struct TestArgs {
@@ -112,13 +112,13 @@ pub struct TestArgs {
     /// End undecided after this time.
     #[arg(long = "for", alias = "limit", value_name = "TIME", default_value = "10m", value_parser = parse_some_time)]
     pub limit: Duration,
-    /// How long the policy may take, before the first pair, to find what it wants to make huge. It is over sooner once that grows no more.
+    /// Longest time before the first pair in which the policy finds the memory to make huge; shorter once that no longer grows.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub learn: Duration,
-    /// The length of a block. [default: from how long switching takes and how much the metric varies]
+    /// Length of a block. [default: from the time that switching takes and the variation of the metric]
     #[arg(long, value_name = "TIME", value_parser = parse_block)]
     pub block: Option<Duration>,
-    /// The probability of a wrong verdict, over all looks together.
+    /// Largest probability of a wrong verdict, over all tests together.
     #[arg(long, value_name = "PERCENT", default_value = "2.5%", value_parser = parse_alpha)]
     pub alpha: f64,
     /// Seed of the order of blocks. [default: from the system]
@@ -129,7 +129,7 @@ pub struct TestArgs {
     pub nothing_switched: bool,
 }
 
-/// Shorter blocks than that hold a few scheduler ticks.
+/// Reads the length of a block: shorter ones than 50 ms hold only a few scheduler ticks.
 fn parse_block(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if !(Duration::from_millis(50)..=Duration::from_secs(3600)).contains(&time) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use superhue::model::parse_duration;
 
-/// Longer times are slips of the finger.
+/// Longer times are typing errors.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A time that is not 0, and short enough to be waited for.
+/// A time that is not 0, and short enough to wait for.
 pub fn parse_some_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time < Duration::from_millis(1) || time > LONGEST {
@@ -17,7 +17,7 @@ pub fn parse_some_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// A time that may be 0, and is short enough to come to an end.
+/// A time that may be 0, and is short enough to end.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time > LONGEST {
@@ -41,7 +41,7 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no count such as 500k, 200M or 1G"))
 }
 
-/// The name of a file that says what kind of picture it is.
+/// The name of a picture file, whose extension gives its format.
 pub fn parse_picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|extension| extension.to_str()) {

@@ -1,6 +1,6 @@
-//! `superhue advise`: what it says of programs whose memory and accesses are known, and that it leaves them as they are.
+//! `superhue advise`: its advice on programs whose memory and accesses are known. It leaves the programs as they are.
 //!
-//! How large a gain is decides no test: it is a timing. Whether one is told, and of what, is tested.
+//! The size of a gain decides no test: it is a timing. The tests check that a gain is reported, and for which processes.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use support::{Running, User, collapse_works, is_root, output, python, skip, supe
 
 const MIB: u64 = 1 << 20;
 
-/// Memory in base pages; part of it touched all the time, in an order that no TLB likes.
+/// Memory in base pages; part of it is touched all the time, in an order that misses the TLB.
 const BUSY: &str = r"
 import ctypes, mmap, os, signal, sys
 signal.alarm(300)
@@ -75,7 +75,7 @@ fn advice(user: User, arguments: &[&str]) -> Value {
     document
 }
 
-/// Huge bytes of a process, as the kernel tells.
+/// Returns the huge bytes of a process, as the kernel reports them.
 fn huge(pid: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = rollup
@@ -108,7 +108,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
     };
     let pid = target.pid();
     let before = huge(pid);
-    // How often it is looked at in that time depends on the machine.
+    // The number of looks in that time depends on the machine.
     let mut told = Value::Null;
     for time in ["2s", "8s", "30s"] {
         let arguments = ["--for", time, "--footprint", "64M", &pid.to_string()];
@@ -138,7 +138,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
     // All of its memory is touched within a second or so, and none twice: it is not hot.
     let touched = process["hot_100ms_bytes"].as_u64().unwrap();
     assert!(touched > 4 * MIB, "{process:#}");
-    // What the touches cost takes a processor that says what its TLB holds, and memory to measure a miss with.
+    // An estimate needs a processor that reports its TLBs, and memory to measure a miss with.
     let lacking = [
         &machine["tlb_unknown_because"],
         &machine["walks_unknown_because"],
@@ -158,7 +158,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
         );
     }
     assert_eq!(huge(pid), before, "advice made or split huge pages");
-    // It would have ended by its own assertion.
+    // A failed assertion of its own would have ended it.
     assert!(target.0.try_wait().unwrap().is_none());
 }
 
@@ -235,7 +235,7 @@ fn all_processes_are_told_within_the_time() {
             .map(|process| process["pid"].as_u64().unwrap())
             .collect()
     };
-    // Who holds up the reader is left out, as somebody may who is kept from the CPU while he holds a lock.
+    // A process that holds up the reader is left out, also one that merely waits for a CPU while it holds a lock.
     let mut told = Value::Null;
     for _ in 0..5 {
         told = advice(User::Same, &["--for", "1s", "--footprint", "64M"]);
@@ -251,7 +251,7 @@ fn all_processes_are_told_within_the_time() {
             !process["because"].as_str().unwrap().is_empty(),
             "{process:#}"
         );
-        // A gain that is told is that of somebody who was watched; who was watched and has none has a reason.
+        // Every estimate is of a watched process; a watched process without an estimate has a reason.
         assert!(
             process["estimate"].is_null() || !process["watched"].is_null(),
             "{process:#}"

@@ -1,4 +1,4 @@
-//! `superhue attach` to processes that come and go: a cgroup's, a user's, all.
+//! `superhue attach` to sets of processes that change: a cgroup's, a user's, all.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,11 +22,11 @@ use support::{
     skip, superhue, text, until,
 };
 
-/// A cgroup of the test's own, removed in the end.
+/// A cgroup of the test's own, removed at the end.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None`, said aloud, where none can be made.
+    /// Makes one; `None`, with a visible skip, where that is impossible.
     fn new(name: &str) -> Option<Self> {
         let path = cgroups()?.join(format!("superhue-test-{name}-{}", std::process::id()));
         match fs::create_dir(&path) {
@@ -48,8 +48,8 @@ impl Group {
         path
     }
 
-    /// Removes it and what is below it. Their processes must have been killed; the kernel may take a moment
-    /// to let go of them.
+    /// Removes it and the cgroups below it. Their processes must have been killed; the kernel may take a moment to
+    /// release them.
     fn remove(&self) {
         let folders = [self.0.join("below"), self.0.clone()];
         for folder in folders.iter().filter(|folder| folder.exists()) {
@@ -72,7 +72,7 @@ fn sleeper_in(cgroup: &Path) -> Running {
     sleeper
 }
 
-/// Lines of a program's standard error, as they come.
+/// Returns the lines of a program's standard error, as they come.
 fn lines(stderr: ChildStderr) -> Receiver<String> {
     let (send, receive) = channel();
     thread::spawn(move || {
@@ -85,7 +85,7 @@ fn lines(stderr: ChildStderr) -> Receiver<String> {
     receive
 }
 
-/// Waits until superhue says that its last search found so many members.
+/// Waits until superhue reports `count` members in its last search.
 fn until_members(lines: &Receiver<String>, count: usize) {
     let wanted = format!("members={count}");
     loop {
@@ -111,7 +111,7 @@ fn members_of_a_cgroup_come_and_go_until_it_is_gone() {
         .stderr(Stdio::piped());
     let mut attached = Running::start(&mut command);
     let lines = lines(attached.0.stderr.take().unwrap());
-    // Nobody is there yet, which is no reason to end.
+    // The cgroup is still empty, which is no reason to end.
     until_members(&lines, 0);
     let first = sleeper_in(&group.0);
     until_members(&lines, 1);
@@ -119,7 +119,7 @@ fn members_of_a_cgroup_come_and_go_until_it_is_gone() {
     until_members(&lines, 2);
     drop(first);
     until_members(&lines, 1);
-    // Moved elsewhere, it is a member no more, and lives.
+    // After it moves to another cgroup, it is no longer a member, and lives.
     let outside = group.0.parent().unwrap().join("cgroup.procs");
     fs::write(outside, second.pid().to_string()).unwrap();
     until_members(&lines, 0);
@@ -216,7 +216,7 @@ fn the_processes_of_a_user_are_found_and_no_others() {
     if !is_root() {
         return skip("root", "another user's process is made by root here");
     }
-    // A number that no other test uses, and nobody else is likely to.
+    // A number that no other test uses, and probably no user has.
     const SOMEBODY: u32 = 64_123;
     let mut sleep = Command::new("sleep");
     std::os::unix::process::CommandExt::uid(sleep.arg("1000"), SOMEBODY);
@@ -267,7 +267,7 @@ fn all_is_all_that_may_be_watched_but_superhue_itself() {
     assert!(denied >= 2, "{denied}");
 }
 
-/// It says at once what it found, and then what happens.
+/// The first lines report the processes found, later ones the events.
 #[test]
 fn what_was_found_and_what_happens_is_told() {
     let (Some(python), true) = (python(), collapse_works()) else {

@@ -20,7 +20,7 @@ fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
 }
 
-/// The one line that tells what is wrong, with the values that are possible: other hints of the parser do not count.
+/// Returns the one line that names the error, with the possible values: other hints of the parser do not count.
 fn complaint(said: &Output) -> String {
     let error = text(&said.stderr);
     let hint = |line: &str| {
@@ -35,7 +35,7 @@ fn complaint(said: &Output) -> String {
     lines[0].to_owned() + values
 }
 
-/// Fails unless superhue complains with these words and this status, and prints nothing else.
+/// Fails unless superhue prints an error with these words, exits with this status, and prints nothing else.
 #[track_caller]
 fn refused(said: &Output, status: i32, words: &[&str]) {
     let line = complaint(said);
@@ -89,7 +89,7 @@ fn processes_that_cannot_be_watched() {
         let pid = sleeper.pid().to_string();
         let said = output(&mut superhue(User::Ordinary, &["attach", &pid]));
         refused(&said, 3, &[&pid, "CAP_SYS_PTRACE"]);
-        // One of them is enough to watch none.
+        // One missing process is enough to watch none.
         let both = output(&mut superhue(User::Same, &["attach", &pid, "4194305"]));
         refused(&both, 1, &["4194305"]);
     } else {
@@ -154,7 +154,7 @@ fn sets_of_processes_that_make_no_sense() {
         ("", 2, &["--cgroup", "value"]),
     ];
     for (path, status, words) in wrong {
-        // With `=`, so that the parser takes an empty one for a value.
+        // With `=`, so that the parser accepts an empty value.
         let option = format!("--cgroup={path}");
         refused(&run(&["attach", &option]), *status, words);
     }
@@ -165,7 +165,7 @@ fn hidden_processes_are_named_as_possibly_hidden() {
     let sleeper = Running::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();
     let program = support::installed().join("superhue");
-    // A proc of its own, so that nobody else's is changed; then as an ordinary user.
+    // A proc of its own, so that no other one changes; then as an ordinary user.
     let script = "mount -t proc -o hidepid=2 proc /proc || exit 77; \
                   exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
     let said = output(
@@ -287,7 +287,7 @@ fn times_and_sizes_that_cannot_be_meant() {
     }
 }
 
-/// Runs this line of the shell, in which `$0` is superhue.
+/// Runs this line in a shell, in which `$0` is superhue.
 fn shell(line: &str) -> Output {
     let superhue = support::installed().join("superhue");
     output(Command::new("sh").args(["-c", line]).arg(superhue))
@@ -302,7 +302,7 @@ fn a_small_stack_is_room_enough() {
         "64\n",
         "the limit is the command's as well"
     );
-    // It passes on what is sent to it, and ends like the command, as with any other stack.
+    // It passes on the signals that it receives, and ends like the command, as with any other stack.
     let folder = folder();
     let begun = folder.path().join("begun");
     let line = format!(
@@ -326,7 +326,7 @@ fn a_limit_on_files_is_an_error_and_not_the_end() {
         report.display()
     );
     refused(&shell(&line), 125, &["report", "large"]);
-    // The command finds the signal as its caller left it.
+    // The command finds the signal's disposition as its caller left it.
     let look = "\"$0\" run --quiet -- grep SigIgn /proc/self/status";
     let bit = |said: &Output| {
         let words = text(&said.stdout);
@@ -427,7 +427,7 @@ fn reports_that_cannot_be_written() {
         assert!(!Path::new(&trace).exists());
     }
 
-    // A report from before survives a command that cannot be run; a new one is not left empty.
+    // An older report survives a command that cannot be run; a new one is not left empty.
     let old = path("old");
     fs::write(&old, "old").unwrap();
     run(&["run", "--report", &old, "no-such-program"]);
@@ -436,7 +436,7 @@ fn reports_that_cannot_be_written() {
     run(&["run", "--report", &new, "no-such-program"]);
     assert!(!Path::new(&new).exists());
 
-    // The disk is full: the command's own status is kept if it tells something.
+    // The disk is full: the command's own status is kept if it is not 0.
     let full = |script: &str| {
         run(&[
             "run",
@@ -498,7 +498,7 @@ fn settings_that_the_machine_does_not_have() {
         refused_before_the_command(&["--system", "enabled=banana"], 2, &["banana", "enabled"]);
         let twice = ["--system", "enabled=never", "--system", "enabled=always"];
         refused_before_the_command(&twice, 2, &["twice"]);
-        // The first is put back when the second is refused.
+        // The first setting is restored when the second is refused.
         let second = ["--system", "enabled=never", "--system", "defrag=banana"];
         refused_before_the_command(&second, 2, &["banana"]);
     } else {
@@ -650,11 +650,11 @@ fn frame_numbers_are_not_for_everybody() {
             "whose frame numbers are hidden is seen only by comparison",
         );
     }
-    // Of bits that are given: a machine need not describe its caches for that.
+    // The bits come from a file: the machine need not describe its caches for that.
     let folder = folder();
     let masks = folder.path().join("masks");
     fs::write(&masks, "0x10000\n0x20000\n").unwrap();
-    // Not tested but for lack of a privilege: in that case a failure, with the reason.
+    // Without the privilege the oracle is untested: a failure, with the reason.
     let mut command = superhue(User::Ordinary, &["colors", "--oracle", "pfn", "--index"]);
     let said = output(command.arg(&masks));
     assert_eq!(said.status.code(), Some(3), "{}", text(&said.stderr));
@@ -680,7 +680,7 @@ fn a_cpu_that_is_not_allowed() {
     refused(&output(&mut taskset), 3, &["CPU 1", "may run on 0"]);
 }
 
-/// Without procfs there is nobody to be shown, and that is an error and not an empty list.
+/// Without procfs there is no process to show, and that is an error and not an empty list.
 #[test]
 fn nothing_is_shown_of_a_machine_without_procfs() {
     if !is_root() {
@@ -701,7 +701,7 @@ fn nothing_is_shown_of_a_machine_without_procfs() {
     }
 }
 
-/// The exit status of `check NAME` says whether the capability is there.
+/// The exit status of `check NAME` shows whether the capability is available.
 #[test]
 fn a_capability_that_is_missing_is_an_exit_status() {
     let said = output(&mut superhue(User::Same, &["check", "--json"]));

@@ -1,4 +1,4 @@
-//! `superhue bench` from the command line: what it measures, writes and refuses. No figure decides anything here.
+//! `superhue bench` from the command line: its measurements, its files, its refusals. No figure decides anything here.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ fn bench(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["bench"], arguments].concat()))
 }
 
-/// Fails unless superhue exits with `status`, prints nothing, and complains with these words.
+/// Fails unless superhue exits with `status`, prints nothing, and prints an error with these words.
 #[track_caller]
 fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let said = bench(arguments);
@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     assert_eq!(text(&said.stdout), "");
 }
 
-/// Whether this machine describes its caches, without which there is nothing to take fractions of.
+/// Returns true if this machine describes its caches; without that there are no sizes to take fractions of.
 fn caches_are_known() -> bool {
     let known = fs::exists("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or(false);
     if !known {

@@ -1,5 +1,5 @@
-//! What Superhue cannot do: whoever runs for long forbids itself the calls by which a program could be stopped or changed, and whoever starts
-//! a user's command passes no such filter on to it.
+//! System calls that Superhue gives up: a long-running verb forbids itself the calls that could stop or change a
+//! program, and a verb that starts a user's command passes no such filter on to it.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What the kernel says of a thread's filters: the mode (2 is a filter), how many there are, and whether it can gain no privileges.
+/// A thread's filters in the kernel: the mode (2 is a filter), their number, and whether it can gain no privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
     mode: u32,
@@ -34,7 +34,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// `status` is a file like `/proc/PID/status`. `None` of a thread that has ended, and before Linux 5.9.
+    /// Parses a file like `/proc/PID/status`. `None` for a thread that has ended, and before Linux 5.9.
     fn of(status: &str) -> Option<Self> {
         let number = |name: &str| -> Option<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -47,7 +47,7 @@ impl Limits {
         })
     }
 
-    /// Of this process: containers and machines for tests may have filters of their own.
+    /// Returns the limits of this process: containers and machines for tests may have filters of their own.
     fn ours() -> Option<Self> {
         let ours = Self::of(&fs::read_to_string("/proc/thread-self/status").unwrap());
         if ours.is_none() {
@@ -76,8 +76,8 @@ fn assert_limited(pid: u32, ours: Limits, what: &str) {
         let mut found = threads().into_iter();
         found.any(|one| one.filters > ours.filters).then_some(())
     });
-    // From then on every one is; those that were there before, too. They are looked at anew: of the look that showed the first,
-    // others may be from just before.
+    // From then on every thread is limited, older ones included. They are read again: in the read that showed the first
+    // limited thread, others may still be from just before.
     let found = threads();
     assert!(!found.is_empty(), "{what}");
     for one in &found {
@@ -107,13 +107,13 @@ fn attach_forbids_itself() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut attached = Running::start(&mut command);
         assert_limited(attached.pid(), ours, "attach");
-        // It may not listen for signals yet, and be ended by this one.
+        // It may not wait for signals yet, so that this one may kill it.
         attached.signal(Signal::INT);
         attached.wait();
     }
 }
 
-/// With a first thread that has too small a stack, the work is done in a second one.
+/// If the first thread has too small a stack, a second one does the work.
 #[test]
 fn a_first_thread_that_only_waits_is_forbidden_too() {
     let Some(ours) = Limits::ours() else { return };
@@ -126,7 +126,7 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut attached = Running::start(&mut command);
-    // The work is done in a process that the first one watches over.
+    // A supervised process does the work.
     let worker = until("there are two threads in its child", || {
         let first = attached.pid();
         let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
@@ -138,7 +138,7 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         children.find(has_two)?.parse().ok()
     });
     assert_limited(worker, ours, "attach with a small stack");
-    // It may not listen for signals yet, and be ended by this one.
+    // It may not wait for signals yet, so that this one may kill it.
     attached.signal(Signal::INT);
     attached.wait();
 }
@@ -179,7 +179,7 @@ fn top_forbids_itself() {
     let (Some(ours), Some(python)) = (Limits::ours(), python()) else {
         return;
     };
-    // In a terminal of its own it stays until it is ended.
+    // In a terminal of its own it runs until it is ended.
     let mut command = Command::new(python);
     command
         .args([
@@ -204,7 +204,7 @@ fn top_forbids_itself() {
     assert!(terminal.wait().success());
 }
 
-/// What `command` says of itself, if it says its own limits.
+/// Returns the limits of `command`, which prints its own.
 fn told(command: &mut Command) -> Limits {
     let said = output(command);
     assert!(said.status.success(), "{}", text(&said.stderr));
@@ -239,7 +239,7 @@ fn commands_of_users_inherit_nothing() {
     }
     let (sleeper, folder) = (Running::start(Command::new("sleep").arg("1000")), folder());
     let file = folder.path().join("metric");
-    // It is tried before anything else, and ends the trial.
+    // The metric is tried before anything else, and its failure ends the trial.
     let metric = format!("cat {status} >{}; exit 7", file.display());
     let mut trial = superhue(User::Same, &["trial", "--metric", &metric]);
     let said = output(trial.arg(sleeper.pid().to_string()));
@@ -250,7 +250,7 @@ fn commands_of_users_inherit_nothing() {
     assert_eq!(told, Some(ours), "{}", text(&said.stderr));
 }
 
-/// `setuid` programs below `run` still gain what they gain.
+/// `setuid` programs below `run` still gain their privileges.
 #[test]
 fn a_setuid_program_of_a_user_gains_its_privileges() {
     use std::os::unix::fs::{PermissionsExt, chown};
@@ -275,7 +275,7 @@ fn a_setuid_program_of_a_user_gains_its_privileges() {
     assert_eq!(text(&output(under.arg(&id)).stdout), plain);
 }
 
-/// The units forbid what superhue forbids itself, for what else may run there, and for the moment before it does.
+/// The units forbid the same calls: for other programs that may run there, and until superhue forbids them itself.
 #[test]
 fn the_units_forbid_the_same() {
     let names: Vec<&str> = FORBIDDEN.iter().map(|call| call.name).collect();
@@ -287,9 +287,9 @@ fn the_units_forbid_the_same() {
             .lines()
             .filter(|line| line.starts_with("SystemCallFilter="))
             .collect();
-        // The last line decides.
+        // The last line wins.
         assert_eq!(filters.last(), Some(&wanted.as_str()), "{unit}");
-        // Without it superhue could not do so itself: it is in no group of systemd's before 254.
+        // Without this call superhue could not install its filter: before systemd 254 no group of calls contains it.
         assert!(
             filters
                 .iter()
@@ -306,7 +306,7 @@ fn the_units_forbid_the_same() {
     }
 }
 
-/// `scripts/lint-calls`, which `make lint` runs, on a tree: whether it finds nothing wrong, and what it says.
+/// Runs `scripts/lint-calls`, which `make lint` runs, on a tree; returns true if it finds nothing wrong, and its output.
 fn lint(tree: &Path) -> (bool, String) {
     let said = output(Command::new(root().join("scripts/lint-calls")).arg(tree));
     (
@@ -322,7 +322,7 @@ fn the_tree_holds_no_such_call_and_the_lint_would_find_one() {
     }
     assert_eq!(lint(&root()), (true, String::new()));
     let tree = folder();
-    // Each in a file of its own, on the second line.
+    // Each call in a file of its own, on the second line.
     let write = |files: &[(&str, &str)]| -> Vec<String> {
         let numbered = files.iter().enumerate();
         let written = numbered.map(|(number, (name, line))| {
@@ -334,7 +334,7 @@ fn the_tree_holds_no_such_call_and_the_lint_would_find_one() {
         });
         written.collect()
     };
-    // Words in prose, privileges of that name, and programs that attack are no calls.
+    // Words in prose, privileges of that name, and the attack programs are no calls.
     write(&[
         (
             "crates/x/src/goodN.rs",

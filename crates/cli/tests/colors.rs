@@ -1,7 +1,7 @@
 //! `run --colors`: programs whose memory is placed by color behave byte for byte as without, whatever they do with
-//! their memory, their descriptors and their threads; and the report says what became of it.
+//! their memory, their descriptors and their threads; and the report gives the result.
 //!
-//! Colors are those that this machine tells; where it tells none, programs run without, which the report says.
+//! Colors are those that this machine shows; if it shows none, programs run without, and the report records that.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use support::{
     FILLING, Running, User, folder, is_root, lives, output, python, skip, superhue, text, until,
 };
 
-/// What the Python programs have in common beside that.
+/// Common part of the Python programs, besides that.
 const PRELUDE: &str = r"
 import ctypes, hashlib, os, signal, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +31,7 @@ def lists(n):
     return hashlib.sha256(b''.join(bytes([i % 251]) * (i % 700) for i in range(n))).hexdigest()
 ";
 
-/// Programs, each of which prints what it finds.
+/// Programs, each of which prints its findings.
 const PROGRAMS: &[(&str, &str)] = &[
     (
         "memory",
@@ -103,7 +103,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ),
     (
         "a seccomp filter",
-        // Allows what is not clone or userfaultfd; those end the process.
+        // Allows every call except clone and userfaultfd; those end the process.
         "m = fill(4); time.sleep(0.02)\n\
          code = (ctypes.c_uint64 * 5)(0x0000_0000_0000_0020, 0x0000_0143_0001_0015, 0x0000_0010_0000_0015, 0x7fff_0000_0000_0006, 0x8000_0000_0000_0006)\n\
          class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n\
@@ -154,7 +154,7 @@ fn plainly(user: User, program: &str) -> Option<Output> {
     Some(output(&mut command))
 }
 
-/// Runs a Python program under superhue; what it did, and the report.
+/// Runs a Python program under superhue; returns its output, and the report.
 fn colored(user: User, options: &[&str], program: &str) -> Option<(Output, Value)> {
     let (python, folder) = (python()?, folder());
     let report = folder.path().join("report.json");
@@ -170,7 +170,7 @@ fn colored(user: User, options: &[&str], program: &str) -> Option<(Output, Value
 
 #[test]
 fn programs_behave_alike_with_and_without_colors() {
-    // Half of the programs beside the other half: much of the time they sleep.
+    // Half of the programs in parallel with the other half: they sleep for much of the time.
     let (one, other) = PROGRAMS.split_at(PROGRAMS.len() / 2);
     let differences: Vec<String> = thread::scope(|scope| {
         let halves = [one, other].map(|half| scope.spawn(move || differences_of(half)));
@@ -180,7 +180,7 @@ fn programs_behave_alike_with_and_without_colors() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// What is not alike with and without colors, for every user and in every way.
+/// Returns the differences with and without colors, for every user and in every way.
 fn differences_of(programs: &[(&str, &str)]) -> Vec<String> {
     let mut differences = Vec::new();
     for user in users() {
@@ -304,7 +304,7 @@ fn colors_that_there_are_not_are_refused() {
     }
 }
 
-/// Keeps pages of several kinds in use until it is told to stop, and checks them: those of a pipe must show what is written to them later.
+/// Keeps pages of several kinds in use until it must stop, and checks them: pages of a pipe must show later writes to them.
 const KINDS: &str = r"
 import ctypes, mmap, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -383,7 +383,7 @@ fn what_must_not_move_stays_and_all_bytes_too() {
         "kept by the kernel",
     ];
     let (mut recolored, mut found) = (0, BTreeSet::new());
-    // Each goes by what is hot then; on a busy machine that takes a while to see.
+    // Each attempt uses the pages that are hot then; on a busy machine it takes a while to find them.
     for _ in 0..20 {
         let said = output(&mut superhue(User::Same, &attach));
         assert!(said.status.success(), "{said:?}");

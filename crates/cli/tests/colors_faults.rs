@@ -1,7 +1,7 @@
-//! `run --colors` where something is missing or fails: the program goes on and does what it does without, and the report
-//! says what happened; only with `--strict` does it end instead.
+//! `run --colors` where something is missing or fails: the program runs as it does without colors, and the report gives
+//! the reason; only with `--strict` does the program end instead.
 //!
-//! Colors are those that this machine tells, if it tells any.
+//! Colors are those that this machine shows, if it shows any.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ fn users() -> Vec<User> {
     }
 }
 
-/// Runs a command under superhue; what it did, and what the report says.
+/// Runs a command under superhue; returns its output, and the report.
 fn run(user: User, options: &[&str], command: &[&str]) -> (Output, Value) {
     let folder = folder();
     let report = folder.path().join("report.json");
@@ -47,7 +47,7 @@ fn run(user: User, options: &[&str], command: &[&str]) -> (Output, Value) {
     (output, report.unwrap_or_default())
 }
 
-/// In a name space of its own, `/dev/shm` and `/run` are empty: whoever looks for colors there leaves something.
+/// In a namespace of its own, where `/dev/shm` and `/run` are empty: a search for colors would leave a file there.
 #[test]
 fn a_dry_run_looks_for_no_colors() {
     if !is_root() {
@@ -89,7 +89,7 @@ fn static_and_privileged_programs_run_unchanged() {
     for user in users() {
         for program in &programs {
             let name = program.to_str().unwrap();
-            // What it prints is the argument, or busybox's own "echo".
+            // It prints the argument, or the output of busybox's own "echo".
             let (said, report) = run(user, &["--colors", "spread"], &[name, "echo", "ran"]);
             assert!(text(&said.stdout).ends_with("ran\n"), "{said:?}");
             assert_eq!(said.status.code(), Some(0));
@@ -98,7 +98,7 @@ fn static_and_privileged_programs_run_unchanged() {
     }
 }
 
-/// A program that goes on for as long as a file is not there, and what it then finds.
+/// A program that runs until a file appears, and then prints its findings.
 struct Going {
     running: Running,
     pid: u32,
@@ -146,7 +146,7 @@ impl Going {
         })
     }
 
-    /// Lets it come to its end; whether all its memory was as it should be.
+    /// Lets it end; returns whether all its memory was intact.
     fn ends(&self) -> String {
         fs::write(self.mark.with_extension("go"), "").unwrap();
         let end = self.mark.with_extension("end");
@@ -166,7 +166,7 @@ fn a_program_that_is_stopped_and_continued_goes_on() {
         until("it has stopped", || {
             (state(going.pid) == Some('T')).then_some(())
         });
-        // Superhue stops with its command, as a shell wants it, and continues it when continued.
+        // Superhue stops with its command, as a shell expects, and continues it when continued.
         until("superhue has stopped too", || {
             (state(going.running.pid()) == Some('T')).then_some(())
         });

@@ -1,6 +1,6 @@
-//! What `--placement` and its like say on a kernel without page coloring, where nothing else may change.
+//! Messages of `--placement` and related options on a kernel without page coloring, where nothing else may change.
 //!
-//! On a kernel with it `kernel/superhue/superhue` has the tests.
+//! For a kernel with page coloring, `kernel/superhue/superhue` has the tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use std::path::Path;
 use serde_json::Value;
 use support::{User, output, skip, superhue, text};
 
-/// Whether this kernel has page coloring.
+/// Returns true if this kernel has page coloring.
 fn is_patched() -> bool {
     let patched = Path::new("/proc/page_color").exists();
     if patched {
@@ -44,7 +44,7 @@ fn the_kernel_cannot_be_asked_for() {
     }
 }
 
-/// What runs already cannot be given colors by any kernel.
+/// A kernel with page coloring cannot color a process that already runs.
 #[test]
 fn the_kernel_cannot_be_asked_for_what_runs_already() {
     let own = std::process::id().to_string();

@@ -1,4 +1,4 @@
-//! `superhue compare` from the command line: what it runs, in which order, and how it ends.
+//! `superhue compare` from the command line: the commands it runs, their order, and how it ends.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ fn json(said: &Output) -> Value {
     serde_json::from_slice(&said.stdout).unwrap()
 }
 
-/// A port on which nobody listens now.
+/// A port on which no program listens now.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -85,7 +85,7 @@ fn arms_take_turns_and_every_sample_is_told() {
         );
         assert!(sample["values"]["wall"].as_f64().unwrap() > 0.0);
         for (metric, value) in sample["values"].as_object().unwrap() {
-            // What was not measured has its reason.
+            // A value that was not measured has a reason.
             assert_eq!(
                 value.is_null(),
                 sample["missing"].get(metric).is_some(),
@@ -102,7 +102,7 @@ fn what_the_kernel_charges_is_measured_and_no_group_is_left() {
     };
     let script = "b = bytearray(96 << 20); print(len(b))";
     let mut command = std::process::Command::new("sh");
-    // In a group of its own, so that nobody else's groups are seen below it.
+    // In a cgroup of its own, so that no other cgroups show below it.
     command
         .args(["-c", r#"echo $$ >"$0/cgroup.procs" && exec "$@""#])
         .arg(&group.folder)
@@ -147,7 +147,7 @@ fn an_arm_has_variables_of_its_own() {
     };
     assert_eq!(of(0, "answer"), Some(41.0));
     assert_eq!(of(1, "answer"), Some(42.0));
-    // The other arm does not see it.
+    // The other arm does not have the variable.
     assert_eq!(of(0, "words"), Some(0.0));
     assert_eq!(of(1, "words"), Some(2.0));
 
@@ -231,12 +231,12 @@ fn failing_commands_are_told_and_decide_the_status() {
     assert!(compare(&ignoring, &["sh", "-c", "exit 3"]).status.success());
 }
 
-/// A run that hangs is ended with what it has started, even what has the signal ignored.
+/// A run that hangs is ended with every process that it started, even one that ignores the signal.
 #[test]
 fn what_takes_too_long_is_ended_with_all_that_it_has_started() {
     let folder = folder();
     let (path, pids) = (folder.path().to_str().unwrap(), folder.path().join("pids"));
-    // The one that ignores the signal is no shell's that waits for it.
+    // No shell waits for the process that ignores the signal.
     let hangs = format!(
         "(trap '' TERM; exec sleep 600) & echo $! >> {path}/pids; if test -n \"$LATE\"; then sleep 600; fi; kill -9 $!"
     );
@@ -250,13 +250,13 @@ fn what_takes_too_long_is_ended_with_all_that_it_has_started() {
         "--warmup",
         "0",
         "--timeout",
-        // The other arm has to be done by then.
+        // The other arm must be done by then.
         "20s",
         "--json",
     ];
     let begun = Instant::now();
     let said = compare(&options, &["sh", "-c", &hangs]);
-    // As soon as the command itself has ended, nobody waits for the rest.
+    // As soon as the command itself has ended, superhue does not wait for the rest.
     assert!(begun.elapsed() < Duration::from_secs(300), "{said:?}");
     let told = json(&said);
     let samples = told["samples"].as_array().unwrap();
@@ -375,7 +375,7 @@ fn servers_that_do_not_do_their_part() {
     let folder = folder();
     let pid = folder.path().join("load");
     let load = format!("sleep 600 & echo $! > {}; wait", pid.display());
-    // It has to have started the other program by then.
+    // It must have started the other program by then.
     options.extend(["--timeout", "10s"]);
     let said = with(&options, &load, &[python, "-c", SERVER, &port]);
     assert!(said.contains("the load did not end within 10s"), "{said}");

@@ -23,8 +23,8 @@ fn compare(options: &[&str], command: &[&str]) -> Output {
     output(&mut superhue(User::Same, &arguments))
 }
 
-/// A program that prints `ops` and a number: 100, and this many percent more under every second arm to
-/// come. It tells the arms by THP being off for it, which `never` does by prctl.
+/// A program that prints `ops` and a number: 100, and this many percent more under every second arm to come. It
+/// recognizes the arms by THP being off for it, which `never` does by prctl.
 fn differing(percent: i32) -> String {
     format!(
         "if grep -q 'THP_enabled:.*0' /proc/self/status; then echo ops 100; else echo ops {}; fi",
@@ -97,7 +97,7 @@ fn conditions_are_checked_before_anything_runs() {
         ),
     ] {
         let report = ["--report", report.to_str().unwrap(), "-n", "8"];
-        // The last -n counts for nobody: it may be given once.
+        // Without the last -n, which may be given only once.
         let report = if options.contains(&"-n") {
             &report[..2]
         } else {
@@ -106,7 +106,7 @@ fn conditions_are_checked_before_anything_runs() {
         let said = compare(&[report, &options].concat(), &["sh", "-c", &script]);
         let error = text(&said.stderr);
         let status = if options[0] == "--export-csv" { 1 } else { 2 };
-        // `ops` is no metric here at all, but the percentage is looked at first.
+        // `ops` is no metric here at all, but the percentage is checked first.
         let expected = if options == ["--fail-if", "ops < -2"] {
             "no percentage"
         } else {
@@ -206,7 +206,7 @@ fn results_are_exported_and_judged_again() {
         let arguments = [&["compare", "--from", &report], options].concat();
         output(&mut superhue(User::Same, &arguments))
     };
-    // What was asked then is shown and exported; the status is that of what is asked now.
+    // Shows and exports the original conditions; the status is that of the current conditions.
     let again = from(&["--export-csv", &csv2, "--export-markdown", &markdown2]);
     assert_eq!(again.status.code(), Some(0));
     assert_eq!(text(&again.stdout), text(&said.stdout));
@@ -304,7 +304,7 @@ fn a_scan_runs_every_arm_at_every_value() {
         let times = prepared.lines().filter(|line| *line == value).count();
         assert_eq!(times, 4, "{value}: {prepared}");
     }
-    // Each value has its own reference, and verdicts are given for the other arm alone.
+    // Each value has its own reference, and only the other arm has verdicts.
     for summary in result["summaries"].as_array().unwrap() {
         for (index, arm) in summary["arms"].as_array().unwrap().iter().enumerate() {
             assert_eq!(arm["against"].is_null(), index % 2 == 0, "{index}");
@@ -409,8 +409,7 @@ fn an_expression_that_matches_different_numbers_is_an_error() {
     }
 }
 
-/// What superhue holds back from itself would otherwise be blocked in them for good: they could not be
-/// ended by SIGTERM or Ctrl-C.
+/// Commands would inherit the signal mask that superhue blocks for itself, and could not be ended by SIGTERM or Ctrl-C.
 #[test]
 fn commands_beside_the_measured_one_take_signals() {
     let none_blocked = "grep -q 'SigBlk:.*0000000000000000' /proc/self/status";

@@ -1,8 +1,8 @@
-//! System calls under superhue end as without: none is cut short, by no policy, for root's programs and for an ordinary user's.
+//! System calls under superhue end as without it: no policy cuts one short, for root's programs and for an ordinary user's.
 //!
-//! A thread that somebody stops, be it for a microsecond, sees calls end early: a read of random bytes returns fewer, a wait ends with
-//! `EINTR`, a `close` fails. `cut_short/calls.c` makes such calls of all kinds while its memory changes, and says what came of them. What it says
-//! alone is what it must say under superhue, to the byte. Only superhue's own effect decides: whoever stops the program otherwise, shows too
+//! A thread that another process stops, even for a microsecond, sees calls end early: a read of random bytes returns fewer, a wait ends with
+//! `EINTR`, a `close` fails. `cut_short/calls.c` makes such calls of all kinds while its memory changes, and prints their results. Its output
+//! under superhue must equal its output alone, to the byte. Only superhue's own effect decides: a stop by another program is visible, too
 //! ([`a_stop_is_noticed`]).
 
 #![allow(
@@ -27,7 +27,7 @@ use support::{
     Running, User, collapse_works, compiled, folder, installed, is_root, output, skip, text, until,
 };
 
-/// Bytes that one read of `dd` is to get.
+/// Bytes that one read of `dd` requests.
 const MUCH: u64 = 64 << 20;
 
 /// The program that makes the calls.
@@ -35,14 +35,14 @@ fn calls() -> Option<PathBuf> {
     compiled("cut-short-calls", include_str!("cut_short/calls.c"))
 }
 
-/// A file system whose `close` ends with `EINTR` when it is disturbed; unmounted in the end.
+/// A file system whose `close` ends with `EINTR` when it is disturbed; unmounted at the end.
 struct Closing {
     server: Running,
     mount: tempfile::TempDir,
 }
 
 impl Closing {
-    /// `None`, said aloud, where none can be mounted.
+    /// Mounts one; `None`, with a visible skip, where that is impossible.
     fn new() -> Option<Self> {
         let program = compiled("cut-short-closing", include_str!("cut_short/closing.c"))?;
         let mount = folder();
@@ -78,9 +78,9 @@ impl Drop for Closing {
     }
 }
 
-/// Everything at once: calls of all kinds, a pipeline, and one long read by a program that nobody here wrote.
+/// All at once: calls of all kinds, a pipeline, and one long read by a program that is not ours.
 ///
-/// `WAIT` is for the shell: what it starts then begins at once.
+/// `WAIT` is for the shell: the programs that it starts then begin at once.
 fn script(calls: &Path, closing: Option<&Closing>) -> String {
     let calls = calls.display();
     let file = closing.map_or_else(String::new, |closing| closing.file().display().to_string());
@@ -93,7 +93,7 @@ fn script(calls: &Path, closing: Option<&Closing>) -> String {
     )
 }
 
-/// What one way of running the script made of it.
+/// Returns the output and the status of one run of the script.
 fn said(output: &Output) -> String {
     format!(
         "{}{}{:?}",
@@ -103,7 +103,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// A folder in which the script of `user` may write, and the shell that runs it, if not as an argument of something else.
+/// Sets up the shell that runs the script; `place` is a folder that it may write to.
 fn shell(command: &mut Command, script: &str, place: &Path) {
     command.args(["sh", "-c", script]).env("D", place);
 }
@@ -116,7 +116,7 @@ fn alone(user: User, script: &str) -> String {
     said(&output(&mut command))
 }
 
-/// A superhue, and who runs it.
+/// A superhue, and its user.
 #[derive(Debug, Clone)]
 struct Watcher {
     user: User,
@@ -131,7 +131,7 @@ impl Watcher {
         }
     }
 
-    /// An ordinary user's, which may make huge pages all the same, by capabilities of its file; `None`, said aloud, where there can be none.
+    /// Runs as an ordinary user that may still make huge pages, by capabilities of its file; `None`, with a visible skip, where that is impossible.
     fn capable(folder: &Path) -> Option<Self> {
         let program = folder.join("superhue");
         support::copy_program(&installed().join("superhue"), &program);
@@ -162,15 +162,15 @@ impl Watcher {
     }
 }
 
-/// The options of every policy, and of none; and that of page colors.
+/// The options of every policy, and of none; and those of page colors.
 fn ways() -> Vec<Vec<&'static str>> {
     let policies = Pages::ALL.iter().map(|pages| vec!["--pages", pages.name()]);
     let others = [vec![], vec!["--colors", "spread"]];
     policies.chain(others).collect()
 }
 
-/// What the script said, and how many huge pages were made meanwhile. `None`, said aloud, where superhue cannot do what is asked for, so that
-/// nothing ran.
+/// Returns the output of the script, and the number of huge pages made meanwhile. `None`, with a visible skip, if
+/// superhue cannot do what the options require, so that nothing ran.
 fn under_run(watcher: &Watcher, options: &[&str], script: &str) -> Option<(String, u64)> {
     let place = folder();
     let report = place.path().join("report.json");
@@ -187,7 +187,7 @@ fn under_run(watcher: &Watcher, options: &[&str], script: &str) -> Option<(Strin
     Some((said(&output), made))
 }
 
-/// The program was started by `user` without superhue, and is watched before it begins. `None`, said aloud, where that cannot be done.
+/// Starts the program as `user` without superhue, and watches it before it begins. `None`, with a visible skip, where that is impossible.
 fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -> Option<String> {
     let place = folder();
     let mut command = Command::new("env");
@@ -214,14 +214,14 @@ fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -
     }))
 }
 
-/// A `superhue attach`, and what it says on standard error.
+/// A `superhue attach`, and its standard error.
 struct Attached {
     superhue: Running,
     rest: thread::JoinHandle<Vec<String>>,
 }
 
 impl Attached {
-    /// To `pid`, which is watched when this returns; `None`, said aloud, where this machine cannot.
+    /// Attaches to `pid`, which is watched when this returns; `None`, with a visible skip, where this machine cannot.
     fn new(watcher: &Watcher, options: &[&str], pid: u32) -> Option<Self> {
         let mut command = watcher.command(&["attach"]);
         command
@@ -277,11 +277,11 @@ fn calls_end_as_without() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// What is not alike with and without superhue for programs of `user`.
+/// Returns the differences with and without superhue for programs of `user`.
 fn differences_of(user: User, script: &str) -> Vec<String> {
     let plain = alone(user, script);
     println!("{user:?}: {plain}");
-    // Nobody's signals, and no errors: else it shows nothing.
+    // Without superhue there must be no early end, and no errors: else the comparison shows nothing.
     assert!(
         !plain.contains("early") && plain.contains("67108864\n1+0 records in"),
         "{plain}"
@@ -307,10 +307,10 @@ fn differences_of(user: User, script: &str) -> Vec<String> {
         }
     }
     println!("{user:?}: {made} huge pages were made");
-    // Else nothing was done that could have disturbed anybody.
+    // Else superhue did nothing that could have disturbed a program.
     let may_make = user == User::Same && is_root() || watchers.len() > 1;
     assert!(made > 0 || !may_make || !collapse_works());
-    // Root watches others' programs, too: by attach for a while, by the daemon all day.
+    // Root also watches other users' programs: by attach for a while, by the daemon all day.
     if user == User::Ordinary {
         watchers.push(Watcher::of(User::Same));
     }
@@ -323,7 +323,7 @@ fn differences_of(user: User, script: &str) -> Vec<String> {
     differences
 }
 
-/// Otherwise the test above could not fail: the calls show any stop.
+/// Without this the test above could not fail: the calls must show any stop.
 #[test]
 fn a_stop_is_noticed() {
     let Some(calls) = calls() else { return };
@@ -344,7 +344,7 @@ fn a_stop_is_noticed() {
     assert!(cut.count() > 0, "{said}");
 }
 
-/// Whether `tool` is there.
+/// Returns true if `tool` is installed.
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output();
     if found.is_err() {
@@ -353,7 +353,7 @@ fn has(tool: &str) -> bool {
     found.is_ok()
 }
 
-/// What strace sees of a program's calls: how often each returned what.
+/// Returns a program's calls as strace sees them: how often each returned which result.
 fn traced(calls: &Path, options: Option<&[&str]>) -> Vec<String> {
     let folder = folder();
     let log = folder.path().join("log");
@@ -390,7 +390,7 @@ fn traced(calls: &Path, options: Option<&[&str]>) -> Vec<String> {
         attached.end();
     }
     let log = fs::read_to_string(&log).unwrap();
-    // Of `PID name(arguments) = result`, the name and the result; anything else is a signal, or a call in two parts.
+    // Of `PID name(arguments) = result`, keeps the name and the result; another line is a signal, or a call in two parts.
     let mut seen: Vec<String> = log
         .lines()
         .map(|line| {
@@ -428,7 +428,7 @@ fn a_program_that_gdb_runs_is_run_as_before() {
     };
     let folder = folder();
     let line = folder.path().join("line");
-    // The program waits for its line in a FIFO; gdb counts how often it comes through a function meanwhile.
+    // The program waits for its line in a FIFO; gdb counts how often a function is called meanwhile.
     let made = Command::new("mkfifo").arg(&line).status().unwrap();
     assert!(made.success());
     let run = |options: Option<&[&str]>| {
@@ -445,7 +445,7 @@ fn a_program_that_gdb_runs_is_run_as_before() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut debugger = Running::start(&mut command);
-        // Opening succeeds when the program has opened the other end.
+        // The open succeeds once the program has opened the other end.
         let mut to_program = fs::OpenOptions::new().write(true).open(&line).unwrap();
         let program = until("gdb has started it", || {
             let found = fs::read_dir("/proc").unwrap().flatten();
@@ -471,7 +471,7 @@ fn a_program_that_gdb_runs_is_run_as_before() {
     assert!(alone.contains("exited normally"), "{alone}");
     assert!(alone.contains("breakpoint already hit"), "{alone}");
     let process = |said: &str| {
-        // The number of the process differs.
+        // Drops the number of the process, which differs.
         let lines = said
             .lines()
             .map(|line| line.split(" (process ").next().unwrap());

@@ -1,4 +1,4 @@
-//! `superhue daemon` and `superhue ctl` as administrators meet them.
+//! `superhue daemon` and `superhue ctl` from an administrator's view.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -34,7 +34,7 @@ fn a_wrong_configuration_is_told_by_line_and_column() {
     assert_eq!(json.status.code(), Some(2));
     let json = documented("daemon-check", &json.stdout);
     assert_eq!(json["problems"][0]["line"], 4);
-    // The daemon says the same, and serves nobody.
+    // The daemon prints the same, and does not serve.
     let mut daemon = machine.start();
     assert_eq!(daemon.wait().code(), Some(2));
     assert!(machine.log().contains("etc/superhue.toml:4:10: "));
@@ -232,7 +232,7 @@ fn systemd_is_told_of_every_step() {
     assert!(daemon.wait().success());
 }
 
-/// What is to be in use of a service, and whether it holds what it wrote.
+/// A command that keeps memory of a service in use, and ends if the memory changes.
 fn server() -> Command {
     let script = format!(
         "{FILLING}\nimport time\nmemory = fill(16)\nwhile True: time.sleep(0.2); assert whole(memory)"
@@ -269,17 +269,17 @@ fn a_service_is_managed_again_after_every_restart() {
         let services = &rule(&status, "mine")["watch"]["services"];
         assert!(services["a.service"].is_object(), "{services}");
         longest = longest.max(begun.elapsed());
-        // Still whole, and not held up for good.
+        // Still intact, and not held up for good.
         assert!(service.0.try_wait().unwrap().is_none(), "{round}");
         service.signal(Signal::KILL);
         service.wait();
         slice.end("a.service");
     }
-    // A timing decides nothing here; what it was is told.
+    // A timing decides nothing here; it is only printed.
     println!("managed again after at most {longest:?}");
     let status = machine.status(|status| rule(status, "mine")["processes"] == 0);
     let watch = &rule(&status, "mine")["watch"];
-    // What is called python3 may be a script that starts others first.
+    // The command python3 may be a script that starts others first.
     assert!(watch["processes_seen"].as_u64() >= Some(10), "{watch}");
 }
 
@@ -331,7 +331,7 @@ fn a_rule_gives_a_service_colors() {
     ));
     let mut daemon = machine.start();
     let mut service = slice.service("a.service", &mut server());
-    // Measuring colors takes its time on a busy machine.
+    // Measuring colors takes a while on a busy machine.
     machine.status(|status| {
         let watch = &rule(status, "mine")["watch"];
         watch["trouble"].is_string() || watch["colors"].is_object()

@@ -1,4 +1,4 @@
-//! `docs/design.md` says which of our crates each crate knows; so do the crates. They must agree.
+//! Checks the table of crates in `docs/design.md`: it must name the same dependencies between our crates as their manifests.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn told() -> Knows {
     .collect()
 }
 
-/// Our crates among what a `Cargo.toml` lists for more than tests and building.
+/// Returns our crates among the dependencies in a `Cargo.toml`, except those for tests and building.
 fn listed(manifest: &str) -> BTreeSet<String> {
     let mut counts = false;
     let mut names = BTreeSet::new();
@@ -58,7 +58,7 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.unwrap().path())
 }
 
-/// The manifest of each crate, by its name or `wing/name`.
+/// Returns the manifest of each crate, by its name or `wing/name`.
 fn manifests() -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for path in folders(&root().join("crates")) {
@@ -104,7 +104,7 @@ fn only_what_is_needed_to_run_counts() {
     assert_eq!(names, ["model", "superhue", "sys"]);
 }
 
-/// `make crates` packs them all, which takes minutes; this is what is forgotten with a new one.
+/// `make crates` packs them all, which takes minutes; this checks what a new crate often lacks.
 #[test]
 fn crates_that_are_published_say_what_they_are_and_under_which_licence() {
     let manifests = manifests();
@@ -122,7 +122,7 @@ fn crates_that_are_published_say_what_they_are_and_under_which_licence() {
     }
 }
 
-/// The files below `folder` that end in `.md`, built and fetched ones left out.
+/// Finds the files below `folder` that end in `.md`, except in build and download folders.
 fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
     for path in folders(folder) {
         let name = path.file_name().unwrap().to_str().unwrap();

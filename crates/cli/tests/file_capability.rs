@@ -1,4 +1,4 @@
-//! A copy of superhue that has `CAP_SYS_NICE` by its file: what an ordinary user can do with it.
+//! A copy of superhue with `CAP_SYS_NICE` from its file: the actions that it allows an ordinary user.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +18,7 @@ use support::{FILLING, NOBODY, Running, copy_program, is_root, python, skip, tex
 /// `struct vfs_cap_data` of `linux/capability.h`, version 2, little endian: `CAP_SYS_NICE`, permitted and effective.
 const SYS_NICE: [u32; 5] = [0x0200_0001, 1 << 23, 0, 0, 0];
 
-/// A copy with the capability, in a folder of its own; `None`, and says so, where there can be none.
+/// Makes a copy with the capability, in a folder of its own; `None`, with a visible skip, where that is impossible.
 fn capable() -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_root() {
         skip("root", "only root can give a file a capability");
@@ -61,7 +61,7 @@ fn run(program: &Path, arguments: &[&str]) -> Command {
         .args(arguments)
         .current_dir("/")
         .stdin(Stdio::null());
-    // No daemon is to help.
+    // No daemon may help.
     command.env("SUPERHUE_USERS_SOCKET", "/nowhere");
     command.uid(NOBODY).gid(NOBODY);
     command
@@ -71,7 +71,7 @@ fn said(output: &Output) -> String {
     text(&output.stderr)
 }
 
-/// A Python program that fills memory, says so, and checks it when its input ends.
+/// A Python program that fills memory, announces that, and checks it when its input ends.
 fn script(mebibytes: u64) -> String {
     format!(
         "{FILLING}\nimport sys\nmemory = fill({mebibytes})\nprint('ready', flush=True)\nsys.stdin.read()\nassert whole(memory)"
@@ -87,7 +87,7 @@ fn an_ordinary_users_programs_get_huge_pages() {
     let arguments = ["run", "--quiet", "--pages", "resident", "--report"];
     let mut command = run(&program, &arguments);
     command.arg(&report).args(["--", python, "-c"]);
-    // Until nearly all of it is huge, however slow the machine is.
+    // Waits until nearly all of it is huge, however slow the machine is.
     let waits = format!(
         "{FILLING}\nimport os, re, time\nassert 'CapEff:\\t0000000000000000' in open('/proc/self/status').read()\n\
          memory = fill(256)\n\
@@ -148,7 +148,7 @@ fn it_sees_what_it_may_do_and_nobody_sees_into_it() {
         if ["remote-collapse", "collapse", "pagemap-scan"].contains(&id) {
             assert!(verdict == "yes" || verdict == "partial", "{one}");
         }
-        // Nothing is hidden from it of itself.
+        // It can read all of its own state.
         assert!(
             !one["found"]
                 .as_str()
@@ -157,7 +157,7 @@ fn it_sees_what_it_may_do_and_nobody_sees_into_it() {
             "{one}"
         );
     }
-    // Its user may look at it no more than at root's.
+    // Its user may read it no more than a process of root.
     let mut command = run(
         &program,
         &["run", "--quiet", "--", python, "-c", &script(4)],

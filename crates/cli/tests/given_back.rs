@@ -1,4 +1,4 @@
-//! What programs give back stays given back; what cannot be huge is left alone, and nothing else.
+//! Memory that programs give back stays given back; superhue leaves alone what cannot be huge, and nothing else.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn read(report: &Path) -> Value {
     serde_json::from_slice(&fs::read(report).unwrap()).unwrap()
 }
 
-/// What a program said at each step: pages freed lazily and huge ones, in KiB.
+/// Returns a program's marks at each step: pages freed lazily and huge ones, in KiB.
 fn marks(said: &[u8]) -> BTreeMap<String, (i64, i64)> {
     let said = text(said);
     assert!(said.contains("ended well"), "{said}");
@@ -56,7 +56,7 @@ fn what_was_freed_lazily_is_not_taken_back() {
             scope.spawn(move || {
                 let folder = folder();
                 let report = folder.path().join("report.json");
-                // A budget for what is resident, and none for what was given back.
+                // A budget of 0: resident memory may become huge, memory that was given back may not.
                 let mut run = run_reported(User::Same, pages, &report, &["--budget", "0", "--"]);
                 run.arg(parts).args(["lazily", "64", "128", "3", "0"]);
                 let done = output(&mut run);
@@ -113,7 +113,7 @@ fn huge_pages_are_split_when_parts_of_them_were_given_back() {
                 assert!(run.wait().success());
                 let marks = marks(&said);
                 assert!(charged["filled"] >= 60 * MIB, "{how}: {charged:?}");
-                // 4 MiB are kept; the process needs something, too. What was asked for, khugepaged makes huge again in its time.
+                // 4 MiB are kept; the process needs some, too. In case `asked`, khugepaged makes memory huge again in its time.
                 let most = if how == "asked" { 48 } else { 16 };
                 assert!(
                     charged["idled"] <= most * MIB,
@@ -211,7 +211,7 @@ impl States {
         }
     }
 
-    /// Reasons and huge bytes, by address, as `status --why` tells.
+    /// Returns reasons and huge bytes, by address, from `status --why`.
     fn why(&self) -> BTreeMap<u64, (Vec<String>, u64)> {
         let pid = self.program.pid().to_string();
         let done = output(&mut superhue(

@@ -22,8 +22,7 @@ fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
 }
 
-/// Fails unless superhue says these words in one line of its own, exits with `status`, and prints
-/// nothing else.
+/// Fails unless superhue prints one line of its own with these words, exits with `status`, and prints nothing else.
 #[track_caller]
 fn refused(said: &Output, status: i32, words: &[&str]) {
     let error = text(&said.stderr);
@@ -35,7 +34,7 @@ fn refused(said: &Output, status: i32, words: &[&str]) {
     assert_eq!(text(&said.stdout), "");
 }
 
-/// Two samples of four pages of heap and a superpage.
+/// Two samples of four pages of heap and a huge page.
 fn document() -> Value {
     json!({
         "schema": "superhue-heat/1",
@@ -215,7 +214,7 @@ fn processes_that_cannot_be_watched() {
     let pid = sleeper.pid().to_string();
     let said = output(&mut superhue(User::Ordinary, &["heat", &pid]));
     refused(&said, 3, &[&pid, "CAP_SYS_PTRACE"]);
-    // An own one may be looked at, but accessed bits take more.
+    // A user may read a process of its own, but accessed bits need more.
     let mut own = Command::new("sleep");
     User::Ordinary.run(own.arg("60"));
     let own = Running::start(&mut own);
@@ -226,7 +225,7 @@ fn processes_that_cannot_be_watched() {
     refused(&said, 3, &["no tracker works here"]);
 }
 
-/// Whether accesses can be tracked here, by trying it.
+/// Returns true if accesses can be tracked here, by trying it.
 fn tracks(pid: u32) -> bool {
     let said = sampled(|time| {
         run(&[
@@ -254,7 +253,7 @@ fn a_live_process_shows_what_it_touches() {
     let Some(python) = python() else { return };
     let folder = folder();
     let ready = folder.path().join("ready");
-    // 64 pages that are touched all the time, and 512 that never are again.
+    // 64 pages that are touched all the time, and 512 that are never touched again.
     let program = format!(
         "import mmap\n\
          m = mmap.mmap(-1, 576 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
@@ -272,9 +271,9 @@ fn a_live_process_shows_what_it_touches() {
     let report = folder.path().join("heat.json");
     let png = folder.path().join("heat.png");
     let pid = child.pid().to_string();
-    // The memory map, as runs of pages: 64 touched in nearly every sample, next to 512 in none.
-    // Another monitor of the machine (DAMON) may have taken the mark of a page in some sample, and
-    // the program may have had no CPU in some: the more there are, the less that counts.
+    // The memory map, as runs of pages: 64 touched in nearly every sample, next to 512 in none. Another monitor of the
+    // machine (DAMON) may have cleared the mark of a page in some sample, and the program may have had no CPU in some:
+    // with more samples that matters less.
     let mut heat = Value::Null;
     for time in ["2s", "8s", "30s"] {
         let said = run(&[
@@ -326,7 +325,7 @@ fn a_live_process_shows_what_it_touches() {
     ends_meanwhile(child, &pid);
 }
 
-/// A process that ends while it is watched: what was seen is shown.
+/// Checks a process that ends while it is watched: its samples are shown.
 fn ends_meanwhile(mut child: Running, pid: &str) {
     let mut command = superhue(
         User::Same,
@@ -425,7 +424,7 @@ fn the_terminal_is_restored_however_following_ends() {
             screen.contains("\u{1b}[?1049l") && restored.len() < 400,
             "{how}: {screen:?}"
         );
-        // 1 if no sample was complete yet.
+        // The status is 1 if no sample was complete yet.
         assert!(
             restored.contains("STATUS 0") || restored.contains("no sample"),
             "{how}: {restored:?}"

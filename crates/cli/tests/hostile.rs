@@ -1,6 +1,6 @@
-//! Processes that hold up whoever reads or changes them, by a file system in user space that does not answer.
+//! Processes that hold up any reader or writer of them, by a file system in user space that does not answer.
 //!
-//! What is tested has to happen while they do: the file system answers after a minute at the earliest, or when it is ended.
+//! The checks must pass while they do so: the file system answers after a minute at the earliest, or when it is ended.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -25,10 +25,10 @@ use support::{
     superhue, text, until,
 };
 
-/// A user who is neither the attacker nor root.
+/// A user that is neither the attacker nor root.
 const VICTIM: u32 = 65_432;
 
-/// The file system answers after so many seconds.
+/// Seconds after which the file system answers.
 const STALLS: &str = "60";
 
 fn script(name: &str) -> PathBuf {
@@ -36,7 +36,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(folder).join(name)
 }
 
-/// Returns the first line that a process says, once it does.
+/// Returns the first line that a process prints, once it does.
 fn first_line(process: &mut Running) -> String {
     let mut line = String::new();
     let mut output = BufReader::new(process.0.stdout.take().unwrap());
@@ -44,7 +44,7 @@ fn first_line(process: &mut Running) -> String {
     line
 }
 
-/// Returns what a process that ends says on standard error.
+/// Returns the standard error of a process that ends.
 fn errors(process: &mut Running) -> String {
     let mut said = String::new();
     let mut errors = process.0.stderr.take().unwrap();
@@ -56,12 +56,12 @@ fn errors(process: &mut Running) -> String {
 struct Stalled {
     server: Running,
     folder: PathBuf,
-    /// Those that wait for it: they can end only after it.
+    /// Processes that wait for it: they can end only after it.
     held: Vec<Running>,
 }
 
 impl Stalled {
-    /// One that answers when the test is over.
+    /// Starts one that answers when the test is over.
     fn new(folder: &Path, what: &str) -> Option<Self> {
         Self::for_seconds(folder, what, STALLS)
     }
@@ -94,7 +94,7 @@ impl Stalled {
         })
     }
 
-    /// A process of a user that holds up others, once it does.
+    /// Starts a process of a user; returns once it holds up its readers.
     fn hold(&mut self, how: &str, user: u32) -> u32 {
         let mut command = Command::new(python().unwrap());
         command
@@ -112,13 +112,13 @@ impl Stalled {
 
 impl Drop for Stalled {
     fn drop(&mut self) {
-        // Unmounts, which ends all waiting.
+        // Unmounts, which ends all waits.
         self.server.signal(Signal::TERM);
         let _ = self.server.wait();
     }
 }
 
-/// Whether reading this file of a process waits. Asked of a process that can be ended.
+/// Returns true if reading this file of a process blocks. The reader is a process that can be killed.
 fn waits(pid: u32, file: &str) -> bool {
     let mut command = Command::new("cat");
     let mut cat = Running::start(
@@ -136,7 +136,7 @@ fn waits(pid: u32, file: &str) -> bool {
     true
 }
 
-/// A program of a user, which fills memory, says so and stays.
+/// A program of a user, which fills memory, announces that, and stays.
 fn filler(mebibytes: u32, user: u32) -> Command {
     let program = format!(
         "{FILLING}import time\nm = fill({mebibytes})\nprint('filled', flush=True)\ntime.sleep(100)"
@@ -154,7 +154,7 @@ fn service(mebibytes: u32) -> Running {
     Running::start(&mut filler(mebibytes, VICTIM))
 }
 
-/// Waits until no other test here runs: the rules of each are about the programs of all.
+/// Waits until no other test here runs: the rules of each apply to the programs of all.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,7 +167,7 @@ fn rules() -> Machine {
     Machine::new(&(rule("tenants", NOBODY) + &rule("services", VICTIM)))
 }
 
-/// Ends the daemon, and has another one take its place, whatever sleeps over whom.
+/// Ends the daemon and starts another one in its place, even if workers still wait for a process.
 fn can_be_replaced(machine: &Machine, mut daemon: Running) -> Running {
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success(), "{}", machine.log());
@@ -210,7 +210,7 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
         let why = machine.ctl(&["why", &held.to_string()]);
         assert!(text(&why.stderr).contains("holds up whoever reads it"));
     }
-    // Verbs that look at everybody say what they have, and whom they left out.
+    // Verbs that read all processes print their results, and the processes they left out.
     for verb in [
         &["status"][..],
         &["top", "--once"],
@@ -258,7 +258,7 @@ fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
             .as_u64()
             .is_some_and(|bytes| bytes >= huge)
     });
-    // All that is collapsed already may be all there was.
+    // All that is collapsed so far may be all there is.
     let status = machine.status(|status| {
         let watch = &rule(status, "tenants")["watch"];
         status["workers"]["given_up"].as_u64().unwrap() > 0
@@ -330,7 +330,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     assert!(workers.len() >= 2, "{workers:?}");
     let has_trouble =
         |status: &serde_json::Value| !rule(status, "services")["watch"]["trouble"].is_null();
-    // All workers, then what has started them too.
+    // All workers, then their parent too.
     for &pid in &workers {
         support::send(pid, Signal::KILL);
     }
@@ -343,7 +343,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     machine.status(has_trouble);
     machine.status(watched);
     assert_ne!(children(daemon.pid()), [server]);
-    // One that is stopped starts nobody, and is replaced.
+    // A stopped parent starts no worker, and is replaced.
     let [server] = children(daemon.pid())[..] else {
         panic!("{:?}", children(daemon.pid()))
     };
@@ -354,7 +354,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     machine.status(has_trouble);
     machine.status(watched);
     let before = [&workers[..], &others[..], &[server]].concat();
-    // What is read goes on with another reader.
+    // Another reader continues.
     let other = service(4);
     machine.status(|status| rule(status, "services")["processes"] == 2);
     drop(other);
@@ -363,7 +363,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     }
 }
 
-/// A file system that is slow, and one that fails: what waits for it goes on, and is served as others are.
+/// A file system that is slow, and one that fails: a process that waits for it goes on, and is served like others.
 #[test]
 fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
     let _alone = alone();
@@ -388,7 +388,7 @@ fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
     }
 }
 
-/// A process of a user that is hard to read (`scripts/hostile.d/strange.c`), once it is; `None`, said aloud, where there can be none.
+/// A process of a user that is hard to read (`scripts/hostile.d/strange.c`), once it is; `None`, with a visible skip, where that is impossible.
 fn strange(how: &str, user: u32) -> Option<Running> {
     let source = include_str!("../../../scripts/hostile.d/strange.c");
     let mut command = Command::new(compiled("strange", source)?);
@@ -406,13 +406,13 @@ fn strange(how: &str, user: u32) -> Option<Running> {
     Some(process)
 }
 
-/// Says whether a rule's watch is about a process.
+/// Returns true if a rule's watch includes a process.
 fn watches(status: &serde_json::Value, name: &str, pid: u32) -> bool {
     let watched = rule(status, name)["watch"]["processes"].as_array();
     watched.is_some_and(|all| all.iter().any(|it| it["pid"] == pid))
 }
 
-/// A process whose group is frozen is watched, its memory made huge, and nobody waits for it.
+/// A process whose group is frozen is watched, its memory made huge, and no other process waits for it.
 #[test]
 fn frozen_groups_delay_nobody_else() {
     let _alone = alone();
@@ -516,7 +516,7 @@ fn missing_pages_that_a_program_is_told_of_stay_missing() {
     drop((daemon, victim));
 }
 
-/// Starts a process with a number that has just become free; `None`, said aloud, where that cannot be.
+/// Starts a process with a number that has just become free; `None`, with a visible skip, where that is impossible.
 fn start_as(pid: u32, command: &mut Command) -> Option<Running> {
     for _ in 0..1000 {
         let last = (pid - 1).to_string();
@@ -559,7 +559,7 @@ fn a_number_that_is_used_again_is_another_process() {
     drop((daemon, other));
 }
 
-/// No process more may be started: a verb does in one what it does in two otherwise.
+/// No more processes can be started: a verb does in one process what it normally does in two.
 #[test]
 fn verbs_that_may_start_no_process_answer() {
     let _alone = alone();
@@ -583,7 +583,7 @@ fn verbs_that_may_start_no_process_answer() {
     }
 }
 
-/// A daemon whose group has no memory left: workers end, or do not even begin. It goes on, or its service manager starts it anew.
+/// A daemon whose group has no memory left: workers end, or do not even start. It goes on, or its service manager restarts it.
 #[test]
 fn a_daemon_without_memory_manages_again_once_there_is_some() {
     let _alone = alone();
@@ -597,7 +597,7 @@ fn a_daemon_without_memory_manages_again_once_there_is_some() {
     let mut daemon = machine.start();
     machine.is_up();
     fs::write(group.folder.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
-    // Nothing is left of this, whatever was charged elsewhere before.
+    // Only 256 KiB are left in the group, whatever was charged to another group before.
     group.set_limit(group.charged().unwrap() + (256 << 10));
     let victim = service(8);
     let begun = Instant::now();

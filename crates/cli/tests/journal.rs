@@ -1,7 +1,7 @@
-//! Killed at any moment while the machine's settings are changed, superhue leaves behind how to put
-//! them back; and the command lives.
+//! Killed at any moment while the machine's settings are changed, superhue leaves a journal that can restore them; and
+//! the command lives.
 //!
-//! `SUPERHUE_KILLS=200` kills so often; `SUPERHUE_REPORT=FILE` has the counts written there.
+//! `SUPERHUE_KILLS=200` sets the number of kills; `SUPERHUE_REPORT=FILE` has the counts written there.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,14 +28,14 @@ use support::{
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The machine's superpage settings; whatever happens in a test, they are as before afterwards.
+/// The machine's huge page settings; whatever happens in a test, they are restored at its end.
 struct Saved {
     settings: BTreeMap<PathBuf, String>,
     _alone: File,
 }
 
 impl Saved {
-    /// `None`, visibly, where settings may not be changed.
+    /// Saves them; `None`, with a visible skip, where settings may not be changed.
     fn take() -> Option<Self> {
         let enabled = Path::new(FOLDER).join("enabled");
         if !is_root() || File::options().write(true).open(&enabled).is_err() {
@@ -45,7 +45,7 @@ impl Saved {
             );
             return None;
         }
-        // One test at a time, whichever program it belongs to.
+        // One test at a time, of all test programs.
         let lock = support::installed().join("settings.lock");
         let alone = File::create(lock).unwrap();
         rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -66,7 +66,7 @@ impl Drop for Saved {
     }
 }
 
-/// The chosen word of a setting, or the whole if there is no choice.
+/// Returns the chosen word of a setting, or the whole text if there is no choice.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let chosen = text
@@ -75,7 +75,7 @@ fn read(path: &Path) -> Option<String> {
     Some(chosen.map_or(text.trim(), |(word, _)| word).to_owned())
 }
 
-/// Every setting below the folder that may be written; counters are left out.
+/// Returns every writable setting below the folder, without counters.
 fn settings() -> BTreeMap<PathBuf, String> {
     use std::os::unix::fs::PermissionsExt;
     [FOLDER.to_owned(), format!("{FOLDER}/khugepaged")]
@@ -103,7 +103,7 @@ fn journals() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The same numbers in every run of the tests (Knuth's linear congruential generator).
+/// A generator of the same numbers in every run of the tests (Knuth's linear congruential generator).
 struct Random(u64);
 
 impl Random {
@@ -145,7 +145,7 @@ fn settings_hold_meanwhile_and_are_put_back() {
     assert_eq!(settings(), saved.settings);
     assert!(journals().is_empty());
 
-    // Another one may not change the same setting meanwhile; one that changes nothing may run.
+    // Another superhue may not change the same setting meanwhile; one that changes nothing may run.
     let first = Running::start(&mut superhue(
         User::Same,
         &["run", "--quiet", "--system", wanted, "--", "sleep", "60"],
@@ -196,7 +196,7 @@ fn what_somebody_else_has_set_since_is_left_alone() {
     drop(saved);
 }
 
-/// In a name space of its own, where `/run` is empty: with an open umask, and with what an ordinary user has put there.
+/// In a namespace of its own, where `/run` is empty: with an open umask, and with a file that an ordinary user has put there.
 #[test]
 fn an_ordinary_user_can_neither_see_nor_block_the_journal() {
     let Some(saved) = Saved::take() else { return };
@@ -254,7 +254,7 @@ fn an_ordinary_user_can_neither_see_nor_block_the_journal() {
     assert_eq!(settings(), saved.settings);
 }
 
-/// What a copy of this program does for the test below.
+/// Work of a copy of this program for the test below.
 #[test]
 fn child() {
     if std::env::var_os("SUPERHUE_TEST_SWAP_CHILD").is_none() {
@@ -265,7 +265,7 @@ fn child() {
     thread::sleep(PATIENCE * 10);
 }
 
-/// Which devices there are is looked at one by one: others may make some meanwhile.
+/// The test looks for its own devices one by one: other programs may make some meanwhile.
 #[test]
 fn swap_that_a_killed_superhue_left_is_removed() {
     if let Err(error) = SwapInUse::may_make(&Roots::default()) {
@@ -318,7 +318,7 @@ fn killed_at_any_moment() {
     let mut deaths = 0;
     let mut wrong = 0;
 
-    // How long it takes until the command runs, so that moments before and after are met alike.
+    // Time until the command runs: kills are spread over moments before and after that.
     let begun = Instant::now();
     drop(killed(&mode, 0, PATIENCE, "SUPERHUE_TEST=journal-first"));
     let span = begun
@@ -337,7 +337,7 @@ fn killed_at_any_moment() {
         let lived = target.as_ref().map(|target| lives(target.0));
         *counts.get_mut("targets").unwrap() += usize::from(lived.is_some());
         deaths += usize::from(lived == Some(false));
-        // By `restore`, or on the way by whatever superhue is next.
+        // By `restore`, or by the next superhue at its start.
         let arguments: &[&str] = match turn % 3 {
             0 => &["restore"],
             1 => &["run", "--quiet", "--", "true"],
@@ -360,7 +360,7 @@ fn killed_at_any_moment() {
             settings(),
             journals()
         );
-        // Harmless once more; and the target lived on through all of it.
+        // A second restore is harmless; and the target lived on through all of it.
         let again = output(&mut superhue(User::Same, &["restore"]));
         assert_eq!(text(&again.stdout), "nothing to restore\n");
         deaths += usize::from(target.is_some_and(|target| !lives(target.0)));
@@ -385,7 +385,7 @@ fn killed_at_any_moment() {
     );
 }
 
-/// A target that does not outlive its turn.
+/// A target that is killed at the end of its turn.
 struct Target(u32);
 
 impl Drop for Target {
@@ -394,8 +394,8 @@ impl Drop for Target {
     }
 }
 
-/// Starts superhue with changed settings and kills it after `delay`, or once the command runs if that
-/// is sooner by far; the command's process if it was started.
+/// Starts superhue with changed settings and kills it after `delay`, or once the command runs if that is much sooner;
+/// returns the command's process if it was started.
 fn killed(mode: &str, turn: usize, delay: Duration, marker: &str) -> Option<Target> {
     let modes: Vec<String> = ["always", "never", "madvise"]
         .into_iter()

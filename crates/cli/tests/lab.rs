@@ -1,4 +1,4 @@
-//! `superhue lab` from the command line: what it makes, keeps and refuses.
+//! `superhue lab` from the command line: the figures it makes, keeps and refuses.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ fn lab(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["lab"], arguments].concat()))
 }
 
-/// Fails unless superhue exits with `status`, prints nothing, and complains with these words.
+/// Fails unless superhue exits with `status`, prints nothing, and prints an error with these words.
 #[track_caller]
 fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let said = lab(arguments);
@@ -59,7 +59,7 @@ fn figures_are_kept_as_they_are_done() {
         let picture = fs::read_to_string(format!("{out}/{name}.svg")).unwrap();
         assert!(picture.starts_with("<svg") && picture.contains("modelled"));
     }
-    // The page is of all figures.
+    // The page needs all figures.
     assert!(!fs::exists(format!("{out}/README.md")).unwrap());
     assert_eq!(text(&lab(&arguments).stdout), kept);
     let picture = format!("{out}/p0-celeron.svg");
@@ -140,7 +140,7 @@ fn the_list_has_figures_and_machines() {
     }
 }
 
-/// Where the plugin was built; `None`, said visibly, where programs cannot be traced.
+/// Returns the path of the built plugin; `None`, with a visible skip, where programs cannot be traced.
 fn plugin() -> Option<String> {
     static PLUGIN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let build = || {
@@ -164,7 +164,7 @@ fn plugin() -> Option<String> {
     PLUGIN.get_or_init(build).clone()
 }
 
-/// What is installed finds its own plugin, wherever it is called; one that lies in the current folder is somebody else's.
+/// An installed command finds its own plugin, whatever the current folder is; a plugin in the current folder may be another user's.
 #[test]
 fn an_installed_command_has_its_plugin_beside_it() {
     let Some(built) = plugin() else { return };
@@ -195,7 +195,7 @@ fn an_installed_command_has_its_plugin_beside_it() {
     assert!(text(&said.stdout).contains("Coloring would"));
 }
 
-/// A prediction as JSON, and what the command said on standard output and error.
+/// Returns a prediction as JSON, and the command's standard output and error.
 #[track_caller]
 fn predicted(options: &[&str], command: &[&str]) -> Option<(Value, String, String)> {
     let plugin = plugin()?;
@@ -218,7 +218,7 @@ fn predicted(options: &[&str], command: &[&str]) -> Option<(Value, String, Strin
     let here = options.is_empty() || options.contains(&"here");
     assert_eq!(out.join("machine.toml").exists(), here);
     if here {
-        // It is a machine file as any other.
+        // The file is a machine file like any other.
         let again = lab(&[
             "p1-rule",
             "--quick",
@@ -248,14 +248,14 @@ fn arm<'a>(document: &'a Value, name: &str) -> &'a Value {
     arms.iter().find(|arm| arm["arm"] == name).unwrap()
 }
 
-/// Programs of C, for their loops are known.
+/// Compiles a C program, whose loops are known.
 fn compiled(name: &str, source: &str) -> Option<String> {
     let program = support::compiled(name, source)?;
     Some(program.to_str().unwrap().to_owned())
 }
 
-/// 96 KiB of the Celeron's 128 again and again, and 64 MiB a page at a time: coloring saves nearly all misses of the first, and
-/// superpages nearly all walks of the second.
+/// 96 KiB of the Celeron's 128 again and again, and 64 MiB a page at a time: coloring saves nearly all misses of the
+/// first, and huge pages nearly all walks of the second.
 #[test]
 fn a_program_is_predicted_as_its_loops_are() {
     let source = r#"
@@ -291,7 +291,7 @@ fn a_program_is_predicted_as_its_loops_are() {
     );
     let traced = &near["figures"][0]["points"][0]["traced"];
     assert_eq!(traced["status"], 7);
-    // Each byte of each pass, and what the loader does.
+    // Each byte of each pass, and the accesses of the loader.
     let references = traced["references"].as_u64().unwrap();
     let loops = 200 * (96 << 10) / 32 * 2;
     assert!(
@@ -317,7 +317,7 @@ fn a_program_is_predicted_as_its_loops_are() {
         .as_u64()
         .unwrap();
     assert!((56 << 20..=64 << 20).contains(&huge), "{huge}");
-    // Nothing of it is left to chance but what the seed decides.
+    // Only the seed decides what is random.
     let (again, ..) = predicted(&machine, &[&program]).unwrap();
     assert_eq!(again, near);
 }
@@ -351,7 +351,7 @@ fn a_prediction_fits_its_schema_and_is_shown_again() {
 fn commands_that_cannot_be_traced_are_refused() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // Without an emulator on the PATH, its package is named.
+    // Without an emulator on the PATH, the error names its package.
     let mut without = superhue(User::Same, &["lab", "--", "true"]);
     let said = output(without.env("PATH", folder.path()));
     assert_eq!(said.status.code(), Some(3));
@@ -395,13 +395,13 @@ fn commands_that_cannot_be_traced_are_refused() {
         3,
         &["make lab-trace"],
     );
-    // QEMU would take the file of that name with .so behind it.
+    // QEMU would take the file of that name with .so appended.
     self::refused(
         &["--plugin", &path(""), "--", "true"],
         3,
         &["make lab-trace"],
     );
-    // Something that is no plugin of ours.
+    // A file that is no plugin of ours.
     self::refused(
         &["--plugin", &text_file, "--", "true"],
         1,
@@ -430,14 +430,14 @@ fn what_is_bounded_ends_and_threads_and_children_are_told() {
     );
     let said = ended(&["--for", "1s"], &[&endless]).unwrap();
     assert!(said.contains("when the time was over"), "{said}");
-    // It is deaf to SIGTERM, and is killed.
+    // The program ignores SIGTERM, and is killed.
     let deaf = compiled(
         "lab-deaf",
         "#include <signal.h>\nint main(void) { signal(SIGTERM, SIG_IGN); for (volatile int i = 0;; i++); }",
     );
     let said = ended(&["--references", "300k"], &[&deaf.unwrap()]).unwrap();
     assert!(said.contains("ended by superhue"), "{said}");
-    // So is what it has started.
+    // So is a process that it started.
     let parent = compiled(
         "lab-parent",
         "#include <signal.h>\n#include <stdio.h>\n#include <unistd.h>\n\
@@ -467,7 +467,7 @@ fn what_is_bounded_ends_and_threads_and_children_are_told() {
     assert!(said.contains("took its place"), "{said}");
 }
 
-/// The emulator with the program in it: others only say what they are.
+/// Returns the emulator that runs the program: other instances only print their version.
 fn emulator_of(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     let mut children = children
@@ -481,7 +481,7 @@ fn emulator_of(pid: u32) -> Option<u32> {
     })
 }
 
-/// The CPU time of a process in its own code, in hundredths of a second.
+/// Returns the CPU time of a process in user mode, in hundredths of a second.
 fn busy(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit_once(") ").unwrap().1;
@@ -526,7 +526,7 @@ fn an_interrupted_prediction_tells_what_there_is() {
         "{said}"
     );
     assert!(!support::lives(emulator), "the program goes on");
-    // Killed itself, it leaves a program that goes on by itself, unseen.
+    // If superhue itself is killed, the program goes on, unobserved.
     let mut running = Running::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
     until("it is seen", || (busy(emulator) > 50).then_some(()));

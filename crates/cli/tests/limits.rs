@@ -1,4 +1,4 @@
-//! No control group comes to a limit because of Superhue.
+//! Superhue never pushes a control group to its limit.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,9 +16,9 @@ use serde_json::Value;
 use support::group::Group;
 use support::{User, folder, is_root, output, python, run_reported, skip, text};
 
-/// Goes into the group given first. 48 MiB that are full, and 8 pages in each of 1024 regions: superpages for all would take 2 GiB.
-/// Part of it comes a second later. Then it stands still while it is watched: for the seconds given, and where told so until some of
-/// it is huge, but no longer than half a minute more.
+/// Enters the group given first. Fills 48 MiB, and 8 pages in each of 1024 regions: huge pages for all would take 2 GiB. A part
+/// follows a second later. Then it stands still while it is watched: for the given seconds, and with `huge` until some of it is
+/// huge, at most half a minute more.
 const PROGRAM: &str = r"
 import mmap, os, sys, time
 open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))
@@ -65,23 +65,23 @@ fn a_program_that_just_fits_its_group_is_not_pushed_to_the_limit() {
         return;
     };
     let limit = needed + needed / 10;
-    // Beside each other, as they mostly wait.
+    // In parallel, as they mostly wait.
     thread::scope(|scope| {
-        // A group that is seen to grow is asked again after 1, 2 and 4 s. Where the first look finds it filling and the third sees what came later,
-        // the fourth, after 7 s, finds it calm.
+        // A group that grows is checked again after 1, 2 and 4 s. If the first look finds it filling and the third sees
+        // the later part, the fourth, after 7 s, finds it calm.
         for (pages, still) in [("never", "4"), ("always", "9"), ("resident", "9")] {
             scope.spawn(move || just_fits(python, limit, pages, still));
         }
     });
 }
 
-/// [`PROGRAM`] in a group of its own that may use `limit` bytes, run with `pages`; it stands still for `still` seconds.
+/// Runs [`PROGRAM`] with `pages` in a group of its own that may use `limit` bytes; it stands still for `still` seconds.
 fn just_fits(python: &str, limit: u64, pages: &str, still: &str) {
     let group = Group::new(pages).unwrap();
     group.set_limit(limit);
     let folder = folder();
     let report = folder.path().join("report.json");
-    // So that only the control group bounds what is added.
+    // Leaves the control group as the only bound.
     let unbounded = ["--budget", "100%", "--"];
     let mut run = run_reported(User::Same, pages, &report, &unbounded);
     run.args([python, "-c", PROGRAM])
@@ -113,7 +113,7 @@ fn just_fits(python: &str, limit: u64, pages: &str, still: &str) {
             "{collapses}"
         );
     }
-    // With more CPUs the kernel's batches alone are more than is left.
+    // With more CPUs the kernel's batches alone exceed the remaining memory.
     if thread::available_parallelism().unwrap().get() <= 16 {
         assert!(collapses["done"].as_u64() > Some(0), "{collapses}");
     }

@@ -1,4 +1,4 @@
-//! The daemon's metrics as Prometheus meets them, and those who mean them ill.
+//! The daemon's metrics as served to Prometheus, and to hostile clients.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -58,7 +58,7 @@ fn whole(mut stream: impl Read) -> String {
     String::from_utf8(told).unwrap()
 }
 
-/// What is answered to a request.
+/// Returns the answer to a request.
 fn ask(port: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(port);
     stream.write_all(request).unwrap();
@@ -83,7 +83,7 @@ fn series(page: &str) -> BTreeMap<&str, f64> {
     all
 }
 
-/// The value of a series, once `what` holds for it.
+/// Returns the value of a series, once `what` holds for it.
 fn value(port: SocketAddr, name: &str, what: impl Fn(f64) -> bool) -> f64 {
     until(name, || {
         thread::sleep(Duration::from_millis(50));
@@ -106,7 +106,7 @@ fn server(mebibytes: u32) -> Command {
 fn every_metric_is_served_and_documented() {
     let (machine, _daemon, port) = serving(OFF);
     let page = scrape(port);
-    // Both at the same moment if they come within a second of each other.
+    // Both show the same moment if they come within a second of each other.
     until("ctl prints what is served", || {
         let printed = text(&machine.ctl(&["metrics"]).stdout);
         (printed == scrape(port)).then_some(())
@@ -160,7 +160,7 @@ fn a_squatted_port_and_a_new_address_do_not_end_the_daemon() {
     assert!(error.contains("another program listens there"), "{error}");
     assert!(machine.log().contains("cannot be served"));
     assert!(text(&machine.ctl(&["status"]).stdout).contains("tried again"));
-    // To a socket, which is somebody's file.
+    // The path of the socket is a user's file.
     let path = machine.at("run/metrics.sock");
     fs::write(&path, "precious").unwrap();
     machine.write("superhue.toml", &settings(path.display(), OFF));
@@ -169,10 +169,10 @@ fn a_squatted_port_and_a_new_address_do_not_end_the_daemon() {
     assert!(text(&told.stdout).contains("is no socket: remove it"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     fs::remove_file(&path).unwrap();
-    // It is taken within a while, without being told.
+    // The daemon takes the path within a while, without a reload.
     machine.status(|status| status["metrics"]["error"].is_null());
     assert!(over(&path).contains("superhue_rules 1\n"));
-    // What others could reach has to be said twice; what was served before still is.
+    // An address that others can reach needs a second setting; the old address is still served.
     machine.write("superhue.toml", &settings("0.0.0.0:9119", OFF));
     let refused = machine.ctl(&["reload"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -253,7 +253,7 @@ fn who_is_silent_slow_or_too_loud_holds_nobody_up() {
 #[test]
 fn ten_thousand_rules_are_told_in_bounded_space() {
     let rule = |n: usize| format!("[[rule]]\nname = \"r{n}\"\nuser = \"{n}\"\npages = \"off\"\n");
-    // Somebody has called a rule as the sum of all others is called.
+    // A rule has the name under which all others are summed up.
     let rules: String = (1..9999).map(rule).collect();
     let rules = format!("{}{rules}", OFF.replace("all", "other"));
     let machine = Machine::new(&format!("[daemon]\nmetrics-services = 3\n{rules}"));
@@ -299,7 +299,7 @@ fn names_of_services_are_told_as_they_are() {
         "back\\\\slash\\\\n",
         "{le=\\\"1\\\"} 7 # EOF",
         "größe",
-        // Two bytes that are no text have a letter each, which is no harmless one.
+        // Two bytes that are no text have a character each, which is escaped.
         "broken\\\\u{10ffff}\\\\u{10fffe}",
     ] {
         let path = format!("/{}/{service}", slice.name());
@@ -342,7 +342,7 @@ fn counters_go_on_over_reloads_and_restarts_of_services() {
     slice.end("a.service");
     let mut service = slice.service("a.service", &mut server(32));
     let second = value(port, &of_service, |done| done >= first + 8.0);
-    // Another policy is another watch, which counts from 0.
+    // Another policy starts another watch, which counts from 0.
     machine.write("superhue.toml", &settings(port, &rules("always")));
     assert!(machine.ctl(&["reload"]).status.success());
     for name in [&of_service, of_rule] {

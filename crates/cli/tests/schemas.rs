@@ -1,5 +1,5 @@
-//! Every JSON document that the command writes is described in `docs/schemas`, and no field is written
-//! that is not: a schema that the code has left behind fails here.
+//! Checks that `docs/schemas` describes every JSON document and every field that the command writes: a schema that is
+//! older than the code fails here.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,25 +25,25 @@ const DOCUMENTED: [(&str, &str); 17] = [
     ("attach", "run"),
     ("compare", "compare"),
     ("compare", "suite"),
-    // Held against its schema in `trial.rs`, too.
+    // Checked against its schema in `trial.rs`, too.
     ("trial", "trial"),
     ("bench", "bench"),
     ("lab", "lab"),
-    // What is kept in docs/lab is held against it.
+    // Kept files in docs/lab are checked against it.
     ("lab", "lab-witness"),
     ("status", "status"),
-    // What `advise.rs` has it print is held against this, too.
+    // Documents that `advise.rs` makes it print are checked against this, too.
     ("advise", "advise"),
     ("heat", "heat"),
     ("colors", "colors"),
     ("restore", "restore"),
     ("top", "top"),
-    // What these print in `daemon.rs` is held against theirs.
+    // The documents that these print in `daemon.rs` are checked against theirs.
     ("ctl", "ctl"),
     ("daemon", "daemon-check"),
 ];
 
-/// Documents of programs of this tree that are no verbs: `scripts/big`.
+/// Documents of programs of this tree that are not verbs: `scripts/big`.
 const OF_SCRIPTS: [&str; 1] = ["big"];
 
 /// Reports that were kept before fields were added: `superhue-run/1` has more now.
@@ -63,7 +63,7 @@ fn schema(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// What is wrong with a document, by the schema of that name.
+/// Returns the faults of a document, by the schema of that name.
 fn complaints(validator: &Validator, document: &Value) -> Vec<String> {
     let errors = validator.iter_errors(document);
     errors
@@ -78,7 +78,7 @@ fn fits(name: &str, document: &Value) {
     assert!(complaints.is_empty(), "{name}: {complaints:#?}");
 }
 
-/// What a command prints on standard output, as JSON; it must succeed.
+/// Returns the standard output of a command as JSON; it must succeed.
 #[track_caller]
 fn said(arguments: &[&str]) -> Value {
     let said = output(&mut superhue(User::Same, arguments));
@@ -110,7 +110,7 @@ fn target() -> Option<Running> {
     Some(running)
 }
 
-/// Every schema of an object in the document, with where it is.
+/// Finds every schema of an object in the document, with its path.
 fn objects<'a>(value: &'a Value, at: String, found: &mut Vec<(String, &'a Value)>) {
     match value {
         Value::Object(fields) => {
@@ -146,7 +146,7 @@ fn schemas_are_sound_closed_and_named() {
     for name in documented {
         let schema = schema(name);
         assert!(jsonschema::meta::is_valid(&schema), "{name}");
-        // The daemon's answers are of several kinds, of which the account has the name.
+        // The daemon's answers are of several kinds, of which the account has the schema's name.
         let names = ["", "/$defs/DaemonAccount"].map(|at| format!("{at}/properties/schema/const"));
         let named = names.iter().find_map(|at| schema.pointer(at));
         assert_eq!(Some(&schema["title"]), named, "{name}");
@@ -220,7 +220,7 @@ fn verbs_without_a_process() {
         "kernel,superpage",
         "--json",
     ];
-    // Sizes are fractions of the caches: where a machine describes none, there is no result.
+    // Sizes are fractions of the caches: on a machine that describes none, there is no result.
     if fs::exists("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or(false) {
         fits("bench", &said(&bench));
     } else {
@@ -247,7 +247,7 @@ fn colors_with_and_without_a_verification() {
     let verified = [
         "colors", "--verify", "--quick", "--json", "--report", report,
     ];
-    // Whether an oracle is right depends on the machine (status 3 if none is); the document is written.
+    // It depends on the machine whether an oracle is right (status 3 if none is); the document is written in any case.
     let told = output(&mut superhue(User::Same, &verified));
     let document: Value = serde_json::from_slice(&told.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", text(&told.stderr)));
@@ -380,7 +380,7 @@ fn comparisons_of_every_kind() {
     fits("compare", &failing);
 }
 
-/// The comparisons that the document of a suite holds.
+/// Returns the comparisons in the document of a suite.
 fn comparisons_in(suite: &Value) -> Vec<&Value> {
     let programs = suite["programs"].as_array();
     let held = programs.into_iter().flatten().map(|it| &it["comparison"]);
@@ -429,7 +429,7 @@ fn a_suite_and_the_comparisons_in_it() {
     }
 }
 
-/// The results that are kept beside the documentation are of the present layout, too.
+/// The results that are kept with the documentation have the present layout, too.
 #[test]
 fn kept_results() {
     let verbs = DOCUMENTED.iter().map(|(_, name)| *name);

@@ -1,4 +1,4 @@
-//! Memory that processes share since a fork is not copied for the sake of superpages.
+//! Memory that processes share since a fork is not copied to make huge pages.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +12,8 @@ use std::path::Path;
 
 use support::{User, folder, is_root, output, python, run_reported, skip, superhue, text};
 
-/// 32 MiB, of which each page is mapped by three more processes that read it. What the four of them use is said right after the
-/// forks and 3 s later; then how much of it superpages map, up to a minute after the three have ended.
+/// 32 MiB, of which each page is mapped by three more processes that read it. Prints the memory of the four right after
+/// the forks and 3 s later; then the part of it that huge pages map, up to a minute after the three have ended.
 const PROGRAM: &str = r"
 import ctypes, mmap, os, re, signal, sys, time
 HUGE = 2 << 20
@@ -58,7 +58,7 @@ print(before, after, huge)
 
 #[test]
 fn what_children_share_is_copied_for_nobody() {
-    // Beside each other: both wait for seconds.
+    // In parallel: both wait for seconds.
     std::thread::scope(|scope| {
         for user in [User::Same, User::Ordinary] {
             scope.spawn(move || is_copied_for_nobody(user));
@@ -100,9 +100,9 @@ fn is_copied_for_nobody(user: User) {
     assert!(huge > 0, "no huge page came back");
 }
 
-/// Four kinds of shared objects of 8 MiB each, mapped aligned by this process and two more. All fill a third of each and read all of it
-/// until superpages map it in each of them, or so many seconds have passed. With `apart` one of the others is first process of its own
-/// user, PID and mount namespaces, and one belongs to another user. Printed: what superpages map in each, in KiB, and whether every byte is right.
+/// Four kinds of shared objects of 8 MiB each, mapped aligned by this process and two more. All fill a third of each and read all of it until huge
+/// pages map it in each of them, or the given seconds have passed. With `apart` one of the others is the first process of its own user, PID and
+/// mount namespaces, and one belongs to another user. Prints the KiB that huge pages map in each, and whether every byte is right.
 const OBJECTS: &str = r"
 import ctypes, mmap, os, re, signal, sys, tempfile, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -232,7 +232,7 @@ fn mappers_may_belong_to_others_and_live_in_other_namespaces() {
 fn what_is_misaligned_is_left_alone_and_said() {
     let folder = folder();
     let path = folder.path().join("report.json");
-    // Where nothing is in the way it takes one or two seconds.
+    // It takes one or two seconds if nothing interferes.
     let Some(said) = objects(User::Same, &["0x3000", "6"], &path) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Signals and job control: superhue stands between a command and its caller, and neither notices.
+//! Signals and job control: superhue stands between a command and its caller, and neither sees a difference.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 use support::{Running, User, installed, lives, output, send, state, text, until};
 
-/// A command under superhue with both ends of a conversation.
+/// A command under superhue, with pipes to its input and output.
 struct Talk {
     running: Running,
     input: Option<ChildStdin>,
@@ -29,8 +29,8 @@ impl Talk {
         let mut command = with_default_signals(installed().join("superhue"));
         command.args(arguments).current_dir("/");
         user.run(&mut command);
-        // A group whose parent is in another one of the session: in an orphaned group, as that of a
-        // test run started by a service manager, SIGTSTP stops nobody.
+        // A process group whose parent is in another one of the session: in an orphaned group, as that of a test run
+        // started by a service manager, SIGTSTP stops no process.
         command.process_group(0);
         let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let input = running.0.stdin.take();
@@ -59,8 +59,8 @@ impl Talk {
     }
 }
 
-/// A program that finds no signal ignored. Whoever started the tests may have had some ignored (`nohup`, `make test &` in a
-/// script); a shell can take none that it finds so, and no key of a terminal reaches what it starts.
+/// A program that finds no signal ignored. The parent of the tests may have ignored some (`nohup`, `make test &` in a
+/// script); a shell cannot trap a signal that was ignored at its start, and no key of a terminal reaches its children.
 fn with_default_signals(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(program);
@@ -71,7 +71,7 @@ fn pid_of(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
 }
 
-/// How a child of ours changed, waited for with a deadline.
+/// Waits, with a deadline, for a state change of a child of ours.
 fn change(running: &Running, options: WaitOptions) -> WaitStatus {
     until("the child changes", || {
         let options = options | WaitOptions::NOHANG;
@@ -91,7 +91,7 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
         ("USR1", Signal::USR1),
         ("USR2", Signal::USR2),
     ] {
-        // It counts what it gets until it is told to end by its input.
+        // It counts the signals until its input ends it.
         let script = format!(
             "n=0; trap 'n=$((n+1)); echo got' {name}; echo ready; \
              while ! read word; do :; done; echo $n; exit 7"
@@ -165,7 +165,7 @@ fn killing_superhue_leaves_the_command_alive_and_well() {
     }
 }
 
-/// Plays a user at a terminal; says `ok` and what was on the screen.
+/// Plays a user at a terminal; prints `ok` and the contents of the screen.
 const TERMINAL: &str = r#"
 import os, pty, re, select, signal, sys, termios, time
 pid, terminal = pty.fork()

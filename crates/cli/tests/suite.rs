@@ -1,4 +1,4 @@
-//! `superhue compare --suite`: what is run, what is left out, what is kept, and how it goes on.
+//! `superhue compare --suite`: the programs it runs, leaves out and keeps, and how it continues.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ impl Scratch {
         output(&mut superhue(User::Same, &arguments))
     }
 
-    /// How often a program of the suite was run: it writes a line into this file.
+    /// Number of times a program of the suite was run: it writes a line into this file.
     fn lines(&self, name: &str) -> usize {
         let text = fs::read_to_string(self.at(name));
         text.unwrap_or_default().lines().count()
@@ -80,7 +80,7 @@ name = 'kernel'
 options = '--pages kernel --env MORE=1'
 ";
 
-/// Two programs: one tells the speed of an arm by its environment, one has its wall time.
+/// Two programs: one shows the speed of an arm by its environment, one has its wall time.
 const TWO: &str = r#"
 title = "Two programs"
 runs = 6
@@ -158,7 +158,7 @@ fn two_programs_make_one_table() {
     assert_eq!(rows[1]["speed"]["decision"], "better");
     assert_eq!(rows[1]["tail"]["decision"], "same");
     assert_eq!(rows[0]["speed"]["decision"], "reference");
-    // Programs take turns by rounds; within each, the arms by chance.
+    // Programs take turns by rounds; within each, the arms run in random order.
     let records = program(&suite, "counting")["comparison"]["samples"].clone();
     let firsts: Vec<u64> = (records.as_array().unwrap().chunks(2))
         .map(|round| round[0]["arm"].as_u64().unwrap())
@@ -177,7 +177,7 @@ fn two_programs_make_one_table() {
     let drawn = fs::read_to_string(&plot).unwrap();
     assert!(drawn.contains("10.10x"), "{drawn}");
 
-    // The same again runs nothing, and shows the same; so does --from.
+    // The same command again runs nothing, and shows the same; so does --from.
     let again = scratch.run(&["--report", &report]);
     assert_eq!(text(&again.stdout), table);
     assert_eq!(scratch.lines("counted") + scratch.lines("setups"), 13);
@@ -187,7 +187,7 @@ fn two_programs_make_one_table() {
     let gated = output(&mut superhue(User::Same, &gated));
     assert_eq!(gated.status.code(), Some(2), "{gated:?}");
 
-    // More runs are added to those that there are.
+    // More runs are added to the existing ones.
     let more = scratch.run(&["--report", &report, "-n", "8", "--only", "count"]);
     assert!(more.status.success(), "{}", text(&more.stderr));
     let suite = scratch.report();
@@ -238,14 +238,14 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
     assert_eq!(suite["arms"][2]["name"], "lost");
     assert!(suite["arms"][2]["skipped"].is_string());
 
-    // What fails is tried again the next time: it may be there now.
+    // A failed program is tried again next time: it may be installed by then.
     let now = suite_with(&scratch, "no-such-program 1", "true");
     scratch.write(&now);
     let said = scratch.run(&["--report", &report, "--only", "missing"]);
     assert!(said.status.success(), "{}", text(&said.stderr));
     assert_eq!(samples(&scratch.report(), "missing"), 2);
 
-    // Nothing else takes the place of what the arms are compared with.
+    // No other arm replaces a missing reference.
     let said = scratch.run(&["--arm", "lost", "--arm", "never"]);
     assert_eq!(said.status.code(), Some(1));
     let error = text(&said.stderr);
@@ -254,7 +254,7 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
         "{error}"
     );
 
-    // Of nothing there is no result.
+    // Without a run there is no result.
     let said = scratch.run(&["--only", "half"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(
@@ -393,7 +393,7 @@ fn wrong_suites_are_told_with_their_place_and_run_nothing() {
     assert!(!ran.exists());
 }
 
-/// A report of something else, or of another suite, stays as it is.
+/// A report of another kind, or of another suite, stays as it is.
 #[test]
 fn a_report_that_does_not_fit_is_left_alone() {
     let scratch = Scratch::new(TWO);
@@ -442,7 +442,7 @@ fn a_report_that_does_not_fit_is_left_alone() {
         refused(expected);
         scratch.write(&before);
     }
-    // Another machine is one, too.
+    // A report of another machine does not fit either.
     let elsewhere = fs::read_to_string(&report).unwrap();
     let kernel = scratch.report()["programs"][0]["comparison"]["machine"]["kernel"].clone();
     let kernel = format!("\"kernel\": {kernel}");
@@ -456,7 +456,7 @@ fn a_report_that_does_not_fit_is_left_alone() {
     assert_eq!(folder.status.code(), Some(1), "{folder:?}");
 }
 
-/// Slow enough to be met in the middle.
+/// Slow enough to be interrupted in the middle.
 const SLOW: &str = "
 runs = 30
 most-runs = 30
@@ -471,7 +471,7 @@ kind = 'shell'
 command = '''sh -c 'echo x >> FOLDER/two; sleep 0.05' '''
 ";
 
-/// Interrupted or killed, what is done is kept, and gone on with.
+/// After an interrupt or a kill, finished runs are kept, and the suite continues.
 #[test]
 fn what_is_done_is_kept() {
     let scratch = Scratch::new(&format!("{SLOW}{ARMS}"));
@@ -502,7 +502,7 @@ fn what_is_done_is_kept() {
             assert!(why.starts_with("interrupted; 2 of 2 programs"), "{why}");
         }
         if signal == Signal::INT {
-            // No run is lost but the one that was cut off.
+            // Only the run that was cut off is lost.
             assert!(done + 1 >= ran(), "{done} of {}", ran());
         }
         known = done;
@@ -542,7 +542,7 @@ fn noise_decides_how_many_rounds_there_are() {
     );
 }
 
-/// A suite too long for one machine: each program is of one, and the table says of which.
+/// A suite too long for one machine: each program has one machine, and the table names it.
 #[test]
 fn programs_that_are_done_may_be_of_another_machine() {
     let scratch = Scratch::new(TWO);
@@ -565,7 +565,7 @@ fn programs_that_are_done_may_be_of_another_machine() {
         |name: &str| program(&scratch.report(), name)["comparison"]["machine"]["kernel"].clone();
     assert_eq!((of("counting"), of("nothing")), ("1.0".into(), kernel));
 
-    // More runs of it would be of two machines.
+    // More runs would make it a program of two machines.
     let more = scratch.run(&["--report", &report, "-n", "7"]);
     assert_eq!(more.status.code(), Some(2), "{more:?}");
     assert!(text(&more.stderr).contains("choose other programs with --only"));
@@ -601,7 +601,7 @@ fn settings_of_the_machine_are_put_back() {
     assert_eq!(seen, [before, before, other.parse().unwrap()]);
 }
 
-/// The suite that comes with the project is one: it can be read, and is as large as is said of it.
+/// The suite of the project itself can be read, and has the documented size.
 #[test]
 fn the_record_is_a_suite() {
     let record = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/record.toml");

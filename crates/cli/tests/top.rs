@@ -19,7 +19,7 @@ use support::{
     until,
 };
 
-/// A terminal with a program in it, which does what it is told in steps and tells what came of it.
+/// A terminal with a program in it, which executes the given steps and prints the results.
 ///
 /// `wait TEXT`, `gone TEXT` (until the screen shows it, or does not), `key TEXT`, `size WIDTH HEIGHT`, `signal NUMBER`, `stopped` (until it
 /// is, with the terminal as before), `taken COUNT` (until the terminal was), `hangup`, `deaf` (from now on nothing is read), `pause SECONDS`,
@@ -122,7 +122,7 @@ json.dump({
 }, sys.stdout)
 "#;
 
-/// What came of these steps with `superhue ARGUMENTS`; `None`, and says so, where there is no terminal emulator.
+/// Returns the results of these steps with `superhue ARGUMENTS`; `None`, with a visible skip, where there is no terminal emulator.
 fn in_terminal(arguments: &[&str], steps: &Value, controlling: bool) -> Option<Value> {
     let python = python()?;
     let probe = "import sys; sys.path.insert(0, '/usr/lib/python3/dist-packages'); import pyte";
@@ -236,7 +236,7 @@ fn the_terminal_is_restored_however_it_ends() {
         (json!([["wait", "q end"], ["signal", 1]]), 129),
         (json!([["wait", "q end"], ["signal", 2]]), 130),
         (json!([["wait", "q end"], ["signal", 15]]), 143),
-        // Stopped, the terminal is given back; continued, it is taken again.
+        // While stopped, it gives the terminal back; when continued, it takes the terminal again.
         (
             json!([
                 ["wait", "q end"],
@@ -267,7 +267,7 @@ fn the_terminal_is_restored_however_it_ends() {
     }
 }
 
-/// Neither a terminal that is gone nor one that takes nothing more holds superhue up, or makes it work without end.
+/// Neither a terminal that is gone nor one that accepts nothing more blocks superhue, or makes it loop for ever.
 #[test]
 fn a_terminal_that_goes_away_ends_it() {
     let sleeper = Running::start(Command::new("sleep").arg("1000"));
@@ -298,7 +298,7 @@ fn a_terminal_that_goes_away_ends_it() {
             assert_eq!(told["status"], 129, "{program:?} {controlling}: {told}");
         }
         let mut steps = vec![json!(["wait", shown]), json!(["deaf"])];
-        // More than a terminal keeps for whoever reads it.
+        // More than a terminal buffers for its reader.
         for n in 0..12 {
             steps.extend([json!(["size", 300 + n, 100]), json!(["pause", 0.3])]);
         }
@@ -336,7 +336,7 @@ fn a_daemon_that_does_not_answer_holds_nobody_up() {
 #[test]
 fn names_do_not_reach_the_terminal_as_commands() {
     let Some(python) = python() else { return };
-    // Sets the title, turns the direction of letters round.
+    // Sets the title, reverses the direction of letters.
     let program = "
 import time
 open('/proc/self/comm', 'wb').write(b'\\x1b]0;pwn\\x07\\xe2\\x80\\xae\\xc2\\x9bz')
@@ -428,7 +428,7 @@ fn what_may_not_be_read_is_counted_and_not_0() {
     assert!(shown.contains("processes may not be read"), "{shown}");
 }
 
-/// A daemon with one rule, about one cgroup of the test's own.
+/// A daemon with one rule, for one cgroup of the test's own.
 struct Ruled {
     folder: tempfile::TempDir,
     group: PathBuf,

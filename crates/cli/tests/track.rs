@@ -1,4 +1,4 @@
-//! `superhue track` as applications and administrators meet it.
+//! `superhue track` from the view of applications and administrators.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +22,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts one and waits until it serves; `None`, and says so, where no page can be tracked.
+    /// Starts one and waits until it serves; `None`, with a visible skip, where no page can be tracked.
     fn start(socket: &Path) -> Option<Self> {
         let mut command = superhue(
             User::Same,
@@ -69,8 +69,8 @@ fn options(socket: &Path) -> Options {
     }
 }
 
-/// Keeps touching the first `pages` pages of a region until `done` says yes to a list: that list. The next one may be of a time in
-/// which nothing was touched.
+/// Keeps touching the first `pages` pages of a region until `done` accepts a list, and returns that list. The next list
+/// may cover a time in which nothing was touched.
 fn touch_until(
     tracking: &Tracking,
     region: u64,
@@ -140,7 +140,7 @@ fn an_application_learns_what_it_touches() {
     };
     act_on(&own, decide, |sparse| assert_eq!(sparse.len(), 40)).unwrap();
     assert_eq!(suggested, [(start, Decision::Compact)]);
-    // Killed: the next one takes the path over, and the application is told.
+    // After a kill, the next service takes the path over, and the application gets an error.
     service.signal(rustix::process::Signal::KILL);
     let error = loop {
         match tracking.wait(Some(PATIENCE)) {
@@ -154,7 +154,7 @@ fn an_application_learns_what_it_touches() {
     drop(service);
     let mut heir = Service::start(&socket).unwrap();
     Tracking::enable(&options(&socket)).unwrap();
-    // A second one at the same path.
+    // A second service at the same path.
     let second = superhue(User::Same, &["track", "--tracker", "ptwalk", "--socket"])
         .arg(&socket)
         .output()
@@ -170,7 +170,7 @@ fn an_application_learns_what_it_touches() {
     assert!(rest.contains("served 1 clients"), "{rest}");
 }
 
-/// Before, while and after it takes the path: the next service always gets it.
+/// Kills it before, while and after it takes the path: the next service always gets the path.
 #[test]
 fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
     let folder = sticky_folder();
@@ -181,7 +181,7 @@ fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
     for round in 0..16_u64 {
         let mut command = superhue(User::Same, &["track", "--tracker", "ptwalk", "--socket"]);
         let mut killed = command.arg(&socket).stderr(Stdio::null()).spawn().unwrap();
-        // No synchronisation: any moment is as good as another.
+        // No synchronisation: any moment will do.
         std::thread::sleep(Duration::from_millis(round * round));
         assert_eq!(killed.try_wait().unwrap(), None, "round {round}");
         killed.kill().unwrap();
@@ -216,7 +216,7 @@ fn it_serves_ordinary_users_with_few_capabilities() {
         assert_eq!(held & !few, 0, "{set} {held:x}");
     }
     assert_eq!(field("NoNewPrivs:"), "1");
-    // This very test, as nobody.
+    // Runs this very test, as nobody.
     let path = std::env::var_os("SUPERHUE_TRACK_CHILD_OF");
     assert!(path.is_none());
     let program = folder.path().join("test");

@@ -1,5 +1,5 @@
-//! Tracking where something is in the way: the kernel refuses, targets change or stand still, superhue
-//! is killed. It says why and what to do, or goes on without; the target never notices.
+//! Tracking under difficulties: the kernel refuses, targets change or stand still, superhue is killed. It reports the
+//! reason and a remedy, or goes on without; the target is never affected.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,9 +23,9 @@ use support::{
     sticky_folder, superhue, text, until,
 };
 
-/// Fills 24 MiB with a pattern and works on it until SIGTERM; ends well only if the pattern is whole.
-/// Arguments: a file that appears when it begins, how often it executes itself before it stays, how
-/// many children it forks for each round of work.
+/// Fills 24 MiB with a pattern and works on it until SIGTERM; succeeds only if the pattern is intact. Arguments: a file
+/// that appears when it begins, the number of times it executes itself before it stays, and the number of children it
+/// forks for each round of work.
 const WORKER: &str = r#"
 import mmap, os, signal, sys, time
 ready, execs, forks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -56,7 +56,7 @@ sys.exit(0 if check(range(PAGES)) and not any(m[page * 4096 + 8] for page in ran
 /// A process that checks its own memory all the time.
 struct Worker {
     process: Running,
-    /// It has no handler of signals for a while after each.
+    /// True if it executes itself: it then has no signal handler for a while after each execution.
     executes: bool,
     _folder: tempfile::TempDir,
 }
@@ -97,7 +97,7 @@ impl Worker {
             assert!(self.process.wait().success());
             return;
         }
-        // A handler that notes the signal is forgotten by the next execution.
+        // The next execution forgets a handler that recorded the signal.
         let status = until("it ends", || {
             self.process.signal(Signal::TERM);
             self.process.0.try_wait().unwrap()
@@ -106,7 +106,7 @@ impl Worker {
     }
 }
 
-/// Fails unless superhue says these words in one line, exits with `status` and prints nothing else.
+/// Fails unless superhue prints one line with these words, exits with `status` and prints nothing else.
 #[track_caller]
 fn refused(said: &Output, status: i32, words: &[&str]) {
     let error = text(&said.stderr);
@@ -118,7 +118,7 @@ fn refused(said: &Output, status: i32, words: &[&str]) {
     assert_eq!(text(&said.stdout), "");
 }
 
-/// Runs superhue by way of other programs, which change its circumstances.
+/// Runs superhue through other programs, which change its circumstances.
 fn by(program: &[&str], arguments: &[&str]) -> Output {
     let (first, rest) = program.split_first().unwrap();
     let mut command = Command::new(first);
@@ -131,8 +131,8 @@ fn by(program: &[&str], arguments: &[&str]) -> Output {
     output(&mut command)
 }
 
-/// Runs superhue after a shell has changed a mount namespace of its own; `None`, said aloud, where it
-/// cannot.
+/// Runs superhue after a shell has changed a mount namespace of its own; `None`, with a visible skip, where that is
+/// impossible.
 fn mounted(preparation: &str, arguments: &[&str]) -> Option<Output> {
     let script = format!("({preparation}) >/dev/null 2>&1 || exit 77; exec \"$@\"");
     let said = by(
@@ -146,7 +146,7 @@ fn mounted(preparation: &str, arguments: &[&str]) -> Option<Output> {
     Some(said)
 }
 
-/// Whether accesses can be tracked here, by trying it.
+/// Returns true if accesses can be tracked here, by trying it.
 fn tracks(pid: &str) -> bool {
     let said = heated(pid);
     if said.status.code() == Some(3) {
@@ -174,7 +174,7 @@ fn heat<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 11] {
     ]
 }
 
-/// A process watched until a sample is complete.
+/// Watches a process until a sample is complete.
 fn heated(pid: &str) -> Output {
     sampled(|time| output(&mut superhue(User::Same, &heat(pid, time))))
 }
@@ -194,14 +194,14 @@ fn attach<'a>(pid: &'a str, duration: &'a str) -> [&'a str; 10] {
     ]
 }
 
-/// The report of an `attach` that went well.
+/// Returns the report of a successful `attach`.
 fn report(said: &Output) -> Value {
     assert!(said.status.success(), "{}", text(&said.stderr));
     serde_json::from_slice(&said.stdout).unwrap()
 }
 
-/// The report of an `attach` that lasted until it told something. When the first sample comes depends
-/// on the machine, and cannot be seen from outside: where it is not in yet, more time is given.
+/// Returns the report of an `attach` that ran until `is_told` accepts it. The time of the first sample depends on the
+/// machine, and cannot be seen from outside: if it is missing, the next attempt runs longer.
 #[track_caller]
 fn told(run: impl Fn(&str) -> Output, is_told: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -214,7 +214,7 @@ fn told(run: impl Fn(&str) -> Output, is_told: impl Fn(&Value) -> bool) -> Value
     panic!("never told: {}", last["tracking"]);
 }
 
-/// A process is sampled, and nothing was in the way.
+/// Checks that a process is sampled without an obstacle.
 #[track_caller]
 fn is_sampled(pid: &str) -> Value {
     let run = |duration: &str| output(&mut superhue(User::Same, &attach(pid, duration)));
@@ -226,8 +226,8 @@ fn is_sampled(pid: &str) -> Value {
     report
 }
 
-/// What cannot be tracked ends `heat`, `track` and a policy that was asked for; a policy that was not
-/// gives way to one that needs no tracker, and the report says so.
+/// Checks an obstacle to tracking: it ends `heat`, `track`, and a policy that an option requires; a default policy is
+/// replaced by one without a tracker, and the report gives the reason.
 fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
     let Some(worker) = Worker::start(0, 0) else {
         return;
@@ -254,7 +254,7 @@ fn fails_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
 
     let said = run(&["attach", &pid, "--json", "--for", "50ms"]).unwrap();
     let report = report(&said);
-    // Another tracker may be there, e.g. DAMON.
+    // Another tracker may be available, such as DAMON.
     let because = report["pages_because"].as_str().unwrap();
     assert!(
         report["pages"] == "hot" || because.contains(reason),
@@ -304,7 +304,7 @@ fn where_accessed_bits_may_not_be_cleared() {
     }
     let said = sampled(|time| mounted(read_only, &heat(&pid, time)).unwrap());
     refused(&said, 3, &words);
-    // Not the machine but this process cannot be tracked: it is named, and left alone.
+    // The machine can track, but not this process: the report names it, and it is left alone.
     let run = |duration: &str| mounted(read_only, &attach(&pid, duration)).unwrap();
     let report = told(run, |tracking| {
         tracking["untracked"] != serde_json::json!({})
@@ -326,7 +326,7 @@ fn numbers_of_another_pid_namespace_are_refused() {
     if text(&said.stderr).contains("unshare: ") {
         return skip("pid-namespace", text(&said.stderr).trim());
     }
-    // Superhue would watch whoever has the number outside, and act on whoever has it inside.
+    // Superhue would watch the process with that number outside, and act on the one with that number inside.
     let words = ["another PID namespace", "--mount-proc"];
     refused(&said, 125, &words);
     assert!(!trace.exists(), "the command was run");
@@ -362,12 +362,12 @@ fn a_process_in_a_pid_namespace_of_its_own_is_tracked() {
         return;
     }
     assert_eq!(is_sampled(&inner)["processes"]["seen"], 1);
-    // The first in its namespace: it takes signals from outside that it has a handler for.
+    // The first process in its namespace: from outside it takes only signals for which it has a handler.
     support::send(inner.parse().unwrap(), Signal::TERM);
     assert!(outer.wait().success());
 }
 
-/// Watches a process that stands still: nothing waits for it, and its memory may be placed.
+/// Watches a process that stands still: the watch does not wait for it, and its memory may be placed.
 fn watch_still(pid: &str) {
     let said = heated(pid);
     assert!(said.status.success(), "{}", text(&said.stderr));
@@ -433,7 +433,7 @@ fn a_process_that_executes_itself_again_and_again_is_followed() {
     };
     let pid = worker.pid();
     let said = output(&mut superhue(User::Same, &heat(&pid, "1s")));
-    // If no sample fell between two executions, that is said.
+    // If no sample fell between two executions, the error reports that.
     if !said.status.success() {
         assert_eq!(said.status.code(), Some(1), "{}", text(&said.stderr));
         let error = text(&said.stderr);
@@ -462,7 +462,7 @@ fn a_process_that_forks_all_the_time_is_followed() {
     worker.end_unharmed();
 }
 
-/// Nothing that superhue holds outlives it, so the next one tracks the same process at once.
+/// All that superhue holds ends with it, so the next one tracks the same process at once.
 #[test]
 fn superhue_may_be_killed_at_any_moment() {
     let Some(worker) = Worker::start(0, 0) else {
@@ -484,8 +484,7 @@ fn superhue_may_be_killed_at_any_moment() {
         arguments.extend(["--report", kept.to_str().unwrap()]);
         let mut command = superhue(User::Same, &arguments);
         let mut killed = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
-        // No synchronisation: any moment is as good as another, from before `main` to well after
-        // the first samples and collapses.
+        // No synchronisation: any moment will do, from before `main` to well after the first samples and collapses.
         thread::sleep(Duration::from_millis(round * round));
         let early = killed.0.try_wait().unwrap();
         assert_eq!(early, None, "round {round}: it ended by itself");
@@ -509,7 +508,7 @@ fn a_budget_and_a_ceiling_that_cannot_be_met() {
     if !tracks(&pid) {
         return;
     }
-    // No second sample fits into a ceiling this low; it is told rather than exceeded for ever.
+    // A second sample does not fit into a ceiling this low; the report shows that, and the ceiling is not exceeded for ever.
     let mut arguments = attach(&pid, "1s").to_vec();
     let at = arguments.iter().position(|&one| one == "100%").unwrap();
     arguments[at] = "0.0001%";

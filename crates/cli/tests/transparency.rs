@@ -1,9 +1,9 @@
 //! A program under `superhue run` behaves byte for byte as without, and nothing is left behind.
 //!
-//! Every program of the table is run plainly and under every policy, as the user of the tests and
-//! as an ordinary one (whose programs are visited), and compared: standard output and error, and
-//! the whole wait status. `SUPERHUE_RUNS=1000` repeats the table until so many runs are done;
-//! `SUPERHUE_REPORT=FILE` has the counts written there.
+//! Every program of the table is run plainly and under every policy, as the user of the tests and as an ordinary one
+//! (whose programs are visited), and compared: standard output and error, and the whole wait status.
+//! `SUPERHUE_RUNS=1000` repeats the table until that number of runs is done; `SUPERHUE_REPORT=FILE` has the counts
+//! written there.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use support::{
     until,
 };
 
-/// Programs that need no preparation: a name, and what `sh -c` is to run.
+/// Programs that need no preparation: a name, and the script for `sh -c`.
 const SCRIPTS: &[(&str, &str)] = &[
     ("exit 42", "exit 42"),
     ("pipeline", "seq 1 1000 | grep 7 | sort -rn | head -n 5"),
@@ -92,7 +92,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         "bounded fork bomb",
         "f() { if [ $1 -gt 0 ]; then f $(($1-1)) & f $(($1-1)) & wait; else echo leaf; fi; }; f 6",
     ),
-    // Late is after early, however long either waits for a CPU.
+    // The late line comes after the early one, however long either waits for a CPU.
     (
         "daemon by two forks",
         "f=$(mktemp); ( (until test -s $f; do sleep 0.01; done; rm $f; sleep 0.05; echo late) & ); echo early; echo x >$f",
@@ -115,7 +115,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the program is run by; `"$@"` is the program, under superhue or not.
+/// Scripts that run the program; `"$@"` is the program, under superhue or not.
 const WRAPPED: &[(&str, &str, &str)] = &[
     (
         "closed input",
@@ -204,16 +204,16 @@ impl Case {
     }
 }
 
-/// What a program did.
+/// Observed behaviour of a program.
 #[derive(Debug, PartialEq, Eq)]
 struct Behaviour {
     output: String,
     error: String,
-    /// The wait status without the bit that tells of a core file.
+    /// The wait status without the bit for a core file.
     status: i32,
 }
 
-/// What all runs have in common.
+/// State that all runs share.
 struct Bench {
     folder: tempfile::TempDir,
     marker: String,
@@ -285,7 +285,7 @@ impl Bench {
         }
     }
 
-    /// What is left in the folders that programs and superhue may have written to.
+    /// Returns the files left in the folders that programs and superhue may have written to.
     fn leftover_files(&self) -> Vec<PathBuf> {
         ["cwd", "tmp"]
             .iter()
@@ -300,15 +300,15 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// Files of superhue's in folders that everybody uses.
+/// Returns superhue's files in folders that all users share.
 fn shared_files() -> BTreeSet<PathBuf> {
     ["/dev/shm", "/tmp", "/var/tmp", "/run/superhue/journal"]
         .iter()
         .flat_map(|folder| entries(Path::new(folder)))
         .filter(|path| {
             let path = path.to_string_lossy();
-            // The folder of `support::installed` is the tests' own; `lock` stays by design, and so does what all superhues of a user share
-            // of colors.
+            // The folder of `support::installed` is the tests' own; `lock` stays by design, and so do the color files
+            // that all superhues of a user share.
             let shared = ["superhue-tests-", "superhue-palette-", "superhue-sets-"];
             path.contains("superhue")
                 && !shared.iter().any(|name| path.contains(name))
@@ -338,7 +338,7 @@ fn cases(bench: &Bench) -> Vec<Case> {
         });
     }
     for program in [&["env"][..], &["env", "env"], &["sh", "-c", "exec env"]] {
-        // Neither sorted nor without a variable that is set to nothing.
+        // An environment that is not sorted, and has variables set to nothing.
         let outer = r#"exec env -i PATH="$PATH" Z=1 B=2 LD_PRELOAD= Y=3 GLIBC_TUNABLES= A=4 "$@""#;
         cases.push(Case {
             outer: Some(outer.to_owned()),
@@ -506,8 +506,8 @@ fn programs_behave_alike_with_and_without() {
     assert!(files.is_empty(), "left behind: {files:?}");
 }
 
-/// Python ignores a signal that shells cannot: with `SIGCHLD` ignored the kernel keeps no ends of
-/// children, which superhue lives by.
+/// Python ignores a signal that shells cannot: with `SIGCHLD` ignored the kernel keeps no exit statuses of children,
+/// which superhue needs.
 #[test]
 fn a_caller_that_ignores_sigchld_is_no_trouble() {
     let Some(python) = support::python() else {
@@ -529,7 +529,7 @@ fn a_caller_that_ignores_sigchld_is_no_trouble() {
     assert_eq!(plain.status.code(), Some(3));
 }
 
-/// The table is worth nothing if its programs do not do what their names say.
+/// Checks that the programs of the table do what their names claim.
 #[test]
 fn the_table_itself_is_sound() {
     let bench = Bench::new();

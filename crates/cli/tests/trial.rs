@@ -1,4 +1,4 @@
-//! `superhue trial` on programs that run: verdicts, how they are left, and everything that may go wrong meanwhile.
+//! `superhue trial` on running programs: verdicts, the state it leaves them in, and everything that may go wrong meanwhile.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use support::{
     until,
 };
 
-/// A program that fills memory, goes on using it, and says once a line is asked for whether it is whole.
+/// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
 fn target(mebibytes: u32) -> Option<Running> {
     let program = format!(
         "{FILLING}\nimport sys, time, threading\nm = fill({mebibytes})\nprint('filled', flush=True)\n\
@@ -40,7 +40,7 @@ fn target(mebibytes: u32) -> Option<Running> {
     Some(running)
 }
 
-/// Ends the program; whether its memory is as it left it.
+/// Ends the program; returns true if its memory is intact.
 fn is_whole(mut target: Running) -> bool {
     use std::io::{Read, Write};
     target.0.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -80,7 +80,7 @@ fn document(output: &Output) -> Value {
     document
 }
 
-/// A metric that the huge pages of the target decide: `high` when most of 16 MiB is huge, else `low`, and some noise.
+/// A metric that depends on the huge pages of the target: `high` if most of 16 MiB is huge, else `low`, and some noise.
 fn metric(pid: u32, high: u32, low: u32) -> String {
     format!(
         "h=$(awk '/AnonHugePages/ {{ print $2 }}' /proc/{pid}/smaps_rollup); n=$(date +%N); n=$((${{n#0}}0 % 7)); \
@@ -98,7 +98,7 @@ fn what_is_worse_is_undone() {
     decided(1100, 1000, "leave");
 }
 
-/// Lower is better, and huge pages change the metric from `low` to `high`: what the trial says and leaves.
+/// Runs a trial in which lower is better, and huge pages change the metric from `low` to `high`; checks its verdict and the state it leaves.
 fn decided(high: u32, low: u32, outcome: &str) {
     if !collapse_works() {
         return;
@@ -136,7 +136,7 @@ fn decided(high: u32, low: u32, outcome: &str) {
     }
     assert!(fs::read_to_string(&plot).unwrap().contains("</svg>"));
     assert!(is_whole(target));
-    // Shown again from its JSON alone.
+    // Shows it again from its JSON alone.
     let report = folder.path().join("report.json");
     fs::write(&report, &ended.stdout).unwrap();
     let report = report.to_str().unwrap();
@@ -256,7 +256,7 @@ fn a_target_that_ends_ends_the_trial() {
     assert!(said.contains("has ended (--unit or --cgroup"), "{said}");
 }
 
-/// A cgroup of the test's own; `None`, said aloud, where none can be made.
+/// A cgroup of the test's own; `None`, with a visible skip, where none can be made.
 struct Group(PathBuf);
 
 impl Group {

@@ -29,7 +29,7 @@ use support::{
     text, until,
 };
 
-/// Another user that nobody allows.
+/// Another user that no rule allows.
 const STRANGER: u32 = 64_123;
 
 const ALLOWED: &str = "[users]\nallow = [\"65534\"]\nbudget = \"1G\"\n";
@@ -47,7 +47,7 @@ fn served(machine: &Machine) -> PathBuf {
     machine.at("run/users.sock")
 }
 
-/// Does `work` in a thread that is a user without capabilities.
+/// Runs `work` in a thread with the identity of a user without capabilities.
 fn as_user<T: Send + 'static>(
     uid: u32,
     groups: &[u32],
@@ -88,7 +88,7 @@ fn framed(message: &Value) -> Vec<u8> {
     [&length[..], &body].concat()
 }
 
-/// The next message; `None` at the end.
+/// Returns the next message; `None` at the end.
 fn message(stream: &mut UnixStream) -> Option<Value> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).ok()?;
@@ -97,7 +97,7 @@ fn message(stream: &mut UnixStream) -> Option<Value> {
     Some(serde_json::from_slice(&body).unwrap())
 }
 
-/// A connection of a user who is welcome.
+/// Returns a connection of an allowed user.
 fn welcome(socket: &Path, uid: u32) -> UnixStream {
     let mut stream = connect(socket, uid);
     let greeting = message(&mut stream).unwrap();
@@ -106,7 +106,7 @@ fn welcome(socket: &Path, uid: u32) -> UnixStream {
     stream
 }
 
-/// The reason that a refused user reads.
+/// Returns the reason that a refused user reads.
 fn refusal(mut stream: UnixStream) -> String {
     let greeting = message(&mut stream).unwrap();
     assert_eq!(greeting["greeting"], "refused", "{greeting}");
@@ -152,7 +152,7 @@ impl Target {
         serde_json::to_value(id).unwrap()
     }
 
-    /// An order to collapse all of it.
+    /// An order to collapse all of its memory.
     fn order(&self) -> Value {
         self.order_as(&self.id())
     }
@@ -172,14 +172,14 @@ impl Target {
         self.regions.iter().filter(is_huge).count()
     }
 
-    /// It still has what it wrote.
+    /// Checks that its memory still has what it wrote.
     fn check_bytes(mut self) {
         drop(self.program.0.stdin.take());
         assert!(self.program.wait().success());
     }
 }
 
-/// What became of an order, counted.
+/// Sends an order; returns the number of results of each kind.
 fn ordered(stream: &mut UnixStream, order: &Value) -> BTreeMap<String, usize> {
     stream.write_all(&framed(order)).unwrap();
     let reply = message(stream).unwrap();
@@ -198,7 +198,7 @@ fn ordered(stream: &mut UnixStream, order: &Value) -> BTreeMap<String, usize> {
     counted
 }
 
-/// The processes that act for users.
+/// Returns the processes that act for users.
 fn workers(daemon: &Running) -> Vec<u32> {
     let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
     let children = fs::read_to_string(children).unwrap_or_default();
@@ -228,7 +228,7 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
         return;
     }
     let machine = Machine::new(ALLOWED);
-    // Whatever the daemon itself was given.
+    // The worker must not depend on the signals and files that the daemon itself inherited.
     let mut command = Command::new("sh");
     let script = "trap '' INT QUIT HUP USR1; umask 0; cd /tmp; exec 9>leak; exec \"$@\" 2>log";
     command
@@ -254,7 +254,7 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
         ("CapBnd", "0000000000000000"),
         ("CapAmb", "0000000000000000"),
         ("NoNewPrivs", "1"),
-        // The daemon's own, which it has from it: see `cannot.rs`.
+        // The daemon's own filter, which the worker inherits: see `cannot.rs`.
         ("Seccomp", "2"),
         ("SigBlk", "0000000000000000"),
         ("Threads", "1"),
@@ -262,13 +262,13 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
     ] {
         assert_eq!(field(&status, name), expected, "{name}");
     }
-    // SIGPIPE alone; the C library keeps 32 and 33 for itself.
+    // SIGPIPE alone; the C library reserves 32 and 33.
     let ignored = u64::from_str_radix(field(&status, "SigIgn"), 16).unwrap();
     assert_eq!(ignored & 0x7fff_ffff, 1 << 12);
     assert_eq!(read("environ"), "");
     let link = |name: &str| fs::read_link(format!("/proc/{worker}/{name}")).unwrap();
     assert_eq!(link("cwd"), Path::new("/"));
-    // The connection, twice, and nowhere.
+    // `/dev/null` twice, and otherwise only the connection.
     let files = fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
     let files = files.map(|file| link(&format!("fd/{}", file.unwrap().file_name().display())));
     let mut kinds: BTreeMap<PathBuf, usize> = BTreeMap::new();
@@ -283,7 +283,7 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
         let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
         assert!(line[name.len()..].trim().starts_with('0'), "{line}");
     }
-    // Its user cannot look or reach into it.
+    // Its user can neither read nor trace it.
     let denied = as_user(NOBODY, &[5, 6], move || {
         [
             "mem", "environ", "maps", "pagemap", "fd/0", "auxv", "syscall",
@@ -339,7 +339,7 @@ fn memory_of_the_user_is_collapsed_and_all_other_is_not() {
         assert!(!counted.contains_key("done"), "{counted:?}");
         assert_eq!(other.huge(), 0);
     }
-    // A number that was used again: another start.
+    // A number that was used again: another start time.
     let mut other = own.id();
     other["start_ticks"] = json!(1);
     let counted = ordered(&mut stream, &own.order_as(&other));
@@ -399,7 +399,7 @@ fn a_refused_user_reads_the_reason() {
     assert!(heard.contains("[users]"), "{heard}");
     let heard = refusal(connect(&socket, 0));
     assert!(heard.contains("root is not served"), "{heard}");
-    // By a group.
+    // Allowed by a group.
     let mut member = connect_with(&socket, STRANGER, &[7, 64_200]);
     assert_eq!(message(&mut member).unwrap()["greeting"], "welcome");
     let first = welcome(&socket, NOBODY);
@@ -411,7 +411,7 @@ fn a_refused_user_reads_the_reason() {
     drop(first);
     machine.status(|status| status["users"]["clients"] == 2);
     let _third = welcome(&socket, NOBODY);
-    // Paused: those who are there are let go, too.
+    // A pause also closes existing connections.
     assert!(machine.ctl(&["pause"]).status.success());
     assert_eq!(message(&mut member), None);
     let heard = refusal(connect(&socket, NOBODY));
@@ -419,7 +419,7 @@ fn a_refused_user_reads_the_reason() {
     assert!(machine.ctl(&["resume"]).status.success());
     machine.status(|status| status["users"]["clients"] == 0);
     drop(welcome(&socket, NOBODY));
-    // No more by a reload.
+    // A reload removes the user.
     let last = welcome(&socket, NOBODY);
     machine.write("superhue.toml", &ALLOWED.replace("65534", "64123"));
     assert!(machine.ctl(&["reload"]).status.success());
@@ -454,14 +454,14 @@ fn nonsense_ends_its_worker_and_nothing_else() {
     let count = nonsense.len();
     for bytes in nonsense {
         let mut stream = welcome(&socket, NOBODY);
-        // It may let go before all was said.
+        // The daemon may close the connection before all was sent.
         let _ = stream.write_all(&bytes);
         assert_eq!(message(&mut stream), None);
     }
     machine.status(|status| {
         (&status["users"]["failed"], &status["users"]["clients"]) == (&count.into(), &1.into())
     });
-    // Half a message, one that is never read, one byte after the other.
+    // Half a message, a connection that never reads, one byte after the other.
     let mut half = welcome(&socket, NOBODY);
     half.write_all(&[9, 0, 0, 0, b'{']).unwrap();
     let deaf = welcome(&socket, NOBODY);
@@ -516,7 +516,7 @@ fn a_flood_of_connections_holds_nobody_up() {
             });
         })
     };
-    // One who may come, and one who may not.
+    // An allowed user, and a stranger.
     let floods = [flood(NOBODY), flood(STRANGER)];
     let mut most = 0;
     while !floods.iter().all(thread::JoinHandle::is_finished) {
@@ -561,7 +561,7 @@ fn workers_end_with_their_client_and_with_the_daemon_and_not_the_other_way_round
         status["users"]["failed"], 0,
         "that is the user's own business"
     );
-    // Or stop it, and go.
+    // Or stop it, and leave.
     let stopped = welcome(&socket, NOBODY);
     let worker = one_worker(&daemon);
     as_user(NOBODY, &[], move || send(worker, Signal::STOP));
@@ -569,7 +569,7 @@ fn workers_end_with_their_client_and_with_the_daemon_and_not_the_other_way_round
         (support::state(worker) == Some('T')).then_some(())
     });
     drop(stopped);
-    // It counts all the same.
+    // It still counts as a client.
     machine.status(|status| status["users"]["clients"] == 1);
     let _second = welcome(&socket, NOBODY);
     let both = until("both are there", || match workers(&daemon)[..] {
@@ -600,7 +600,7 @@ fn ordinary(socket: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Python that fills `mebibytes`, and waits until nearly all of them are huge.
+/// A Python program that fills `mebibytes`, and waits until nearly all of them are huge.
 fn until_huge(mebibytes: u64) -> String {
     format!(
         "{FILLING}\nimport re, time\nmemory = fill({mebibytes})\n\
@@ -638,7 +638,7 @@ fn a_command_of_an_ordinary_user_gets_huge_pages_by_the_daemon() {
     );
     assert!(report["collapses"]["done"].as_u64() > Some(100), "{report}");
     machine.status(|status| status["users"]["clients"] == 0);
-    // And those that run already.
+    // Also for processes that run already.
     let target = Target::start(NOBODY, 64, 1, "").unwrap();
     let pid = target.program.pid().to_string();
     let mut command = ordinary(&socket, &["attach", "--pages", "resident", &pid]);
@@ -704,7 +704,7 @@ fn an_unserved_user_reads_the_three_ways() {
     for way in ways {
         assert!(heard.contains(way), "{way}: {heard}");
     }
-    // What takes nothing goes on working.
+    // Verbs that need no privileges still work.
     let output = support::output(&mut ordinary(
         &socket,
         &["attach", "--dry-run", "--pages", "resident", &pid],
@@ -717,7 +717,7 @@ fn an_unserved_user_reads_the_three_ways() {
     if !is_root() {
         return;
     }
-    // One that is not allowed hears it from the daemon.
+    // The daemon refuses a user that is not allowed.
     machine.write("superhue.toml", &ALLOWED.replace("65534", "64123"));
     let _daemon = machine.start();
     let socket = served(&machine);
@@ -764,7 +764,7 @@ fn a_daemon_that_ends_or_hangs_disturbs_no_command() {
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "True\n", "the new daemon goes on");
     assert!(running.wait().success());
-    // One that hangs: the command runs all the same.
+    // The daemon hangs: the command runs all the same.
     daemon.signal(Signal::STOP);
     let output = support::output(&mut ordinary(&socket, &["run", "--", "echo", "out"]));
     assert!(output.status.success());
@@ -810,7 +810,7 @@ fn an_actuator_that_nobody_has_asked_for_does_nothing() {
     let output = support::superhue(User::Same, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("standard input is no socket"));
-    // On a socket of one's own: root is not served, and others do not get what they have not.
+    // On a socket pair of the test's own: root is not served, and other users gain no rights.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut command = support::superhue(User::Same, &arguments);
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));

@@ -1,4 +1,4 @@
-//! `superhue status --why`: memory of every kind, made by real programs, with the reason for which it is not huge.
+//! `superhue status --why`: memory of every kind, made by real programs, with the reason why it is not huge.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use support::{Running, User, is_root, output, python, skip, superhue, text};
 
 const MIB: u64 = 1 << 20;
 
-/// Calls of the kernel that Python lacks, and memory at fixed addresses.
+/// System calls that Python lacks, and memory at fixed addresses.
 const CALLS: &str = r"
 import ctypes, mmap, os, signal, sys
 signal.alarm(300)
@@ -84,7 +84,7 @@ wait(watched)
 os.waitpid(child, 0)
 ";
 
-/// A program that has said that it is ready, and ends when its input does.
+/// A program that has announced that it is ready, and ends when its input does.
 struct Made {
     running: Running,
     said: String,
@@ -114,7 +114,7 @@ fn first_line(child: &mut Child) -> String {
     line.trim().to_owned()
 }
 
-/// What `status --why --json` says of a process, its sums checked.
+/// Returns the result of `status --why --json` for a process, after checking its sums.
 fn why(user: User, pid: u32) -> Value {
     let said = output(&mut superhue(
         user,
@@ -144,7 +144,7 @@ fn why(user: User, pid: u32) -> Value {
     why
 }
 
-/// The reasons of the mappings in the 16 GiB from `number` times 16 GiB, with MiB and regions of each.
+/// Returns the reasons of the mappings in the 16 GiB from `number` times 16 GiB, with MiB and regions of each.
 fn of(why: &Value, number: u64) -> Vec<(String, f64, u64)> {
     let mut found = Vec::new();
     for mapping in why["mappings"].as_array().unwrap() {
@@ -191,7 +191,7 @@ fn each_kind_of_memory_has_its_reason() {
                 .collect();
             assert_eq!(of(&why, number), reasons, "{number}");
         };
-        // Three windows of the four are whole where addresses begin within one.
+        // Three of the four regions are whole if the mapping begins inside a region.
         let edge = |by: u64| {
             let at_the_edges = 2.0;
             assert!(by < 2 * MIB);
@@ -356,7 +356,7 @@ fn workloads_have_their_reasons() {
     }
 }
 
-/// Fails unless superhue complains with these words and this status, and prints nothing else.
+/// Fails unless superhue prints an error with these words, exits with this status, and prints nothing else.
 fn refused(user: User, arguments: &[&str], status: i32, words: &[&str]) {
     let said = output(&mut superhue(user, arguments));
     let line = text(&said.stderr);

@@ -12,7 +12,7 @@ use superhue::color::{ArenaOptions, ColoredArena, Colors};
 /// A cache line; each holds the number of the next.
 const LINE: usize = 64;
 const LOADS: u32 = 4_000_000;
-/// Allocations of each kind, whose median is told.
+/// Allocations of each kind; the program prints their median.
 const ROUNDS: usize = 9;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Nanoseconds a load, each waiting for the one before, in random order through all lines.
+/// Returns nanoseconds per load. Each load waits for the one before; the loads go through all lines in random order.
 fn chase(memory: &mut [u64]) -> f64 {
     let step = LINE / 8;
     let mut lines: Vec<usize> = (0..memory.len() / step).collect();

@@ -5,11 +5,12 @@
 //! ```
 //!
 //! ROOT is a directory with `proc` and `sys` in it (default `/`). With `--forbid`, a seccomp filter
-//! first forbids what filters often do, by killing as systemd does or by `EPERM` as containers do.
-//! With `--barred`, the process first bars itself from superpages.
+//! first forbids the calls that filters often forbid, by killing as systemd does or by `EPERM` as
+//! containers do.
+//! With `--barred`, the process first disables huge pages for itself.
 //!
 //! The tests of the probes run this with fewer privileges than their own, which a process cannot
-//! take back. It also shows what the trials left behind.
+//! take back. It also counts the descriptors, mappings, threads and children that trials left behind.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -42,7 +43,7 @@ fn main() -> io::Result<()> {
     let roots = Roots::under(Path::new(&root));
 
     let capabilities = probe::all(&roots);
-    // Only now: the first round pays for what a process keeps anyhow, such as its heap.
+    // Counted after a first round, which allocates what a process keeps in any case, such as its heap.
     let before = held();
     let again = probe::all(&roots);
     let report = serde_json::json!({
@@ -55,7 +56,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// How many descriptors, mappings, threads and children this process has.
+/// Returns the numbers of descriptors, mappings, threads and children of this process.
 fn held() -> [Option<usize>; 4] {
     let entries = |path| Some(fs::read_dir(path).ok()?.count());
     let lines = |path| Some(fs::read_to_string(path).ok()?.lines().count());

@@ -22,20 +22,20 @@ use crate::targets::Population;
 use crate::watch::Stop;
 use crate::{Config, Mechanism, Targets};
 
-/// How often a process may execute another program during the first look at it, and how soon it is looked at again.
+/// Number of programs that a process may execute during the first look at it, and the time between two attempts.
 const EXECUTIONS: u32 = 20;
 const BETWEEN_EXECUTIONS: Duration = Duration::from_millis(1);
 
-/// Why processes cannot be watched.
+/// Reason why processes cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// One of them cannot be looked at; none is watched then.
+    /// A named process cannot be read; none is watched then.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// There is no such cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The caller may look, but not act.
+    /// The caller may read the processes, but not act on them.
     #[error(
         "may not collapse memory of other processes, which takes CAP_SYS_NICE, and {0}: {WITHOUT_CAPABILITY}; --dry-run and \
          --pages kernel work without"
@@ -44,7 +44,7 @@ pub enum AttachError {
     /// Memory cannot be placed by page colors.
     #[error(transparent)]
     Colors(#[from] ColorsError),
-    /// The policy or tracker asked for cannot be had here.
+    /// The requested policy or tracker does not work here.
     #[error(transparent)]
     Tracker(#[from] ChooseError),
     /// No thread to watch from.
@@ -52,14 +52,12 @@ pub enum AttachError {
     Thread(std::io::Error),
 }
 
-/// Watches processes until there will be no more of them (see [`Targets`]), `limit` is over, or
-/// `interrupted` says so.
+/// Watches processes until no more of them can appear (see [`Targets`]), `limit` has passed, or `interrupted` returns true.
 ///
-/// Of named processes each must be one that may be looked at; of the others, those that may not are
-/// counted and left alone. All share one budget. Their memory stays as it is then: nothing has to be undone.
+/// Every named process must be readable; unreadable members of a population are counted and left alone. All processes share one budget. Their memory
+/// stays as it is at the end: nothing has to be undone.
 ///
-/// How it stands is handed to `tell`: at once, about once a second as far as the ceiling pays for it, and at the end. Services have no
-/// meaning there.
+/// Calls `tell` with the account at once, about once a second as far as the ceiling pays for it, and at the end. Services have no meaning there.
 ///
 /// # Errors
 /// See [`AttachError`]; nothing was changed then.
@@ -72,7 +70,7 @@ pub fn attach(
 ) -> Result<Report, AttachError> {
     let own = own_usage();
     let config = &config.for_running();
-    // Else one process would be looked at and another one's memory collapsed.
+    // If `/proc` is of another pid namespace, a number names one process for the look and another one for the collapse.
     numbers_are_ours(&config.roots)?;
     let population = Population::of(targets, &config.roots)?;
     let named: &[u32] = match targets {
@@ -83,7 +81,7 @@ pub fn attach(
         .iter()
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
-            // Once in full, so that whoever may not look hears it now.
+            // A full look, so that a caller without permission gets the error now.
             first_look(&config.roots, id)?;
             Ok(id)
         })
@@ -138,8 +136,8 @@ pub fn attach(
     let settings = colors.as_mut().map(Prepared::finish).unwrap_or_default();
     let colors = colors.map(|colors| ColorsReport::of_recoloring(&colors, watched.keeper.as_ref()));
 
-    // Of a population it would be the sum over whoever happened to be there.
-    // Only of those that are still there: the CPU time of the others went with them.
+    // Counts only processes that still exist: the CPU time of the others went with them. A population gets no sum: its members change, so it would
+    // cover only the processes that are present now.
     let used = ids.iter().zip(&cpu_before).filter_map(|(id, before)| {
         let (now, before) = (cpu_of(id)?, before.as_ref()?);
         let ticks = |now: u64, before: u64| now.saturating_sub(before);
@@ -168,16 +166,16 @@ pub fn attach(
     Ok(Report::new(config, mechanism, watched, frame).with_colors(colors))
 }
 
-/// How processes that run already get what `config` asks for; an error if they cannot.
+/// Returns the mechanism by which running processes get what `config` requests; an error if they cannot.
 pub(crate) fn running_mechanism(config: &Config) -> Result<Mechanism, AttachError> {
     Mechanism::for_running(config).map_err(AttachError::MayNotAct)
 }
 
-/// Looks at a process in full once. One that executes another program meanwhile takes its memory away in the middle of the look, which seems
-/// as if it had ended; it is looked at again then.
+/// Looks at a process in full once. A process that executes another program meanwhile drops its memory in the middle of the look, which seems as if
+/// it had ended; the look is then repeated.
 ///
 /// # Errors
-/// If it is gone, or may not be looked at.
+/// Fails if the process is gone, or the caller may not look at it.
 pub(crate) fn first_look(roots: &Roots, id: ProcessId) -> Result<ProcessView, ReadError> {
     let look = || view(roots, &mut PageScanner::new(), id);
     for _ in 0..EXECUTIONS {

@@ -1,7 +1,7 @@
-//! How what Superhue may cost is divided among what it does while it places memory.
+//! Division of the CPU time that Superhue may use among its kinds of work while it places memory.
 //!
-//! The ceiling (`--max-overhead`) is a share of one CPU's time. What is not here is deciding and acting:
-//! they take what they take, which is little once memory is placed, and a tenth is left for them.
+//! The ceiling (`--max-overhead`) is a share of one CPU's time. Deciding and acting have no share of their own: they take the time they need, which
+//! is little once memory is placed. A tenth is left for them.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub const SEARCHES: f64 = 0.05;
 
 const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES < 0.91);
 
-/// How far a piece of work that took `cost` must be apart from the next one, if such work may take
-/// `share` of all time. A share that is no number, or is not above 0, is one part in a million.
+/// Returns the time from a piece of work that took `cost` to the next one, if such work may take `share` of all time. A share that is no number, or
+/// is not above 0, is one part in a million.
 #[must_use]
 pub fn apart(cost: Duration, share: f64) -> Duration {
     let share = if share > 1e-6 { share.min(1.0) } else { 1e-6 };

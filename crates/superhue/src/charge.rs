@@ -1,7 +1,7 @@
-//! What the kernel charges to the control group of the programs that are watched, if the group is theirs alone.
+//! Charge of the control group of the watched programs, if no other process is in the group.
 //!
-//! The charge is the one figure that counts everything: resident memory, huge pages of which parts were given back, page tables, cached
-//! files. It is the programs' figure only if nobody else is in the group or below it.
+//! The charge is the one figure that counts everything: resident memory, huge pages of which parts were given back, page tables, cached files. It is
+//! the programs' figure only if no other process is in the group or below it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,12 +12,12 @@ use superhue_model::{ByteCount, ProcessId};
 use superhue_procfs::Roots;
 use superhue_sys::cgroup::{charged, groups};
 
-/// The time between two reads of the group, the longest time until it is looked for again where there is none, and the processes it may have.
+/// Time between two reads of the group, the longest time between two searches where there is no such group, and the most processes that it may have.
 const EVERY: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(30);
 const MOST_MEMBERS: usize = 64;
 
-/// How many folders of one group are read. A group with more of them below it is not asked.
+/// Number of folders that are read of one group. The charge of a group with more folders is not read.
 const MOST_FOLDERS: usize = 64;
 
 /// Reads the charge of a group that has only members of the watch.
@@ -25,7 +25,7 @@ const MOST_FOLDERS: usize = 64;
 pub(crate) struct Charge {
     roots: Roots,
     next: Duration,
-    /// Until then.
+    /// Time from the last read or search to the next one.
     wait: Duration,
 }
 
@@ -38,8 +38,8 @@ impl Charge {
         }
     }
 
-    /// The charge of the group that `members` have for themselves; `None` if there is no such group, or the last call was less than a
-    /// second ago (longer each time that there was none).
+    /// Returns the charge of the group that holds `members` and no other process; `None` if there is no such group, or the last call was less than a
+    /// second ago (longer after each call that found none).
     pub(crate) fn look(
         &mut self,
         at: Duration,
@@ -58,12 +58,12 @@ impl Charge {
         let folder = self.folder_of(members.first()?)?;
         let mut others: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
         let mut left = MOST_FOLDERS;
-        // All of them are in it or below it, and nobody else.
+        // The group and its subgroups hold all of them, and no other process.
         (take_out(&folder, &mut others, &mut left) && others.is_empty())
             .then(|| charged(&folder))?
     }
 
-    /// The folder that the memory of a process is charged to.
+    /// Returns the folder that the memory of a process is charged to.
     fn folder_of(&self, id: &ProcessId) -> Option<PathBuf> {
         let Roots { proc, sys } = &self.roots;
         let all = groups(proc, sys, &id.pid.to_string());
@@ -71,7 +71,7 @@ impl Charge {
     }
 }
 
-/// Takes the processes of a group and of those below it out of `pids`; whether all of them were there.
+/// Removes the processes of a group and of its subgroups from `pids`; returns true if all of them were there.
 fn take_out(folder: &Path, pids: &mut BTreeSet<u32>, left: &mut usize) -> bool {
     if *left == 0 {
         return false;

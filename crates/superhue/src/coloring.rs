@@ -1,4 +1,4 @@
-//! What a kernel with page coloring says of the machine and of processes, for `superhue status`.
+//! Coloring of the machine and of processes, as a kernel with page coloring reports it, for `superhue status`.
 
 use serde::Serialize;
 use superhue_model::PageCount;
@@ -10,13 +10,13 @@ use superhue_procfs::{ReadError, Roots};
 /// Coloring of the machine. Pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ColoringStatus {
-    /// Whether free pages are listed by color; else nobody can ask for one.
+    /// True if the kernel lists free pages by color; otherwise no process can request a color.
     pub enabled: bool,
-    /// What a color is, in the kernel's words.
+    /// Definition of a color, in the kernel's words.
     pub geometry: String,
-    /// How many colors that makes.
+    /// Number of colors in this geometry.
     pub colors: usize,
-    /// Whether every task without a set takes all colors in turn; `None` if it could not be read.
+    /// True if every task without a set takes all colors in turn; `None` if it could not be read.
     pub spread_for_all: Option<bool>,
     /// The colors of the kernel's own memory and of tasks without a set; `None`: any.
     pub unassigned: Option<String>,
@@ -31,27 +31,27 @@ pub struct ColoringStatus {
 pub struct ProcessColoring {
     /// The colors that its first thread takes; `None`: any.
     pub set: Option<String>,
-    /// Whether it rather fails than leaves them.
+    /// True if its allocations fail rather than leave the set.
     pub strict: bool,
-    /// How many colors there are.
+    /// Number of colors.
     pub colors: usize,
-    /// What a color is, in the kernel's words.
+    /// Definition of a color, in the kernel's words.
     pub geometry: String,
     /// Resident pages of the set.
     pub inside: PageCount,
     /// Resident pages of other colors.
     pub outside: PageCount,
-    /// By color; only when one process was asked for.
+    /// Resident pages by color; only in the report on a single process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub by_color: Vec<ResidentColor>,
-    /// What its control group has; `None` without a cpuset.
+    /// Colors of its control group; `None` without a cpuset.
     pub group: Option<GroupColors>,
 }
 
-/// The machine's coloring; `None` on a kernel without the patch series.
+/// Returns the machine's coloring; `None` on a kernel without the patch series.
 ///
 /// # Errors
-/// When the kernel has it and its file cannot be read or understood.
+/// Fails when the kernel has it and its file cannot be read or understood.
 pub fn of_machine(roots: &Roots) -> Result<Option<ColoringStatus>, ReadError> {
     let coloring = match PageColors::read(roots) {
         Err(ReadError::Missing { .. }) => return Ok(None),
@@ -69,7 +69,7 @@ pub fn of_machine(roots: &Roots) -> Result<Option<ColoringStatus>, ReadError> {
     }))
 }
 
-/// A process's colors, with the counts of each if `in_full`; `None` where the kernel, or its user, does not tell.
+/// Returns a process's colors, with the counts of each if `in_full`; `None` where the kernel does not report them, or the caller may not read them.
 #[must_use]
 pub fn of_process(roots: &Roots, pid: u32, in_full: bool) -> Option<ProcessColoring> {
     let found = ProcessColors::read(roots, pid).ok()?;

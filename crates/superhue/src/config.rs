@@ -1,4 +1,4 @@
-//! Everything a user can say about how processes are to be watched.
+//! Everything a user can configure about the watching of processes.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -18,14 +18,14 @@ pub const MIN_RESIDENT_DEFAULT: u8 = 75;
 /// quarter, as in the HPS paper.
 pub const MIN_ACTIVE_DEFAULT: u8 = 25;
 
-/// How long collapses may take out of every 100 ms of a process.
+/// Time that collapses may take out of every 100 ms of a process.
 pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
 
-/// A program that has just been started is not held up by collapses for the first time: what is collapsed then need not be later, when
-/// somebody waits for its answers.
+/// Time after a program is first seen in which the bound on collapses does not hold: regions collapsed then need no collapse later, when clients wait
+/// for the program's answers.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// The bound on collapses that comes to `allowed` of every 100 ms of processes that have been started by Superhue.
+/// Returns the bound on collapses that allows `allowed` of every 100 ms of processes that Superhue has started.
 #[must_use]
 pub const fn stall_bound(allowed: Duration) -> StallBound {
     StallBound {
@@ -34,62 +34,61 @@ pub const fn stall_bound(allowed: Duration) -> StallBound {
     }
 }
 
-/// How processes are to be watched.
+/// Configuration of the watching of processes.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which memory gets huge pages; `None` is [`Pages::Auto`].
+    /// Memory that gets huge pages; `None` is [`Pages::Auto`].
     pub pages: Option<Pages>,
-    /// How much resident memory promotion may add; `None` is the policy's own default (5 % of
-    /// anonymous memory for `auto`, `resident` and `hot`, no limit for `always`).
+    /// Resident memory that promotion may add; `None` is the policy's own default (5 % of anonymous memory for `auto`, `resident` and `hot`, no limit
+    /// for `always`).
     pub budget: Option<Share>,
     /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
     pub min_resident: u8,
-    /// How long a partly resident region must have stopped growing.
+    /// Time for which a partly resident region must have stopped growing.
     pub settle: Duration,
     /// Percent of a region that must be active before `hot` promotes it, 1 to 100.
     pub min_active: u8,
-    /// How long a superpage must have been idle before `hot` splits it, if it holds mostly zeroes.
+    /// Time for which a huge page must have been idle before `hot` splits it, if it holds mostly zeroes.
     pub cold_after: Duration,
-    /// How accesses are found out; `None` is the best tracker that works.
+    /// Tracker of accesses; `None` is the best tracker that works.
     pub tracker: Option<TrackerKind>,
-    /// What looking and tracking may cost in the long run, as a share of one CPU's time and, for
-    /// tracking, of the target's: 0 to 1.
+    /// Cost that looking and tracking may have in the long run, as a share of one CPU's time and, for tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
-    /// Allows looks a second at once beyond `max_overhead`, for the time in which programs fill their memory. A watch that takes the place of
-    /// another one has had it.
+    /// Allows looks a second of CPU time in advance, beyond `max_overhead`, while programs fill their memory. False for a watch that replaces another
+    /// one, which has used the advance.
     pub has_advance: bool,
-    /// How long collapses may take out of every 100 ms of a process that is not just filling its memory, and since when; `None` for no
-    /// bound.
+    /// Time that collapses may take out of every 100 ms of a process that is not just filling its memory, and the time after it is first seen in
+    /// which this bound does not hold; `None` for no bound.
     pub max_stall: Option<StallBound>,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
-    /// Whether descendants are watched too.
+    /// True if descendants are watched too.
     pub follow: bool,
-    /// Whether plans are only listed.
+    /// True if plans are only listed.
     pub dry_run: bool,
-    /// Which page colors memory is placed on.
+    /// Page colors on which memory is placed.
     pub colors: ColorRequest,
-    /// Who places it there.
+    /// Mechanism that places memory on colors.
     pub placement: ColorPlacement,
-    /// Whether a small swap in memory is made where none is on: pages of programs that run get frames of other colors through swap.
+    /// True if Superhue may make a small swap in memory where none is on: pages of running programs get frames of other colors through swap.
     pub swap: bool,
-    /// Whether a program rather ends than gets memory of another color.
+    /// True if a program ends rather than gets memory of another color.
     pub strict: bool,
-    /// Superpage settings of the machine to hold while the command runs.
+    /// Machine-wide settings of huge pages to hold while the command runs.
     pub settings: Vec<Setting>,
     /// Variables of the command's environment, name and value; all others are those of this process.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where the kernel's files are.
+    /// Folders of the kernel's files.
     pub roots: Roots,
 }
 
 impl Config {
-    /// The policy if it is known, else one that is brought about in the same way.
+    /// Returns the configured policy, or [`Pages::Auto`], which is set up in the same way as the policy that it will choose.
     pub(crate) fn likely_pages(&self) -> Pages {
         self.pages.unwrap_or(Pages::Auto)
     }
 
-    /// The same for processes that run already: somebody may wait for their answers, so none is spared the bound on stalls.
+    /// Returns the same for processes that run already: clients may wait for their answers, so the bound on stalls holds from the start.
     pub(crate) fn for_running(&self) -> Self {
         let mut config = self.clone();
         if let Some(bound) = &mut config.max_stall {
@@ -98,7 +97,7 @@ impl Config {
         config
     }
 
-    /// Whether it names a policy, or a tracker: something that may turn out to be impossible.
+    /// Returns true if it names a policy or a tracker, which may turn out to be impossible.
     pub(crate) const fn asks_for_something(&self) -> bool {
         self.pages.is_some() || self.tracker.is_some()
     }

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of the calling thread. Time on the clock would count others' work, and on a busy machine
-/// space what is rationed far apart.
+/// Returns the CPU time of the calling thread. Wall time would count the work of other threads, and on a busy machine space rationed work far apart.
 #[must_use]
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -28,7 +27,7 @@ impl Work {
         }
     }
 
-    /// The time that passed, and the CPU time it took.
+    /// Returns the time that passed, and the CPU time it took.
     pub(crate) fn end(self) -> (Duration, Duration) {
         (self.begun.elapsed(), cpu_time().saturating_sub(self.cpu))
     }

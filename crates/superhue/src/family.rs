@@ -1,9 +1,8 @@
-//! Which processes are watched: those named and those that descend from them, or the members of a
-//! population that changes by itself (a cgroup, a user's processes, all).
+//! Set of watched processes: the named ones and their descendants, or the members of a population that changes by itself (a cgroup, a user's
+//! processes, all).
 //!
-//! A descendant stays known after its parent has died and it was handed to another one, so daemons
-//! that fork twice are followed as long as some look caught them in between. Those that also opened
-//! a session of their own are found again by its number.
+//! A descendant stays known after its parent has died and the kernel has given it another one. So daemons that fork twice are followed if a look
+//! caught them in between. Daemons that also opened a session of their own are found again by its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,7 +17,7 @@ use crate::ceiling;
 use crate::live::Fed;
 use crate::targets::Population;
 
-/// How often every process is read for members of sessions that were missed.
+/// Interval between searches of all processes for missed members of sessions.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The watched processes.
@@ -27,28 +26,28 @@ pub(crate) struct Family {
     source: Source,
     members: BTreeSet<ProcessId>,
     next_search: Duration,
-    /// What watching may cost, as a share of one CPU's time.
+    /// Cost that watching may have, as a share of one CPU's time.
     max_overhead: f64,
     seen: u64,
-    /// Members of a population that the caller may not look at: found out once, left alone since.
+    /// Members of a population that the caller may not look at: checked once, left alone since.
     denied: BTreeSet<ProcessId>,
     denied_seen: u64,
     unreachable: u64,
     is_over: bool,
 }
 
-/// Where members come from.
+/// Source of the members.
 #[derive(Debug)]
 enum Source {
-    /// They were named.
+    /// The caller named them.
     Named {
         follow: bool,
-        /// Sessions opened by a member, who has the same number.
+        /// Sessions opened by a member; the session has the member's number.
         sessions: BTreeMap<u32, ProcessId>,
     },
-    /// They belong to this.
+    /// They belong to this population.
     Population(Population),
-    /// Somebody else says who they are.
+    /// Another part of the program supplies them.
     Fed(Fed),
 }
 
@@ -59,12 +58,12 @@ impl Family {
         Self::from_source(Source::Named { follow, sessions }, members)
     }
 
-    /// The members of a population, whoever they are at the first update.
+    /// Watches the members of a population, as found at the first update and later ones.
     pub(crate) fn of(population: Population) -> Self {
         Self::from_source(Source::Population(population), BTreeSet::new())
     }
 
-    /// Those that somebody else says.
+    /// Watches the members that another part of the program supplies.
     pub(crate) fn fed(fed: Fed) -> Self {
         Self::from_source(Source::Fed(fed), BTreeSet::new())
     }
@@ -83,33 +82,33 @@ impl Family {
         }
     }
 
-    /// Lets searches cost their part of a ceiling.
+    /// Bounds the cost of searches by their part of a ceiling.
     pub(crate) fn bounded_by(mut self, max_overhead: f64) -> Self {
         self.max_overhead = max_overhead;
         self
     }
 
-    /// As [`Self::bounded_by`], at any time.
+    /// Does the same as [`Self::bounded_by`], at any time.
     pub(crate) const fn limit(&mut self, max_overhead: f64) {
         self.max_overhead = max_overhead;
     }
 
-    /// Processes that have ever belonged to it.
+    /// Returns the number of processes that have ever belonged to it.
     pub(crate) const fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Processes that would belong to it, but may not be looked at.
+    /// Returns the number of processes that would belong to it, but that the caller may not look at.
     pub(crate) const fn denied(&self) -> u64 {
         self.denied_seen
     }
 
-    /// The most processes without a number here that it had at one time.
+    /// Returns the largest number of processes that it had at one time without a number in this pid namespace.
     pub(crate) const fn unreachable(&self) -> u64 {
         self.unreachable
     }
 
-    /// Whether nobody belongs to it and nobody ever will. A population without members waits for some.
+    /// Returns true if it has no members and can get none. A population without members waits for new ones.
     pub(crate) fn is_over(&self) -> bool {
         match self.source {
             Source::Named { .. } => self.members.is_empty(),
@@ -122,7 +121,7 @@ impl Family {
         self.members.iter().copied()
     }
 
-    /// Whether the member is no more that has been there longest: then there may be nobody left. One read of `/proc`.
+    /// Returns true if the oldest member has ended: then all may have ended. Costs one read of `/proc`.
     pub(crate) fn has_lost_its_oldest(&self, roots: &Roots) -> bool {
         let oldest = self
             .members
@@ -131,7 +130,7 @@ impl Family {
         oldest.is_some_and(|id| running(roots, id.pid) != Some(*id))
     }
 
-    /// Drops members that are no more and takes in new ones.
+    /// Drops members that have ended and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
         match &mut self.source {
             Source::Named { .. } => self.update_named(roots, at),
@@ -169,7 +168,7 @@ impl Family {
             let affordable = ceiling::apart(begun.elapsed(), self.max_overhead * ceiling::SEARCHES);
             self.next_search = at + SEARCH_EVERY.max(affordable);
         }
-        // Those that are known were looked at just now.
+        // The known members were checked just now.
         let known: BTreeSet<u32> = self.members.iter().map(|id| id.pid).collect();
         for &pid in found.difference(&known) {
             if let Some(id) = running(roots, pid) {
@@ -178,8 +177,7 @@ impl Family {
         }
     }
 
-    /// A population may be large, so it is only searched now and then; in between, whoever has exited is
-    /// found out by the look at it.
+    /// Updates a population now and then only, as it may be large; in between, the looks at members notice those that have exited.
     fn update_population(&mut self, roots: &Roots, at: Duration) {
         let Source::Population(population) = &self.source else {
             return;
@@ -204,7 +202,7 @@ impl Family {
         self.next_search = at + every.max(affordable);
     }
 
-    /// Has these members from now on, but for those that may not be looked at.
+    /// Replaces the members, without processes that the caller may not look at.
     fn replace_members(&mut self, roots: &Roots, found: impl Iterator<Item = ProcessId>) {
         let (mut members, mut denied) = (BTreeSet::new(), BTreeSet::new());
         for id in found {
@@ -222,14 +220,14 @@ impl Family {
     }
 }
 
-/// The processes in sessions. A session is forgotten when nobody is in it, or when its number has gone to somebody else.
+/// Returns the processes in sessions. Forgets a session when it is empty, or when its number has gone to another process.
 fn in_sessions(roots: &Roots, sessions: &mut BTreeMap<u32, ProcessId>) -> BTreeSet<u32> {
     if sessions.is_empty() {
         return BTreeSet::new();
     }
     let numbers = sessions.keys().copied().collect();
     let mut members: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
-    // Whoever cannot be looked for now may be there still.
+    // Processes that cannot be searched for now may still exist.
     let Ok(found) = session_members(roots, &numbers) else {
         return BTreeSet::new();
     };
@@ -248,15 +246,14 @@ fn in_sessions(roots: &Roots, sessions: &mut BTreeMap<u32, ProcessId>) -> BTreeS
     ours.flat_map(|(_, ids)| ids).map(|id| id.pid).collect()
 }
 
-/// The process that has the number `pid` now. Not one that has ended and waits for its parent to notice: it has no memory, and
-/// its parent may never do so.
+/// Returns the process that has the number `pid` now; `None` for a zombie: it has no memory, and its parent may never reap it.
 pub(crate) fn running(roots: &Roots, pid: u32) -> Option<ProcessId> {
     let stat = stat(roots, pid).ok().filter(|stat| !stat.has_ended())?;
     let start_ticks = stat.start_ticks;
     Some(ProcessId { pid, start_ticks })
 }
 
-/// Whether the caller may not look at the memory of a process. Opening its map is what decides.
+/// Returns true if the caller may not look at the memory of a process: if its map cannot be opened.
 fn is_denied(roots: &Roots, id: ProcessId) -> bool {
     File::open(roots.of_process(id.pid, "maps"))
         .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
@@ -297,7 +294,7 @@ mod tests {
         let pid = child.0.id();
         mine.update(&roots, Duration::from_millis(999));
         assert!(!has(&mine, pid), "too early to search again");
-        // However slow this machine is to read every process.
+        // Far enough ahead for any machine, however long it takes to read every process.
         mine.update(&roots, Duration::from_secs(3600));
         assert!(has(&mine, pid));
         drop(child);
@@ -320,7 +317,7 @@ mod tests {
         std::fs::write(proc.join("self/mountinfo"), mounts).unwrap();
         let child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
         let (pid, own) = (child.0.id(), std::process::id());
-        // Of a process that is gone, one that is there, of another namespace, and ourselves.
+        // Numbers: of a process that is gone, of one that exists, of one in another namespace, and our own.
         let list = format!("4194305\n{pid}\n0\n{own}\n");
         std::fs::write(group.join("cgroup.procs"), list).unwrap();
         let recorded = Roots {
@@ -399,7 +396,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut child = Bounded(child);
-        // The line says that the grandchild exists.
+        // The line shows that the grandchild exists.
         let mut line = [0];
         std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut line).unwrap();
         let target = identify(&roots, child.0.id()).unwrap();
@@ -413,7 +410,7 @@ mod tests {
         assert_eq!((family.members().count(), family.seen()), (2, 2));
         assert!(!family.has_lost_its_oldest(&roots));
 
-        // Its parent gone, the grandchild stays known.
+        // The parent is gone, and the grandchild stays known.
         drop(child);
         assert!(family.has_lost_its_oldest(&roots));
         family.update(&roots, Duration::from_secs(2));

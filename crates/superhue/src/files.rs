@@ -1,8 +1,8 @@
-//! Whether a region of a mapped file may be collapsed: only what is in memory in full and written to the disk.
+//! Check whether a region of a mapped file may be collapsed: only a region that is in memory in full and written to the disk.
 //!
-//! The kernel collapses pages of a file that are clean. Others it writes first and waits for the disk, and what is missing it reads
-//! (`collapse_file`, `collapse_single_pmd` in `mm/khugepaged.c`). Nobody has asked for either. So the page cache is asked right before each
-//! collapse (`cachestat(2)`), and where it may not be asked, nothing is done.
+//! The kernel collapses clean pages of a file. It first writes dirty pages and waits for the disk, and it reads missing pages (`collapse_file`,
+//! `collapse_single_pmd` in `mm/khugepaged.c`). The program has requested neither. So Superhue asks the page cache right before each collapse
+//! (`cachestat(2)`), and where it may not ask, it does nothing.
 
 use superhue_act::Target;
 use superhue_model::{PAGES_PER_REGION, SkipReason, VmaKind};
@@ -10,14 +10,14 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{Mapper, cached_region, maps};
 use superhue_sys::collapse::collapses_files;
 
-/// What speaks against the collapse of `target` if it is a file.
+/// Returns the objection to the collapse of `target` if it is a file.
 pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
     let object = target.object?;
     if !collapses_files() {
         return None;
     }
     let region = target.region.range();
-    // A process that is gone is told by the collapse itself.
+    // The collapse itself reports a process that is gone.
     let maps = maps(roots, target.process.pid).ok()?;
     let vma = maps.into_iter().find(|vma| vma.range.contains(&region))?;
     let VmaKind::File(part) = vma.kind else {
@@ -29,7 +29,7 @@ pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
         part,
         is_file: true,
     };
-    // It was mapped anew since the look.
+    // The file was mapped anew since the look.
     if part.object != object {
         return Some(SkipReason::Unmapped);
     }

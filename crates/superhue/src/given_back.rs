@@ -7,8 +7,8 @@
 //!   freed during a collapse        the collapse fills the holes          the policy has it split                         Torn
 //! ```
 //!
-//! Both are looked for with each full look at a process. Programs go on freeing between looks, so lazily freed pages are looked for once more
-//! right before each collapse, if anybody on the machine has freed some since.
+//! Each full look at a process searches for both kinds. Programs go on freeing between looks, so right before each collapse lazily freed pages are
+//! searched for once more, if a process on the machine has freed some since.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -25,23 +25,23 @@ use superhue_procfs::process::{
 use superhue_procfs::system::lazily_freed;
 use superhue_procfs::{ReadError, Roots};
 
-/// How often a process is searched for torn huge pages that nobody saw becoming torn, at most; and how many times as long as a search
-/// takes lies between two.
+/// Shortest time between two searches of a process for huge pages that became torn unnoticed; and the shortest time as a multiple of the last
+/// search's duration.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_PACE: u32 = 100;
 
-/// A process has shrunk if it has lost this many pages since the last look. Regions that were collapsed meanwhile are looked into then, and at the
-/// next looks, and are split if they hold this many pages of zeroes more than their collapse was to add.
+/// A process has shrunk if it has lost this many pages since the last look. At that look and the following ones, the regions collapsed meanwhile are
+/// read, and are split if they hold this many pages of zeroes more than their collapse was to add.
 const SHRUNK: PageCount = PageCount(128);
 const LOOKS_AT_FRESH: u8 = 2;
 const REFILLED: u64 = 64;
 
-/// A region that was split for what was given back, and is huge again, holds nothing but zeroes in at least this many pages if it is split once
-/// more; and how many are looked into at each look, a third of a millisecond each.
+/// A region that was split for memory given back, and is huge again, is split once more if at least this many of its pages hold nothing but zeroes;
+/// and the number of regions that are read at each look, a third of a millisecond each.
 const MOSTLY: PageCount = PageCount(PAGES_PER_REGION / 2);
 const LOOKED_INTO: usize = 32;
 
-/// How many huge pages the kernel would split if memory were short (Linux 6.12).
+/// File below `/sys` with the number of huge pages that the kernel would split if memory were short (Linux 6.12).
 const PARTIALLY_MAPPED: &str =
     "kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
 
@@ -50,7 +50,7 @@ const PARTIALLY_MAPPED: &str =
 pub(crate) struct LazilyFreed {
     roots: Roots,
     pages: LazyPages,
-    /// Pages that had been freed lazily on the whole machine when a process had none.
+    /// For a process without such pages: the machine's count of lazily freed pages when that was found.
     none_at: HashMap<ProcessId, u64>,
 }
 
@@ -63,7 +63,7 @@ impl LazilyFreed {
         }
     }
 
-    /// Whether a process may have such pages now; the count with which it is known that it has none.
+    /// Returns true if a process may have such pages now, and the machine's count of lazily freed pages, where the kernel has it.
     fn may_have(&self, id: ProcessId) -> (bool, Option<u64>) {
         let freed = lazily_freed(&self.roots).ok().flatten();
         let has_none =
@@ -84,7 +84,7 @@ impl LazilyFreed {
         Ok(found)
     }
 
-    /// Takes them out of what is resident. `view` was just seen.
+    /// Takes such pages out of the resident ones. `view` is from a look just now.
     pub(crate) fn take_out(&mut self, view: &mut ProcessView) -> Result<(), ReadError> {
         let (may_have, freed) = self.may_have(view.id);
         if !may_have || view.regions.is_empty() {
@@ -95,7 +95,7 @@ impl LazilyFreed {
             .take_out(&self.roots, view.id, &mappings, &mut view.regions)
     }
 
-    /// Such pages of a region now, at most.
+    /// Returns the number of such pages of a region now, at most.
     pub(crate) fn of_region(
         &mut self,
         id: ProcessId,
@@ -113,8 +113,8 @@ impl LazilyFreed {
         Ok(marked.map_or(most, |marked| marked.min(most)))
     }
 
-    /// What speaks against the collapse of `target`: it would add more than the plan counts, as the program has given pages back since the look
-    /// that it is from.
+    /// Returns the objection to the collapse of `target`: it would add more than the plan counts, as the program has given pages back since the look
+    /// that the plan is from.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let Target {
             process,
@@ -122,11 +122,11 @@ impl LazilyFreed {
             growth,
             object,
         } = *target;
-        // What is resident of a shared object, one process does not tell; what was given back of it is gone.
+        // The resident pages of a shared object do not show in one process; pages of it that were given back are gone.
         if object.is_some() {
             return None;
         }
-        // A process that is gone is told by the collapse itself.
+        // The collapse itself reports a process that is gone.
         let present = resident_pages(&self.roots, process, region).ok()?;
         let absent = PAGES_PER_REGION.saturating_sub(present.0);
         if absent > growth.0 {
@@ -146,29 +146,29 @@ impl LazilyFreed {
     }
 }
 
-/// Finds huge pages of processes of which parts were given back.
+/// Finds huge pages of which processes gave parts back.
 #[derive(Debug)]
 pub(crate) struct Torn {
     roots: Roots,
-    /// `None` where flags of frames may not be read. Then those count that were seen whole before.
+    /// `None` where flags of frames may not be read. Then regions that an earlier look saw whole count as torn.
     pages: Option<TornPages>,
     zeroes: ZeroPages,
     witness: PathBuf,
     known: HashMap<ProcessId, Suspects>,
 }
 
-/// What may be torn of a process.
+/// Regions of a process that may be torn.
 #[derive(Debug, Default)]
 struct Suspects {
-    /// Regions that may be torn, and whether they were seen whole.
+    /// Regions that may be torn; true for those that a look saw whole.
     regions: BTreeMap<Region, bool>,
-    /// Those that were split for it, and have had holes at each look since.
+    /// Regions that were split for it, and have had holes at each look since.
     split: BTreeSet<Region>,
-    /// Those that were collapsed of late: the pages that this was to add, and how many looks have been since.
+    /// Recently collapsed regions: the pages that the collapse was to add, and the number of looks since.
     fresh: BTreeMap<Region, (PageCount, u8)>,
-    /// Those of them that are to be looked into.
+    /// Collapsed regions that are still to be read.
     doubtful: BTreeMap<Region, PageCount>,
-    /// When everything is searched again.
+    /// Time of the next search of all regions.
     search: Duration,
 }
 
@@ -183,13 +183,13 @@ impl Torn {
         }
     }
 
-    /// Whether the kernel says that there is none on the whole machine.
+    /// Returns true if the kernel counts no such page on the whole machine.
     fn is_none(&self) -> bool {
         let count = fs::read_to_string(&self.witness);
         count.is_ok_and(|count| count.trim() == "0")
     }
 
-    /// Enters those of a process that was just seen into its `view`, and what is held of them; `before` is what was seen the last time.
+    /// Enters the torn pages of a process that was looked at just now into its `view`, and the pages held by them; `before` is the previous view.
     pub(crate) fn enter(
         &mut self,
         at: Duration,
@@ -206,7 +206,7 @@ impl Torn {
         view.held = is_known.then(|| view.torn.iter().map(|torn| torn.held).sum());
     }
 
-    /// Finds them; whether all that is held is known.
+    /// Finds torn pages; returns true if all held pages are known.
     fn find(&mut self, at: Duration, before: Option<&ProcessView>, view: &mut ProcessView) -> bool {
         let lost = before.map_or_else(Vec::new, |before| no_longer_whole(before, view));
         let known = self.known.get(&view.id);
@@ -228,7 +228,7 @@ impl Torn {
             }
         }
         let Some(pages) = &self.pages else {
-            // Nobody knows which of them are torn: all that may be are tried, those that were not seen whole once.
+            // It is not known which of them are torn: all candidates are tried, and those that no look saw whole are tried once.
             suspects.search = Duration::MAX;
             suspects.regions.retain(|&region, was_whole| {
                 left_of(view, region).is_some_and(|left| *was_whole || left.0 < PAGES_PER_REGION)
@@ -251,13 +251,13 @@ impl Torn {
         if search {
             suspects.search = at + SEARCH.max(begun.elapsed() * SEARCH_PACE);
         }
-        // What is torn stays so until a look shows that it was split.
+        // A torn page stays torn until a look shows that it was split.
         suspects.regions = view.torn.iter().map(|torn| (torn.region, true)).collect();
         is_known
     }
 
-    /// Huge pages in place of what was split, with zeroes in place of what was given back: khugepaged makes them (`max_ptes_none`). Where the
-    /// memory may not be read they are left alone.
+    /// Finds huge pages in place of split ones, with zeroes in place of the pages given back: khugepaged makes them (`max_ptes_none`). Where the
+    /// memory may not be read it leaves them alone.
     fn made_huge_again(&mut self, view: &ProcessView) -> Vec<TornPage> {
         let Some(suspects) = self.known.get_mut(&view.id) else {
             return Vec::new();
@@ -277,14 +277,14 @@ impl Torn {
             left -= 1;
             let torn = look_into(&mut self.zeroes, view.id, region, MOSTLY);
             found.extend(torn);
-            // Else the program has filled it.
+            // Otherwise the program has filled it.
             torn.is_some()
         });
         found
     }
 
-    /// Regions of which the program gave pages back between the last check and the collapse, which has filled them with zeroes. Nothing tells
-    /// that but what they hold, so only those of a process that has shrunk are looked into.
+    /// Finds regions of which the program gave pages back between the last check and the collapse, which has filled them with zeroes. Only their
+    /// contents show that, so they are read only if the process has shrunk.
     fn freed_meanwhile(
         &mut self,
         before: Option<&ProcessView>,
@@ -324,7 +324,7 @@ impl Torn {
         found
     }
 
-    /// Notes that a region was collapsed on purpose, which was to add `growth`.
+    /// Notes that Superhue collapsed a region; the collapse was to add `growth`.
     pub(crate) fn was_collapsed(&mut self, id: ProcessId, region: Region, growth: PageCount) {
         if let Some(suspects) = self.known.get_mut(&id) {
             suspects.split.remove(&region);
@@ -332,7 +332,7 @@ impl Torn {
         }
     }
 
-    /// Looks again at some that were split. Where that cannot be seen they are taken to be what was asked for.
+    /// Checks regions that were split. Where that cannot be seen, the splits are taken to have succeeded.
     pub(crate) fn were_split(&mut self, view: &mut ProcessView, split: &BTreeSet<Region>) {
         let again = split.iter().copied();
         let still = self
@@ -358,7 +358,7 @@ impl Torn {
     }
 }
 
-/// A huge page with at least this many pages of zeroes; `None` if it has fewer, or may not be read.
+/// Returns a huge page with at least this many pages of zeroes; `None` if it has fewer, or may not be read.
 fn look_into(
     zeroes: &mut ZeroPages,
     id: ProcessId,
@@ -371,7 +371,7 @@ fn look_into(
     }
 }
 
-/// The view of a region, if a page of it is present in one mapping.
+/// Returns the view of a region, if a page of it is present in one mapping.
 fn seen_of(view: &ProcessView, region: Region) -> Option<&RegionView> {
     let found = view
         .regions
@@ -379,7 +379,7 @@ fn seen_of(view: &ProcessView, region: Region) -> Option<&RegionView> {
     view.regions.get(found.ok()?)
 }
 
-/// Regions that one huge page mapped before and maps no longer, with something left of them.
+/// Returns regions that one huge page mapped before and maps no longer, with something left of them.
 fn no_longer_whole(before: &ProcessView, view: &ProcessView) -> Vec<Region> {
     let whole = before.regions.iter().filter(|seen| seen.huge == Some(true));
     let whole = whole.map(|seen| seen.region);
@@ -388,8 +388,8 @@ fn no_longer_whole(before: &ProcessView, view: &ProcessView) -> Vec<Region> {
         .collect()
 }
 
-/// How many pages are resident of a region that may be torn; 0 where that is not known, as it is not one mapping's any more. `None` if it is
-/// not torn: whole, or unmapped.
+/// Returns the number of resident pages of a region that may be torn; 0 where that is not known, as one mapping no longer holds it. `None` if the
+/// region is not torn: whole, or unmapped.
 fn left_of(view: &ProcessView, region: Region) -> Option<PageCount> {
     match seen_of(view, region) {
         Some(seen) => (seen.huge == Some(false)).then_some(seen.resident),

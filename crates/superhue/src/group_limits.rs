@@ -1,7 +1,7 @@
-//! Whether the control groups of a process have room for a collapse: so that no group comes to a limit because of Superhue.
+//! Check whether the control groups of a process have room for a collapse, so that no group reaches a limit because of Superhue.
 //!
-//! For a moment a collapse takes 2 MiB more than the process has: the superpage is charged before the pages that it takes the place
-//! of are given back. What those lack to 2 MiB (the growth) it takes for good. So there must be left, of each limit above the process,
+//! For a moment a collapse takes 2 MiB more than the process has: the kernel charges the huge page before it frees the pages that it replaces. The
+//! part of the 2 MiB that was not resident (the growth) stays charged. So each limit above the process must leave this much free:
 //!
 //! ```text
 //!   for a moment    2 MiB + 64 pages for each CPU + 1/64 of the limit; + 32 MiB if the group has grown by itself within a second
@@ -10,20 +10,19 @@
 //!
 //! * The kernel charges a group in batches of 64 pages for each CPU that works for it (`MEMCG_CHARGE_BATCH`), so that much can be
 //!   added at once without any use.
-//! * 1/64 is for what the program allocates while we look and collapse. One that fills its memory takes 1 MiB in a millisecond, which a
-//!   collapse on a busy machine needs several of: without more room a program of 8 MiB with 9.4 MiB to use came to its limit once in
-//!   some hundred runs, for a superpage would have had room when it was asked, and not when it was charged.
-//! * A program that grows will want what is left, and a superpage cannot be taken back fast enough. So what is added must wait until
-//!   the program stands still, and an eighth is left to it even then.
+//! * 1/64 is for memory that the program allocates while Superhue looks and collapses. A program that fills its memory takes 1 MiB in a millisecond,
+//!   and a collapse on a busy machine needs several milliseconds. Without more room a program of 8 MiB with 9.4 MiB to use reached its limit once in
+//!   some hundred runs: there was room for the huge page at the check, but no longer at the charge.
+//! * A program that grows will need the rest, and Superhue cannot take a huge page back fast enough. So growth must wait until the program stands
+//!   still, and must leave it an eighth even then.
 //!
-//! A policy without a budget (`always`) may add 1/32 of the limit in all: nothing takes it back before the program comes to need all of its
-//! limit.
+//! A policy without a budget (`always`) may add 1/32 of the limit in all: the kernel takes none of it back before the program needs all of its limit.
 //!
-//! Cached files can be given back, but only at the limit, where each time is counted (`max` of `memory.events`). They count as free
-//! in groups that have been at their limit anyway.
+//! The kernel can reclaim cached files, but only at the limit, where it counts each time (`max` of `memory.events`). They count as free in groups
+//! that have been at their limit anyway.
 //!
-//! Below that, two things tell that a group is short of memory, and then nothing is collapsed in it for a second: it came to a limit
-//! since we last looked, or its programs wait for memory in more than [`MOST_PRESSURE`] percent of the time.
+//! Below the limit, two signs show that a group is short of memory, and then Superhue collapses nothing in it for a second: the group reached a limit
+//! since the last check, or its programs wait for memory in more than [`MOST_PRESSURE`] percent of the time.
 
 use std::collections::HashMap;
 use std::fs;
@@ -42,7 +41,7 @@ use superhue_sys::cgroup::{Gone, Group, Usage, groups};
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
 const BATCH: u64 = 64;
 
-/// Parts of a limit that are left free: of what is taken for a moment, and of what is taken for good.
+/// Parts of a limit that are left free: when memory is taken for a moment, and when it is taken for good.
 const PART_FOR_A_MOMENT: u64 = 64;
 const PART_FOR_GOOD: u64 = 8;
 
@@ -52,29 +51,29 @@ const PART_WITHOUT_BUDGET: u64 = 32;
 /// Growth of a group by this part of its limit shows that it grows.
 const PART_THAT_SHOWS: u64 = 64;
 
-/// What must be left besides for a moment in a group that grows.
+/// Bytes that must be left in addition, for a moment, in a group that grows.
 const WHILE_IT_GROWS: u64 = 32 << 20;
 
-/// How long a group must not have grown by itself before anything is added.
+/// Time for which a group must not have grown by itself before anything is added.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Programs that wait for memory in more than so many percent of the time are short of it. The kernel's own remedies (`kswapd`)
-/// keep a busy machine below 1 %; the daemons that end programs (systemd-oomd, lmkd) begin at 50 to 70 %.
+/// Programs that wait for memory in more than this percentage of the time are short of it. The kernel's own remedies (`kswapd`) keep a busy machine
+/// below 1 %; the daemons that end programs (systemd-oomd, lmkd) begin at 50 to 70 %.
 const MOST_PRESSURE: f64 = 10.0;
 
-/// What tells of a shortage changes slowly: pressure every 2 s.
+/// Time for which the signs of a shortage stay valid; they change slowly: pressure every 2 s.
 const SHORTAGE_KNOWN_FOR: Duration = Duration::from_millis(100);
 
-/// How long a shortage counts.
+/// Time for which a shortage counts.
 const SHORTAGE: Duration = Duration::from_secs(1);
 
-/// How long it is taken as known in which groups a process is.
+/// Time for which the groups of a process stay valid.
 const HOME_KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// What was let pass shows in what the group uses by then.
+/// Time after which an approved collapse shows in the memory that the group uses.
 const PASSED: Duration = Duration::from_secs(1);
 
-/// A group about which nobody asked for so long is forgotten; its files are closed after [`HOME_KNOWN_FOR`].
+/// A group without checks for this long is forgotten; its files are closed after [`HOME_KNOWN_FOR`].
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Groups whose files are open at most.
@@ -85,44 +84,44 @@ const MOST_OPEN: usize = 64;
 pub(crate) struct GroupLimits {
     roots: Roots,
     cpus: u64,
-    /// Whether a budget bounds what is added.
+    /// True if a budget bounds the growth.
     has_budget: bool,
     homes: HashMap<ProcessId, Home>,
     groups: HashMap<PathBuf, Known>,
     tended: Duration,
 }
 
-/// In which groups a process is, its own first.
+/// Groups of a process, its own first.
 #[derive(Debug, Clone)]
 struct Home {
     looked: Duration,
     folders: Arc<[PathBuf]>,
 }
 
-/// What is known of a group.
+/// State of a group.
 #[derive(Debug)]
 struct Known {
     files: Option<Group>,
     asked: Duration,
-    /// Bytes used if everything was done that was let pass, and when that was last.
+    /// Bytes used if all approved collapses were made, and the time of the last approval.
     expected: u64,
     passed: Option<Duration>,
-    /// Bytes added in all by what was let pass.
+    /// Bytes that all approved collapses add.
     added: u64,
-    /// When it was last seen to have grown by itself.
+    /// Time at which it was last seen to have grown by itself.
     grown: Duration,
-    /// How often it had come to a limit, and when that was looked at.
+    /// Number of times that it had reached a limit, and the time of that reading.
     at_limit: Option<(u64, Duration)>,
-    /// Whether its programs wait for memory too much; `None` where that is not told. As old as `at_limit`.
+    /// True if its programs wait for memory too much; `None` where the kernel does not report it. As old as `at_limit`.
     pressed: Option<bool>,
-    /// Until when it counts as short of memory.
+    /// Time until which it counts as short of memory.
     short_until: Duration,
 }
 
 impl GroupLimits {
-    /// Of the groups that `roots` show. Nothing is read before it is asked.
+    /// Makes one for the groups that `roots` show. Reads no group before the first check.
     pub(crate) fn new(roots: Roots) -> Self {
-        // All that are online: a group's programs need not run on the CPUs that we may use.
+        // All online CPUs: a group's programs need not run on the CPUs that we may use.
         let online = fs::read_to_string(roots.sys.join("devices/system/cpu/online")).ok();
         let online = online.and_then(|text| CpuList::parse(&text).ok());
         let usable = || thread::available_parallelism().map_or(1, NonZero::get);
@@ -137,13 +136,13 @@ impl GroupLimits {
         }
     }
 
-    /// For a policy that no budget bounds.
+    /// Prepares it for a policy that no budget bounds.
     pub(crate) const fn without_budget(mut self) -> Self {
         self.has_budget = false;
         self
     }
 
-    /// What speaks against the collapse of `target` at the time `at`. If nothing does it is expected to be made.
+    /// Returns the objection to the collapse of `target` at the time `at`. Without one, it counts the collapse as made.
     pub(crate) fn object(&mut self, at: Duration, target: &Target) -> Option<SkipReason> {
         let Target {
             process, growth, ..
@@ -151,16 +150,16 @@ impl GroupLimits {
         self.tend(at);
         let first = self.look(at, process, growth.bytes());
         let looked = first.or_else(|Gone| {
-            // A group without processes only can be removed, so those that were in it are in another one by now.
+            // A group can only be removed without processes, so its former processes are in another group by now.
             self.homes.clear();
             self.groups.values_mut().for_each(Known::close);
             self.look(at, process, growth.bytes())
         });
-        // Moved a second time in the same moment: it does not stay anywhere.
+        // The process has moved a second time in the same moment: it does not stay in any group.
         looked.unwrap_or(Some(SkipReason::NoHeadroom))
     }
 
-    /// Asks each group above the process.
+    /// Checks each group above the process.
     fn look(
         &mut self,
         at: Duration,
@@ -172,7 +171,7 @@ impl GroupLimits {
         for folder in folders.iter() {
             let known = known_of(&mut self.groups, folder, at);
             let is_short = known.is_short(at);
-            // That of its own group tells how its programs fare, for whatever reason.
+            // The pressure of the nearest group that reports it shows how its programs fare, for whatever reason.
             pressed = pressed.or(known.pressed);
             if is_short || pressed == Some(true) {
                 return Ok(Some(SkipReason::MemoryPressure));
@@ -203,7 +202,7 @@ impl GroupLimits {
         folders
     }
 
-    /// Forgets what nobody asks about.
+    /// Forgets groups and processes without recent checks.
     fn tend(&mut self, at: Duration) {
         let is_older = |then: Duration, age| at.saturating_sub(then) >= age;
         let open = self.groups.values().filter(|known| known.files.is_some());
@@ -225,7 +224,7 @@ impl GroupLimits {
     }
 }
 
-/// What is known of the group at `folder`, its files open.
+/// Returns the state of the group at `folder`, its files open.
 fn known_of<'a>(
     groups: &'a mut HashMap<PathBuf, Known>,
     folder: &Path,
@@ -241,7 +240,7 @@ fn known_of<'a>(
 }
 
 impl Known {
-    /// Nothing yet. It may have grown just now.
+    /// Makes an empty state. The group may have grown just now.
     const fn new(at: Duration) -> Self {
         Self {
             files: None,
@@ -256,12 +255,12 @@ impl Known {
         }
     }
 
-    /// Lets go of its files; what is known of it stays.
+    /// Closes its files; its state stays.
     fn close(&mut self) {
         self.files = None;
     }
 
-    /// Whether it has come to a limit within the last second.
+    /// Returns true if it has reached a limit within the last second.
     fn is_short(&mut self, at: Duration) -> bool {
         let is_known =
             |(_, looked): (u64, Duration)| at.saturating_sub(looked) < SHORTAGE_KNOWN_FOR;
@@ -278,7 +277,7 @@ impl Known {
         at < self.short_until
     }
 
-    /// What speaks against a collapse that adds `growth`.
+    /// Returns the objection to a collapse that adds `growth`.
     fn object(
         &mut self,
         at: Duration,
@@ -333,7 +332,7 @@ impl Known {
         })
     }
 
-    /// A collapse that adds `growth` is about to be made.
+    /// Counts a collapse that adds `growth` and is about to be made.
     fn expect(&mut self, at: Duration, growth: ByteCount) {
         if growth.0 > 0 {
             self.expected = self.expected.saturating_add(growth.0);
@@ -388,7 +387,7 @@ mod tests {
             fs::write(path, format!("0::{group}\n")).unwrap();
         }
 
-        /// Lets time pass, and asks about a collapse that adds `growth` pages.
+        /// Lets time pass, and checks a collapse that adds `growth` pages.
         fn after(&mut self, ms: u64, growth: u64) -> Option<SkipReason> {
             self.at += Duration::from_millis(ms);
             let target = Target {
@@ -452,24 +451,24 @@ mod tests {
         assert_eq!(fake.after(0, 512), NO_ROOM, "it may be growing");
         assert_eq!(fake.after(999, 512), NO_ROOM);
         assert_eq!(fake.after(1, 512), None);
-        // That one is counted before it shows.
+        // The approved collapse counts before it shows.
         assert_eq!(fake.after(1, 512), None);
         assert_eq!(fake.after(1, 512), None);
         assert_eq!(fake.after(1, 512), NO_GROWTH);
         assert_eq!(fake.after(1, 0), None);
-        // When it shows it is no growth of its own.
+        // When it shows it is no growth of the group's own.
         fake.write("a", "memory.current", 54 * MIB);
         assert_eq!(fake.after(2000, 512), None);
-        // What was let pass and not done is not counted for ever.
+        // An approved collapse that was not made does not count for ever.
         assert_eq!(fake.after(500, 512), NO_GROWTH);
         assert_eq!(fake.after(1000, 512), None);
-        // But this is.
+        // But this growth is the group's own.
         fake.write("a", "memory.current", 40 * MIB);
         assert_eq!(fake.after(2000, 0), None);
         fake.write("a", "memory.current", 42 * MIB);
         assert_eq!(fake.after(1000, 0), NO_ROOM);
         assert_eq!(fake.after(1000, 512), None);
-        // Where there is much room it may grow, but not be added to.
+        // Where there is much room the group may grow, but Superhue adds nothing.
         fake.write("a", "memory.max", 1024 * MIB);
         fake.write("a", "memory.current", 80 * MIB);
         assert_eq!(fake.after(1000, 512), NO_GROWTH);
@@ -487,7 +486,7 @@ mod tests {
         let added = |fake: &mut Fake| (0..20).filter(|_| fake.after(1000, 512).is_none()).count();
         assert_eq!(added(&mut fake), 4, "8 MiB of 256");
         assert_eq!(fake.after(1000, 0), None, "what is full costs nothing");
-        // Of a group that has given nearly all back no more than that can be ours.
+        // If a group has given nearly all memory back, no more than the rest can be ours.
         for used in [4, 6] {
             fake.write("a", "memory.current", used * MIB);
             assert_eq!(fake.after(2000, 0), None);

@@ -1,4 +1,4 @@
-//! Finds out which process holds up one of our own: a worker of the daemon, or a verb that looks at everything.
+//! Search for the process that holds up one of our own: a worker of the daemon, or a verb that looks at everything.
 //!
 //! ```text
 //!   the worker's board (superhue_sys::busy)    thread 12 is busy with process 7
@@ -7,8 +7,8 @@
 //!   ──> 7 holds the worker up
 //! ```
 //!
-//! Both files belong to our own child, of which nobody else can hold the locks. A thread that has work and no CPU does not sleep, so a busy
-//! machine holds up nobody.
+//! Both files belong to our own child, whose locks no other process can hold. A thread that has work and no CPU does not sleep, so a busy machine
+//! does not look like a worker held up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use superhue_sys::busy::{Board, Busy};
 
-/// How long a worker may sleep in a call on one process.
+/// Time that a worker may sleep in a call on one process.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// In a sleep that nothing but its end or the worker's ends: the locks of a process, and the file systems below it.
+    /// In an uninterruptible sleep, which only its own end or the worker's ends: on the locks of a process, and in the file systems below it.
     pub uninterruptible: Duration,
-    /// In one that a signal would end: a file system in user space that has just been asked.
+    /// In a sleep that a signal would end: in a file system in user space that has just been asked.
     pub in_files: Duration,
 }
 
@@ -30,7 +30,7 @@ pub struct Patience {
 pub struct HeldUp {
     /// Its number.
     pub process: u32,
-    /// For how long that is known.
+    /// Time since the first look at this sleep.
     pub lasts: Duration,
 }
 
@@ -38,7 +38,7 @@ pub struct HeldUp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sleep {
     busy: Busy,
-    /// How often the thread was given a CPU, and left it, so far.
+    /// Number of context switches of the thread so far.
     switches: u64,
 }
 
@@ -46,12 +46,12 @@ struct Sleep {
 #[derive(Debug)]
 pub struct Minder {
     patience: Patience,
-    /// By thread: its sleep, and when it was seen first.
+    /// By thread: its sleep, and the time of the first look at it.
     sleeps: BTreeMap<u32, (Sleep, Instant)>,
 }
 
 impl Minder {
-    /// Of a worker of which nothing is known yet.
+    /// Makes one for a worker of which nothing is known yet.
     #[must_use]
     pub const fn new(patience: Patience) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Minder {
         }
     }
 
-    /// Looks at the threads of process `worker`, which writes on `board`. To be called several times within the patience.
+    /// Looks at the threads of process `worker`, which writes on `board`. Must be called several times within the patience.
     pub fn look(&mut self, worker: u32, board: &Board) -> Option<HeldUp> {
         self.look_at(worker, &board.busy(), Instant::now())
     }
@@ -105,7 +105,7 @@ impl Minder {
     }
 }
 
-/// The state of a thread, a letter of `proc_pid_status(5)`, and its switches.
+/// Returns the state of a thread, a letter of `proc_pid_status(5)`, and its context switches.
 fn state_of(process: u32, thread: u32) -> Option<(u8, u64)> {
     let text = fs::read(format!("/proc/{process}/task/{thread}/status")).ok()?;
     let mut state = None;
@@ -121,7 +121,7 @@ fn state_of(process: u32, thread: u32) -> Option<(u8, u64)> {
     Some((state?, switches))
 }
 
-/// Whether the call that a thread sleeps in is one on files or on memory of others, and not one that waits for time or for us.
+/// Returns true if the call that a thread sleeps in works on files or on memory of other processes, and does not wait for time or for us.
 fn sleeps_in_files(process: u32, thread: u32) -> bool {
     const CALLS: [libc::c_long; 9] = [
         libc::SYS_openat,
@@ -174,7 +174,7 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
-        // Opening a pipe that nobody writes to stands for a file that nobody serves.
+        // Opening a pipe without a writer stands for a file whose server does not answer.
         let mut command = Command::new("cat");
         let waits = superhue_testing::Scoped::spawn(command.arg(&fifo).stdout(Stdio::null()));
         let mut command = Command::new("sleep");
@@ -203,7 +203,7 @@ mod tests {
                 lasts: PATIENCE.in_files,
             };
             assert_eq!(found, is_held_up.then_some(expected));
-            // It has gone on meanwhile.
+            // The thread has made progress meanwhile.
             let busy = [Busy {
                 count: 4,
                 ..busy[0]

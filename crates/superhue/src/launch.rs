@@ -1,4 +1,4 @@
-//! Starting a command so that it finds everything as if its caller had started it.
+//! Start of a command in the state in which its caller would have started it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,15 +19,14 @@ const SIGPIPE: i32 = 13;
 /// `SIGCHLD`, which Superhue must not ignore: the kernel would keep the ends of children from it.
 const SIGCHLD: i32 = 17;
 
-/// What the caller's process was given and a command must be given too, noted before Rust's runtime
-/// changed it (see the command's `main`).
+/// State that the caller gave this process and that a command must get too, noted before Rust's runtime changed it (see the command's `main`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Preserved {
     /// `SIGPIPE` was ignored.
     pub sigpipe_ignored: bool,
     /// `SIGCHLD` was ignored.
     pub sigchld_ignored: bool,
-    /// Which of the descriptors 0, 1 and 2 were closed.
+    /// True for each of the descriptors 0, 1 and 2 that was closed.
     pub closed: [bool; 3],
     /// The signals that were blocked; `None` if not noted.
     pub blocked: Option<SignalSet>,
@@ -45,7 +44,7 @@ impl Preserved {
         }
     }
 
-    /// Lets this process wait for children although its caller ignored their ends.
+    /// Lets this process wait for children although its caller ignored `SIGCHLD`.
     pub fn expect_children(&self) {
         if self.sigchld_ignored {
             set_ignored(SIGCHLD, false);
@@ -53,29 +52,29 @@ impl Preserved {
     }
 }
 
-/// Why a command was not started.
+/// Reason why a command was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// There is no such program.
     #[error("cannot run `{name}`: {source}; check the name and PATH")]
     NotFound {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// It is there, but cannot be executed.
+    /// The program exists, but cannot be executed.
     #[error("cannot run `{name}`: {source}; is it a program, and may you execute it?")]
     NotExecutable {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// It did not come to that.
+    /// No process could be made for it.
     #[error("cannot start a process for `{name}`: {source}")]
     Fork {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The kernel's reason.
         source: io::Error,
@@ -86,26 +85,26 @@ pub enum LaunchError {
          changed: superhue status shows them"
     )]
     Colors(Errno),
-    /// The superpage switch could not be set.
+    /// The huge page switch could not be set.
     #[error("cannot set the huge page switch of the process (PR_SET_THP_DISABLE): {0}")]
     Switch(Errno),
 }
 
-/// How a command is to be started.
+/// Parameters of the start of a command.
 #[derive(Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
-    /// Variables of its environment that are its own.
+    /// Variables that are added to its environment.
     pub(crate) environment: &'a [(OsString, OsString)],
     pub(crate) switch: ThpSwitch,
-    /// Page colors that the kernel is to give it.
+    /// Page colors that the kernel shall give it.
     pub(crate) colors: Option<&'a KernelPolicy>,
     pub(crate) preserved: Preserved,
-    /// The signals that were blocked before Superhue held back its own, if that was not noted.
+    /// The signals that were blocked before Superhue blocked its own; used if `preserved` has none.
     pub(crate) signals: SignalSet,
-    /// Where standard output and error go instead of Superhue's own.
+    /// File that receives standard output and error in place of Superhue's own.
     pub(crate) output: Option<&'a File>,
-    /// The `cgroup.procs` of the control group that it is to be in, open for writing.
+    /// The `cgroup.procs` of the control group that it starts in, open for writing.
     pub(crate) group: Option<&'a File>,
 }
 
@@ -150,7 +149,7 @@ impl Launch<'_> {
                 }
             }
             signals.apply();
-            // Last: from here on what the child allocates is the command's.
+            // Last: from here on the child's allocations are the command's.
             match &colors {
                 Some(colors) => colors.apply().map_err(io::Error::from),
                 None => Ok(()),
@@ -169,7 +168,7 @@ impl Launch<'_> {
             let _ = set_thp_switch(before.unwrap_or(ThpSwitch::System));
         }
         started.map_err(|source| {
-            // The child tells no more than an error number.
+            // The child reports no more than an error number.
             let refused = self.colors.and_then(|colors| colors.allowed().err());
             match refused {
                 Some(errno) if Errno::from_io_error(&source) == Some(errno) => {
@@ -181,7 +180,7 @@ impl Launch<'_> {
     }
 }
 
-/// Moves this process into the control group whose `cgroup.procs` is `group`: 0 stands for who writes it ("cgroup-v2.rst").
+/// Moves this process into the control group whose `cgroup.procs` is `group`: 0 stands for the writing process ("cgroup-v2.rst").
 fn enter(group: RawFd) -> io::Result<()> {
     // SAFETY: the launching process keeps the descriptor open until the child has executed.
     let group = unsafe { BorrowedFd::borrow_raw(group) };
@@ -189,8 +188,8 @@ fn enter(group: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A command for `sh -c` that takes signals as the caller of Superhue would have it: what Superhue holds
-/// back from itself, a child would never get.
+/// Returns a command for `sh -c` with the blocked signals of Superhue's caller: otherwise the child would never get the signals that Superhue blocks
+/// for itself.
 pub(crate) fn shell(command: &str, signals: SignalSet) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]);

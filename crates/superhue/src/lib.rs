@@ -12,7 +12,7 @@
 //!              timeline              ledger                         ---> Report
 //! ```
 //!
-//! Who uses most memory, and how much of it is on huge pages:
+//! The five processes with the most memory, and how much of it is on huge pages:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,11 +27,11 @@
 //! ```
 //!
 //! * [`Session`] starts a command and watches it: `superhue run`, and each run of `superhue compare`.
-//! * [`attach`] watches processes that run already; a [`live`] watch can be fed others while it goes on, and says how it stands.
-//! * [`status_of`] looks once; [`status_explained`] also says why memory is not huge ([`why`]).
-//! * [`advise`] says who would gain from superpages, and how much.
+//! * [`attach`] watches running processes; the members of a [`live`] watch can change while it runs, and it reports its state.
+//! * [`status_of`] looks once; [`status_explained`] also reports why memory is not huge ([`why`]).
+//! * [`advise`] estimates which processes would gain from huge pages, and how much.
 //! * [`experiment`] runs the arms of a comparison.
-//! * [`trial`] switches a policy on and off in processes that run, and says whether it is worth it.
+//! * [`trial`] switches a policy on and off in running processes, and measures whether it pays.
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
@@ -77,7 +77,7 @@ pub mod why;
 /// Memory in chosen page colors, for programs that link this crate.
 pub use superhue_arena as color;
 
-/// The crates whose types this API speaks in: who uses them needs no other dependency, and cannot have another version of them.
+/// The crates whose types appear in this API: a user of these types needs no other dependency, and cannot get another version of them.
 pub use superhue_act as act;
 pub use superhue_color as page_colors;
 pub use superhue_heat as trackers;

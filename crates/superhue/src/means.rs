@@ -1,4 +1,4 @@
-//! Finds out what makes huge pages in other processes: this process, if it may, or else the daemon, if it allows this user.
+//! Finds the means of making huge pages in other processes: this process, if it may, otherwise the daemon, if it allows this user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ pub(crate) const WITHOUT_CAPABILITY: &str = "have an administrator allow this us
      superhue-daemon(1)), or give a copy of superhue the capability (`setcap cap_sys_nice+ep`), or have the program's own \
      allocator ask for huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1 with glibc 2.35 or newer)";
 
-/// What acts on other processes.
+/// The process that acts on other processes.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Means {
     /// This process.
@@ -28,24 +28,24 @@ pub(crate) enum Means {
 pub(crate) struct Served {
     service: UserService,
     terms: Terms,
-    /// For the first actuator; later ones make their own.
+    /// Connection for the first actuator; later actuators open their own.
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
-/// Why nothing collapses, as a clause.
+/// Reason why nothing can collapse memory, as a clause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoMeans {
-    /// The caller may not, and nobody does it for the caller.
+    /// The caller has no permission, and no daemon acts for it.
     NotPermitted(String),
-    /// It does not work here, whoever asks.
+    /// It does not work here for any caller.
     Impossible(String),
 }
 
 impl Means {
-    /// Tries what works.
+    /// Tries this process first, then the daemon.
     ///
     /// # Errors
-    /// Nothing does.
+    /// Neither works.
     pub(crate) fn find(roots: &Roots) -> Result<Self, NoMeans> {
         if let Some(found) = one("remote-collapse", roots) {
             // Partial means that no huge page is free at this moment; the permission is what counts.
@@ -73,7 +73,7 @@ impl Means {
         }
     }
 
-    /// A sentence for the report, if the daemon acts.
+    /// Returns a sentence for the report, if the daemon acts.
     pub(crate) fn note(&self) -> Option<String> {
         let Self::Service(Served { service, terms, .. }) = self else {
             return None;

@@ -1,4 +1,4 @@
-//! How a policy is brought about on this machine, by this caller.
+//! Means by which a policy acts on this machine, for this caller.
 //!
 //! | policy     | system mode `always`   | `madvise`                        | `never`             |
 //! |------------|------------------------|----------------------------------|---------------------|
@@ -10,9 +10,9 @@
 //! | `auto`     | the kernel's stay      | collapse                         | collapse            |
 //!
 //! *switch off* is `PR_SET_THP_DISABLE`; *only advised* its flag of Linux 6.18, which keeps the
-//! kernel from giving superpages by itself and still lets `MADV_COLLAPSE` through; *collapse* is done
-//! from outside, which takes `CAP_SYS_NICE`, or the daemon does it for a user (`means.rs`). Under `madvise` and `never`, `always` is a moment
-//! late: memory gets its superpages soon after its first touch. `--system enabled=always` is not.
+//! kernel from making huge pages by itself and still lets `MADV_COLLAPSE` through; *collapse* acts
+//! from outside, which takes `CAP_SYS_NICE`, or the daemon collapses for a user (`means.rs`). Under `madvise` and `never`, `always` is a
+//! moment late: memory gets its huge pages soon after its first touch. `--system enabled=always` is not late.
 
 use serde::Serialize;
 use superhue_procfs::system::ThpSettings;
@@ -22,23 +22,23 @@ use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 use crate::means::{Means, NoMeans, WITHOUT_CAPABILITY};
 use crate::{Config, Pages};
 
-/// How a policy is brought about.
+/// Means by which a policy acts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Mechanism {
-    /// The process's own superpage switch.
+    /// Huge page switch that the command starts with.
     #[serde(skip)]
     pub switch: ThpSwitch,
-    /// Whether regions are collapsed at all.
+    /// True if regions are collapsed at all.
     pub collapses: bool,
-    /// Sentences for the report: what is done, and what cannot be.
+    /// Sentences for the report on what works here and what does not.
     pub notes: Vec<String>,
-    /// What collapses them.
+    /// Process that collapses them.
     #[serde(skip)]
     pub(crate) means: Means,
 }
 
 impl Mechanism {
-    /// The mechanism for a command that the caller starts.
+    /// Returns the mechanism for a command that the caller starts.
     #[must_use]
     pub fn for_command(config: &Config) -> Self {
         let mode = ThpSettings::read_superpage_mode(&config.roots);
@@ -55,7 +55,7 @@ impl Mechanism {
         mechanism
     }
 
-    /// The mechanism for processes that run already: nothing of theirs can be set from outside.
+    /// Returns the mechanism for running processes: the caller cannot set their switch from outside.
     ///
     /// # Errors
     /// The reason why the caller may not act on them, as a clause.
@@ -91,7 +91,7 @@ impl Mechanism {
         }
     }
 
-    /// Finds out what collapses, if anything is to be collapsed.
+    /// Finds the means of collapsing, if the policy collapses anything.
     fn find_means(&mut self, config: &Config) -> Result<(), NoMeans> {
         if self.collapses && !config.dry_run {
             self.means = Means::find(&config.roots)?;
@@ -131,10 +131,10 @@ impl Mechanism {
                     .to_owned(),
             ),
             (Pages::Resident | Pages::Hot, Some(ThpMode::Madvise | ThpMode::Never)) => {}
-            // The kernel's own come at the page fault, sooner than ours. Those that turn out to be unused are split.
+            // The kernel makes its huge pages at the page fault, sooner than Superhue could. Unused ones are split later.
             (Pages::Auto, Some(_)) => {}
             (Pages::Auto | Pages::Always | Pages::Resident | Pages::Hot, None) => {
-                // Under every mode it does no harm, and under `always` it is what is wanted.
+                // The switch does no harm under any mode, and under `always` the policy needs it.
                 if !matches!(pages, Pages::Always | Pages::Auto) && only_advised_works {
                     plan.switch = ThpSwitch::OnlyAdvised;
                 }
@@ -149,7 +149,7 @@ impl Mechanism {
     }
 }
 
-/// Whether this kernel knows the mode of Linux 6.18; found out by setting it on ourselves.
+/// Returns true if this kernel has the mode of Linux 6.18. Sets it on this process to find out, and restores the old one.
 fn only_advised_works() -> bool {
     let Ok(before) = thp_switch() else {
         return false;
@@ -187,7 +187,7 @@ mod tests {
         let old = Mechanism::plan(Pages::Resident, Some(Always), false);
         assert_eq!(old.switch, ThpSwitch::System);
         assert!(old.notes[0].contains("6.18"));
-        // Hidden settings decide nothing.
+        // Where settings are hidden, every policy still collapses.
         for pages in [Pages::Always, Pages::Resident, Pages::Hot] {
             let hidden = Mechanism::plan(pages, None, true);
             assert!(hidden.collapses && hidden.notes[0].contains("hidden"));

@@ -1,4 +1,4 @@
-//! Shared objects: who maps them, and what of them superpages map.
+//! Shared objects: their mappers, and the huge pages that map them.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::{ReadError, Roots};
 
-/// Processes that are asked what the kernel calls an object.
+/// Mappers whose maps are read for the name of an object.
 const ASKED_FOR_NAME: usize = 4;
 
 /// A shared object: a memfd, anonymous shared memory, a System V segment, a file on tmpfs; or a mapped file on a local disk, where the kernel
 /// makes huge pages of files.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SharedObject {
-    /// What the kernel calls it.
+    /// Name that the kernel shows for it.
     pub name: String,
     /// Its device and inode.
     pub object: ObjectId,
     /// Processes that map it.
     pub mappers: u64,
-    /// Whether it is a file on a disk, of which pages are cached.
+    /// True for a file on a disk, whose pages are cached.
     pub is_file: bool,
-    /// Resident memory of it, whoever mapped it.
+    /// Resident memory of it, mapped by any process.
     pub resident_bytes: ByteCount,
-    /// Whether that is what the object holds; if not, it is what those mapped whose page tables were read: a lower bound.
+    /// True if `resident_bytes` is all that the object holds; otherwise it is a lower bound, from the page tables of the mappers that were read.
     pub resident_is_exact: bool,
-    /// By how much address and offset of a mapping disagree modulo 2 MiB, so that no superpage can map it; `None` if none is misaligned.
+    /// Distance of a mapping's address from its offset modulo 2 MiB, so that no huge page can map it; `None` if no mapping is misaligned.
     pub misaligned_by_bytes: Option<u64>,
-    /// What superpages map of it, by process; of up to 16 mappers.
+    /// Bytes of it that huge pages map, by process; of up to 16 mappers.
     pub huge_mapped_bytes: BTreeMap<u32, ByteCount>,
-    /// Page tables that these processes need less because of that.
+    /// Page tables that these processes save by that.
     pub page_tables_saved_bytes: ByteCount,
 }
 
@@ -59,12 +59,12 @@ impl SharedObject {
             resident_is_exact: look.is_exact,
             misaligned_by_bytes: misaligned_by,
             huge_mapped_bytes: huge,
-            // One entry in the table above instead of a table of 512.
+            // A huge page takes one entry in the table above instead of a table of 512 entries.
             page_tables_saved_bytes: ByteCount(all.0 / HUGE_PAGE_SIZE * BASE_PAGE_SIZE),
         }
     }
 
-    /// What superpages map of it in the process in which they map most.
+    /// Returns the most bytes of it that huge pages map in any one process.
     #[must_use]
     pub fn most_huge_mapped(&self) -> ByteCount {
         let most = self.huge_mapped_bytes.values().max();
@@ -72,7 +72,7 @@ impl SharedObject {
     }
 }
 
-/// Who maps which object, of mappings that are at least as large as a superpage.
+/// Returns the mappers of each object, for mappings that are at least as large as a huge page.
 pub(crate) fn mappers_by_object<'a>(
     processes: impl Iterator<Item = (ProcessId, &'a [Vma])>,
 ) -> BTreeMap<ObjectId, Vec<Mapper>> {
@@ -94,25 +94,25 @@ pub(crate) fn mappers_by_object<'a>(
     found
 }
 
-/// Whether it is a mapping of a shared object or a file, and at least as large as a huge page.
+/// Returns true for a mapping of a shared object or a file that is at least as large as a huge page.
 fn is_large_object(vma: &Vma) -> bool {
     vma.kind.part().is_some() && vma.range.len().0 >= HUGE_PAGE_SIZE
 }
 
-/// How many processes these mappings are of, which are in the order of processes.
+/// Returns the number of processes of these mappings, which are sorted by process.
 pub(crate) fn processes_of(mappers: &[Mapper]) -> usize {
     let mut processes: Vec<ProcessId> = mappers.iter().map(|it| it.process).collect();
     processes.dedup();
     processes.len()
 }
 
-/// By how much the first mapping is off that is misaligned.
+/// Returns the misalignment of the first misaligned mapping.
 pub(crate) fn misaligned_by(mappers: &[Mapper]) -> Option<u64> {
     let off = |it: &Mapper| it.part.misaligned_by(it.range.start);
     mappers.iter().map(off).find(|&by| by != 0)
 }
 
-/// What the kernel calls an object, by the first mapper that can be read.
+/// Returns the kernel's name for an object, from the first of a few mappers whose maps can be read.
 pub(crate) fn name_of(roots: &Roots, mappers: &[Mapper]) -> String {
     let name = mappers.iter().take(ASKED_FOR_NAME).find_map(|mapper| {
         let maps = named_maps(roots, mapper.process.pid).ok()?;
@@ -125,18 +125,18 @@ pub(crate) fn name_of(roots: &Roots, mappers: &[Mapper]) -> String {
     name.unwrap_or_else(|| "unnamed".to_owned())
 }
 
-/// The shared objects that processes map, those of `pids` only if any is named, with all their mappers; the largest first.
+/// Returns the shared objects that processes map, largest first, each with all its mappers; only objects of `pids` if any is named.
 ///
-/// Objects and mappings smaller than a superpage are left out, and what the caller may not look at: each takes ptrace read access.
+/// Leaves out objects and mappings smaller than a huge page, and processes that the caller may not inspect: each takes ptrace read access.
 ///
 /// # Errors
-/// When the list of processes itself cannot be read.
+/// The list of processes itself cannot be read.
 pub fn shared_objects(roots: &Roots, pids: &[u32]) -> Result<Vec<SharedObject>, ReadError> {
     let maps_some = |pid: &u32| {
         let vmas = maps(roots, *pid).unwrap_or_default();
         vmas.iter().any(is_large_object)
     };
-    // Then there is no reason to read the maps of everybody.
+    // Without such a mapping there is no reason to read the maps of all processes.
     if !pids.is_empty() && !pids.iter().any(maps_some) {
         return Ok(Vec::new());
     }

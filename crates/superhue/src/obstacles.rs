@@ -1,7 +1,7 @@
-//! What keeps memory from becoming huge, asked right before each collapse: what [`crate::why`] says of it, so that nothing is tried in vain.
+//! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
 //!
-//! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read when a process is first asked about, and again
-//! after two seconds, or fifty times as long as it took. What the kernel refuses meanwhile is explained afterwards.
+//! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read at the first question about a process, and again
+//! after two seconds, or after fifty times the duration of the read. A refusal by the kernel in between is explained afterwards.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use superhue_procfs::process::{status, vma_uses};
 
 use crate::why::{Mapping, Reason};
 
-/// How long flags of mappings are believed, at least; and for how many times as long as it took to read them.
+/// Shortest time for which flags of mappings are reused, and the same as a multiple of the time that it took to read them.
 const BELIEVED: Duration = Duration::from_secs(2);
 const PACE: u32 = 50;
 
-/// Knows what keeps memory of processes from becoming huge.
+/// Obstacles to huge pages in the memory of processes.
 #[derive(Debug)]
 pub(crate) struct Obstacles {
     roots: Roots,
@@ -32,7 +32,7 @@ struct Known {
 }
 
 impl Known {
-    /// The mapping in which a region lies wholly.
+    /// Returns the mapping that contains the whole region.
     fn mapping_of(&self, region: Region) -> Option<&Mapping> {
         let range = region.range();
         let at = self
@@ -51,7 +51,7 @@ impl Obstacles {
         }
     }
 
-    /// What speaks against the collapse of `target`.
+    /// Returns the reason against the collapse of `target`; `None` without one.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let now = Instant::now();
         let is_known = self
@@ -65,7 +65,7 @@ impl Obstacles {
         self.of_region(target.process, target.region)
     }
 
-    /// Why the kernel has refused a collapse, if that can be seen.
+    /// Returns the reason why the kernel refused a collapse, if one can be found.
     pub(crate) fn explain(
         &mut self,
         process: ProcessId,
@@ -90,7 +90,7 @@ impl Obstacles {
     fn learn(&mut self, id: ProcessId) {
         let begun = Instant::now();
         let Ok(vmas) = vma_uses(&self.roots, id.pid) else {
-            // The kernel says what it thinks of it.
+            // Without flags nothing objects; the kernel itself then accepts or refuses the collapse.
             return;
         };
         let allowed = status(&self.roots, id.pid)

@@ -1,17 +1,17 @@
-//! The policies for superpages that a user can choose from.
+//! The policies for huge pages that a user can choose from.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// `--pages`: which memory gets superpages.
+/// `--pages`: policy that decides which memory gets huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// Regions that are full, as soon as their program has stopped filling them, and others that are accessed. Huge pages that lie idle and
-    /// hold mostly zeroes are given back. The default.
+    /// Regions that are full, once their program has stopped filling them, and other regions that are accessed. Splits huge pages that lie idle
+    /// and hold mostly zeroes. The default.
     Auto,
-    /// Whatever the kernel gives by its own settings; Superhue only looks.
+    /// Only the huge pages that the kernel makes by its own settings; Superhue observes.
     Kernel,
     /// None.
     Never,
@@ -19,7 +19,7 @@ pub enum Pages {
     Always,
     /// Regions that are (nearly) all resident already, so that memory hardly grows.
     Resident,
-    /// Regions that are accessed; cold superpages that hold mostly zeroes are given back.
+    /// Regions that are accessed. Splits cold huge pages that hold mostly zeroes.
     Hot,
 }
 
@@ -47,7 +47,7 @@ impl Pages {
         }
     }
 
-    /// Whether the policy promotes anything itself.
+    /// Returns true if the policy promotes memory itself.
     #[must_use]
     pub const fn promotes(self) -> bool {
         matches!(self, Self::Auto | Self::Always | Self::Resident | Self::Hot)

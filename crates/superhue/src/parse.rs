@@ -1,13 +1,13 @@
-//! How users write what they wish, on the command line and in the daemon's configuration alike.
+//! Parsers for values that users write on the command line or in the daemon's configuration.
 
 use std::time::Duration;
 
 use superhue_model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share, parse_duration};
 
-/// A size, or a share that there can be.
+/// Parses a size, or a share from 0 % to 100 %.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
+/// A sentence that names the fault of the text.
 pub fn budget(text: &str) -> Result<Share, String> {
     let budget: Share = text
         .parse()
@@ -18,10 +18,10 @@ pub fn budget(text: &str) -> Result<Share, String> {
     Ok(budget)
 }
 
-/// Bytes that may be collapsed in a second: at least one huge page.
+/// Parses bytes that may be collapsed in a second: at least one huge page.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
+/// A sentence that names the fault of the text.
 pub fn rate(text: &str) -> Result<ByteCount, String> {
     let rate: ByteCount = text
         .parse()
@@ -32,10 +32,10 @@ pub fn rate(text: &str) -> Result<ByteCount, String> {
     Ok(rate)
 }
 
-/// A percentage above 0 and up to 100, as a share.
+/// Parses a percentage above 0 and up to 100, and returns it as a share.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
+/// A sentence that names the fault of the text.
 pub fn max_overhead(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
     let percent: Option<f64> = number.parse().ok();
@@ -45,10 +45,10 @@ pub fn max_overhead(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
 }
 
-/// How long collapses may hold a process up in 100 ms; 0 is for no bound.
+/// Parses the time for which collapses may hold a process up in 100 ms; 0 means no bound.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
+/// A sentence that names the fault of the text.
 pub fn max_stall(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
@@ -63,25 +63,25 @@ pub fn max_stall(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Page colors.
+/// Parses page colors.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
+/// A sentence that names the fault of the text.
 pub fn colors(text: &str) -> Result<ColorRequest, String> {
     text.parse()
         .map_err(|error: superhue_model::ParseColorsError| error.to_string())
 }
 
-/// Where things stand in a text: lines and columns, for messages about files that users write.
+/// Lines and columns in a text, for messages about files that users write.
 #[derive(Debug, Clone)]
 pub struct Places<'a> {
     text: &'a str,
-    /// Where lines begin.
+    /// Offsets in bytes at which lines begin.
     lines: Vec<usize>,
 }
 
 impl<'a> Places<'a> {
-    /// Those of a text.
+    /// Indexes the lines of a text.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(at, _)| at + 1);
@@ -91,7 +91,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Line and column of a byte, in characters from 1.
+    /// Returns line and column of the byte at offset `at`, in characters from 1.
     #[must_use]
     pub fn of(&self, at: usize) -> (usize, usize) {
         let line = self.lines.partition_point(|&begin| begin <= at).max(1);

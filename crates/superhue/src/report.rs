@@ -1,4 +1,4 @@
-//! What a watch has to say in the end: for programs as JSON, for people in a few lines.
+//! The final report of a watch: for programs as JSON, for people in a few lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,22 +19,22 @@ use crate::{Config, Mechanism, Pages, Sample};
 /// Name and version of the report's layout.
 pub const SCHEMA: &str = "superhue-run/1";
 
-/// Everything about one watch. Bytes and seconds; `None` is "not known", with the reason beside it.
+/// Everything about one watch. Bytes and seconds; `None` means "not known", with the reason beside it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// Superhue's version.
     pub version: &'static str,
-    /// The command, or empty for processes that ran already.
+    /// The command, or empty for processes that Superhue attached to.
     pub command: Vec<String>,
     /// The policy.
     pub pages: Pages,
-    /// Why this policy, and with which tracker.
+    /// Reason for this policy and its tracker.
     pub pages_because: String,
-    /// How it was brought about.
+    /// Means by which the policy acted.
     pub mechanism: Mechanism,
-    /// How the command ended; `None` for processes that ran already.
+    /// Exit status or signal of the command; `None` for processes that Superhue attached to.
     pub ending: Option<Ending>,
     /// Seconds from start to end.
     pub wall_seconds: f64,
@@ -46,26 +46,26 @@ pub struct Report {
     pub coverage: CoverageReport,
     /// Collapses.
     pub collapses: CollapseReport,
-    /// Superpages taken back.
+    /// Huge pages that were split.
     pub splits: SplitReport,
-    /// Shared objects that had a superpage's worth of memory, largest first.
+    /// Shared objects that had at least a huge page's worth of memory, largest first.
     pub objects: Vec<ObjectReport>,
     /// Tracking of accesses; `None` where nothing was tracked.
     pub tracking: Option<TrackingReport>,
-    /// Page colors; `None` where none were asked for.
+    /// Page colors; `None` where the configuration names none.
     pub colors: Option<ColorsReport>,
     /// Processes.
     pub processes: ProcessesReport,
-    /// What Superhue itself used.
+    /// Resources that Superhue itself used.
     pub superhue: OwnCost,
-    /// Machine settings that were put back, and swap in memory that was removed.
+    /// Machine settings that were restored, and swap in memory that was removed.
     pub settings: RestoreReport,
-    /// What would have been done (`--dry-run`), in order.
+    /// Actions that a dry run planned (`--dry-run`), in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<Action>,
 }
 
-/// How a command ended.
+/// Ending of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum Ending {
@@ -88,7 +88,7 @@ pub struct CpuReport {
     pub user_seconds: f64,
     /// Seconds in the kernel.
     pub system_seconds: f64,
-    /// Page faults without I/O; `None` for processes that ran already.
+    /// Page faults without I/O; `None` for processes that Superhue attached to.
     pub minor_faults: Option<u64>,
     /// Page faults with I/O; likewise.
     pub major_faults: Option<u64>,
@@ -101,17 +101,17 @@ pub struct MemoryReport {
     pub max_rss_bytes: Option<ByteCount>,
     /// The largest sum over all watched processes seen at a look.
     pub peak_rss_seen_bytes: Option<ByteCount>,
-    /// The most that the kernel was seen to hold, and to charge, of huge pages of which parts had been given back. It is not part of any
-    /// resident set. `None` where it could not be told: that takes `CAP_SYS_ADMIN`, if there are such huge pages on the machine.
+    /// The most memory that the kernel was seen to hold and charge for parts of huge pages that programs had given back. It is not part of any
+    /// resident set. `None` where it could not be measured: that takes `CAP_SYS_ADMIN`, if there are such huge pages on the machine.
     pub peak_held_seen_bytes: Option<ByteCount>,
-    /// The most that was seen charged to the control group of the processes. `None` where none accounts memory, or other processes are in
+    /// The highest charge that was seen on the control group of the processes. `None` where no group accounts memory, or other processes are in
     /// it.
     pub peak_charged_seen_bytes: Option<ByteCount>,
-    /// What promotion added, as decided: pages of promoted regions that were not resident.
+    /// Memory that promotion added, as decided: pages of promoted regions that were not resident.
     pub growth_bytes: ByteCount,
-    /// What it may add, by the last look; `None` without a limit.
+    /// Budget of that growth at the last look; `None` without a limit.
     pub budget_bytes: Option<ByteCount>,
-    /// The most that superpages, the kernel's own included, held beyond what was touched.
+    /// The most memory that huge pages, the kernel's own included, held beyond touched pages.
     pub bloat_bound_bytes: Option<ByteCount>,
 }
 
@@ -124,67 +124,67 @@ pub struct CoverageReport {
     pub mean: Option<f64>,
     /// At the last look.
     pub last: Option<f64>,
-    /// At the last look at which there was at least half of the most anonymous memory.
+    /// At the last look with at least half of the most anonymous memory.
     pub settled: Option<f64>,
     /// Seconds from the first look until 95 % of that was reached.
     pub seconds_to_95_percent_of_last: Option<f64>,
-    /// Why some of these are not known.
+    /// Reason why some of these are not known.
     pub unknown_because: Option<&'static str>,
     /// The looks.
     pub samples: Vec<Sample>,
 }
 
-/// What became of collapses.
+/// Results of collapses.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CollapseReport {
-    /// Asked of the kernel.
+    /// Requests to the kernel.
     pub tried: u64,
     /// Done.
     pub done: u64,
     /// Refused, by errno.
     pub failed: BTreeMap<String, u64>,
-    /// Left undone on purpose, by reason.
+    /// Skipped on purpose, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// Asked of a process that was gone.
+    /// Requested for a process that had ended.
     pub vanished: u64,
-    /// Regions that waited in the end, by what they waited for.
+    /// Regions that waited in the end, by the reason for waiting.
     pub waiting: BTreeMap<&'static str, u64>,
-    /// Seconds the kernel took over all of them.
+    /// Seconds that the kernel took for all of them.
     pub seconds: f64,
-    /// 99 of a hundred took it no longer.
+    /// Seconds within which the kernel finished 99 of 100.
     pub p99_seconds: f64,
-    /// Seconds it took over the longest.
+    /// Seconds that the longest took.
     pub longest_seconds: f64,
 }
 
-/// What became of splits.
+/// Results of splits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SplitReport {
     /// Done.
     pub done: u64,
     /// Refused, by errno.
     pub failed: BTreeMap<String, u64>,
-    /// Left undone on purpose, by reason.
+    /// Skipped on purpose, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// What the looks after them showed to be returned: pages of zeroes.
+    /// Memory that splits returned, by the looks after them: pages of zeroes.
     pub returned_bytes: ByteCount,
-    /// Seconds the kernel took over all of them.
+    /// Seconds that the kernel took for all of them.
     pub seconds: f64,
 }
 
-/// How accesses were tracked, and what that cost.
+/// Tracking of accesses, and its cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrackingReport {
-    /// By what.
+    /// Tracker that was used.
     pub tracker: TrackerKind,
     /// Samples, over all processes.
     pub samples: u64,
-    /// Whether the TLB was flushed for every sample. If not, pages whose translations stayed in the
-    /// TLB were missed.
+    /// True if the TLB was flushed for every sample. If not, the tracker missed pages whose
+    /// translations stayed in the TLB.
     pub flushed: bool,
-    /// Seconds of Superhue's CPU that went into it.
+    /// Seconds of Superhue's CPU time that tracking took.
     pub cpu_seconds: f64,
-    /// Seconds by which the targets were held up, as estimated: page tables locked, TLB refilled.
+    /// Seconds by which tracking held the targets up, estimated: page tables locked, TLB refilled.
     pub estimated_target_seconds: f64,
     /// The larger of the two as a share of the time watched.
     pub overhead: f64,
@@ -192,33 +192,33 @@ pub struct TrackingReport {
     pub max_overhead: f64,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses.
     pub hot_set_bytes: Option<[ByteCount; 3]>,
-    /// Regions with few but very hot pages: a superpage would not pay, compaction by the program would.
+    /// Regions with few but very hot pages: a huge page would not pay, compaction by the program would.
     pub compaction_regions: u64,
     /// Programs whose accesses could not be tracked, and why.
     pub untracked: BTreeMap<String, String>,
 }
 
-/// The processes watched.
+/// The watched processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessesReport {
-    /// How many there were.
+    /// Number of processes that were watched.
     pub seen: u64,
     /// Processes of a cgroup, a user or all that the caller may not look at.
     pub denied: u64,
-    /// Processes of a cgroup that have no number here, being of another PID namespace.
+    /// Processes of a cgroup that have no number here, because they are in another PID namespace.
     pub unreachable: u64,
-    /// Programs whose memory could not be looked at, and why.
+    /// Programs whose memory could not be read, and why.
     pub unreadable: BTreeMap<String, String>,
     /// Processes given up for good, by reason.
     pub given_up: BTreeMap<&'static str, u64>,
 }
 
-/// What Superhue itself used.
+/// Resources that Superhue itself used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OwnCost {
     /// Seconds of CPU.
     pub cpu_seconds: f64,
-    /// Of these, seconds of wall time spent looking.
+    /// Seconds of wall time spent looking.
     pub looking_seconds: f64,
     /// Largest resident set.
     pub max_rss_bytes: ByteCount,
@@ -228,7 +228,7 @@ pub struct OwnCost {
     pub full_looks: u64,
 }
 
-/// The facts that the caller of a watch knows.
+/// Facts that the caller of a watch knows.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) command: Vec<String>,
@@ -258,7 +258,7 @@ fn tracking_report(config: &Config, watched: &Watched) -> Option<TrackingReport>
     })
 }
 
-/// What an error of `madvise(2)` says of a collapse or split, in a few words.
+/// Returns the meaning of an error of `madvise(2)` for a collapse or split, in a few words.
 fn meaning(errno: &str) -> &'static str {
     match errno {
         "EAGAIN" | "EBUSY" => "pages were locked, pinned or on their way somewhere",
@@ -373,7 +373,7 @@ impl Report {
         self
     }
 
-    /// The report for people: a few lines, each without the program's name in front.
+    /// Returns the report for people: a few lines, each without the program's name in front.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.time_line(), self.coverage_line()];
@@ -515,7 +515,7 @@ impl Report {
         }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
         match self.memory.budget_bytes {
-            // It is a share of what the programs use, and they have used more.
+            // A budget can be a share of the programs' memory, which may have shrunk since.
             Some(budget) if budget < self.memory.growth_bytes => {
                 let _ = write!(line, " (the budget shrank with the programs, to {budget})");
             }
@@ -608,7 +608,7 @@ impl Report {
     }
 }
 
-/// Refusals by the names of their errors.
+/// Returns refusals by the names of their errors.
 pub(crate) fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
     let named = failed
         .iter()
@@ -616,7 +616,7 @@ pub(crate) fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
     named.collect()
 }
 
-/// Those left undone, by reason.
+/// Returns skipped actions by the text of their reason.
 pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
     let named = skipped
         .iter()
@@ -624,7 +624,7 @@ pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'stati
     named.collect()
 }
 
-/// Regions that wait, by what for.
+/// Returns the number of regions that wait, by the reason for waiting.
 pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
     counted([
         ("still being filled or sampled", ledger.waiting.settling),
@@ -635,12 +635,12 @@ pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
     ])
 }
 
-/// Those that there are.
+/// Leaves out counts of zero.
 fn counted<const N: usize>(all: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
     all.into_iter().filter(|&(_, count)| count > 0).collect()
 }
 
-/// A share in percent, as somebody would write it: without the error of the last binary digit.
+/// Returns a share in percent, as people write it: without the error of the last binary digit.
 fn in_percent(share: f64) -> f64 {
     let percent = share * 100.0;
     format!("{percent:.9}").parse().unwrap_or(percent)

@@ -34,7 +34,7 @@ pub fn serve_user(
     })
 }
 
-/// A view with the rights of this process.
+/// Sight with the rights of this process.
 struct Seen {
     roots: Roots,
     lazily_freed: Mutex<LazilyFreed>,
@@ -55,7 +55,7 @@ impl Sight for Seen {
     }
 
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount> {
-        // Everybody may read the size of every process. Only accessible ones count.
+        // All users may read the size of every process. Only accessible processes count.
         let page = Region::containing(VirtAddr(0));
         resident_pages(&self.roots, process, page).ok()?;
         status(&self.roots, process.pid).ok()?.rss_anon

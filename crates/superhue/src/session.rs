@@ -1,4 +1,4 @@
-//! A command, started and watched until it ends.
+//! A command that Superhue starts and watches until it ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,37 +33,37 @@ use crate::watch::{Mappings, Stop, Watch, Watched};
 use crate::{Config, Mechanism, Pages};
 use crate::{files, tmpfs_room};
 
-/// Why a session did not begin.
+/// Reason why a session did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The command was not started.
+    /// The command did not start.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// What this process can see of others is not about them.
+    /// `/proc` belongs to another PID namespace: its numbers are of other processes.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The machine's settings could not be changed.
+    /// The session could not change the machine's settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The policy or tracker asked for cannot be had here.
+    /// The configured policy or tracker does not work here.
     #[error(transparent)]
     Tracker(#[from] ChooseError),
-    /// Memory cannot be placed by page colors.
+    /// Placing memory by page colors does not work here.
     #[error(transparent)]
     Colors(#[from] ColorsError),
-    /// No thread to watch from.
+    /// The system could not start a thread for the watch.
     #[error("cannot start the watching thread: {0}")]
     Thread(io::Error),
 }
 
-/// What one step of a session saw.
+/// Result of one step of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It goes on.
+    /// The command still runs.
     Running,
-    /// Superhue was asked to end; a command in the foreground of the terminal was told as well.
+    /// Superhue received a signal to end; a command in the foreground of the terminal received it as well.
     Interrupted,
-    /// It ended.
+    /// The command ended.
     Ended(Ending),
 }
 
@@ -87,11 +87,11 @@ pub struct Session {
 impl Session {
     /// Starts `command` and a watch over it.
     ///
-    /// Its standard output and error go to `output` if given, and it is in the control group whose `cgroup.procs` is `group`. While the session lasts the calling
-    /// thread holds back signals, which [`Session::step`] passes on.
+    /// Its standard output and error go to `output` if given, and it is in the control group whose `cgroup.procs` is `group`. While the session
+    /// lasts the calling thread holds back signals, which [`Session::step`] passes on.
     ///
     /// # Errors
-    /// See [`SessionError`]; nothing is left changed then.
+    /// See [`SessionError`]; the machine is unchanged then.
     pub fn start(
         config: Config,
         command: Vec<OsString>,
@@ -99,9 +99,9 @@ impl Session {
         output: Option<&File>,
         group: Option<&File>,
     ) -> Result<Self, SessionError> {
-        // While signals still end this process: finding colors may take seconds.
+        // Before signals are held, so that they can end this process: finding colors may take seconds.
         let colors = Prepared::new(&config)?;
-        // Before anything is changed: from here on no signal but SIGKILL keeps it from being undone.
+        // Before any change: from here on no signal but SIGKILL keeps Superhue from undoing it.
         let signals = Signals::hold();
         Self::start_holding(signals, colors, config, command, preserved, output, group)
             .inspect_err(|_| signals.release())
@@ -116,15 +116,15 @@ impl Session {
         output: Option<&File>,
         group: Option<&File>,
     ) -> Result<Self, SessionError> {
-        // Else somebody else's memory would be looked at.
+        // Otherwise the watch would read another process's memory.
         numbers_are_ours(&config.roots)?;
         let own = own_usage();
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
-        // After the settings: what is possible depends on them.
+        // After the settings, on which the mechanism depends.
         let mut mechanism = Mechanism::for_command(&config);
         let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
-        // Before the command runs if it may fail; else not before there is something to place.
+        // Before the command runs if it may fail; otherwise once there is memory to place.
         let setup = Setup::if_asked(&config, &mechanism)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
@@ -157,7 +157,7 @@ impl Session {
             ended: None,
             colors,
         };
-        // A command that has ended already has left its number to us, its parent, until waited for.
+        // A command that has already ended keeps its number until this process, its parent, waits for it.
         let target = identify(&session.config.roots, pid).ok();
         let family = Family::new(target, session.config.follow);
         let policy = session.colors.as_ref().and_then(Prepared::policy);
@@ -170,7 +170,7 @@ impl Session {
             .spawn(move || watch.run(&stop, false));
         match watcher {
             Ok(watcher) => session.watcher = Some(watcher),
-            // The command runs; it must not be harmed because we cannot watch it.
+            // The command runs, and the lack of a watch must not harm it.
             Err(error) => session
                 .mechanism
                 .notes
@@ -221,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Waits for the end if need be, ends the watch, puts settings back, and reports.
+    /// Waits for the end if need be, ends the watch, restores settings, and reports.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.wait();
@@ -273,13 +273,13 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// The command is left to itself; the watch ends.
+    /// Ends the watch; the command runs on.
     fn drop(&mut self) {
         self.stop.now();
     }
 }
 
-/// The watch that a configuration asks for.
+/// Makes the watch for a configuration.
 pub(crate) fn new_watch(
     config: &Config,
     mechanism: &Mechanism,
@@ -291,7 +291,7 @@ pub(crate) fn new_watch(
     Watch::new(config, mechanism, family, setup, actuator).with_objects(mappings)
 }
 
-/// The actuator of a configuration.
+/// Makes the actuator for a configuration.
 pub(crate) fn new_actuator(
     config: &Config,
     means: &Means,
@@ -305,7 +305,7 @@ pub(crate) fn new_actuator(
     means.actuator(&config.roots, mappers, has_budget)
 }
 
-/// An actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
+/// Makes an actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
 pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool) -> KernelActuator {
     let sight = roots.clone();
     let actuator = KernelActuator::new(Box::new(move |id| still_is(&sight, id)));
@@ -325,8 +325,8 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
     let actuator = actuator.with_objection(Box::new(move |target| {
         let is_shared = match shared_pages(&sight, target.process, target.region) {
             Ok(pages) => pages.0 > 0,
-            // Without a page map nothing could be planned either; whatever else went wrong, nothing is copied unseen. The page map of a
-            // process that has ended and was not waited for is empty, which is an error, too.
+            // Without a page map nothing could be planned either; after any other error nothing may be copied unseen. The page map of a process that
+            // has ended and not been waited for is empty, which is an error, too.
             Err(error) => !error.is_vanished() && still_runs(&sight, target.process),
         };
         is_shared.then_some(SkipReason::Shared)
@@ -352,7 +352,7 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
     let sight = roots.clone();
     let actuator =
         actuator.with_objection(Box::new(move |target| files::objection(&sight, target)));
-    // Last, since it counts on what it lets pass.
+    // The last objection, since it counts the collapses that it lets pass.
     let mut limits = GroupLimits::new(roots.clone());
     if !has_budget {
         limits = limits.without_budget();

@@ -1,4 +1,4 @@
-//! Which policy a configuration comes to on this machine, and which tracker it goes by.
+//! Chooses the policy and the tracker for a configuration on this machine.
 
 use superhue_heat::{ChooseError, Scope, choose};
 use superhue_model::{ColorRequest, Share};
@@ -10,16 +10,16 @@ use crate::{Config, Mechanism, Pages};
 
 /// A policy, ready to decide.
 pub(crate) struct Setup {
-    /// Which it is.
+    /// The chosen policy.
     pub(crate) pages: Pages,
-    /// Why this policy and this tracker.
+    /// Reason for this policy and this tracker.
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) sampler: Option<Sampler>,
 }
 
 impl Setup {
-    /// Looks on, for as long as nothing has to be decided.
+    /// Returns a policy that only observes, while there is nothing to decide.
     pub(crate) fn undecided() -> Self {
         Self {
             pages: Pages::Kernel,
@@ -29,10 +29,10 @@ impl Setup {
         }
     }
 
-    /// What `config` asks for; `auto` where it leaves the choice.
+    /// Returns the policy that `config` names, or `auto` where it names none.
     ///
     /// # Errors
-    /// When `hot` is asked for, or a certain tracker, and cannot be had.
+    /// `config` names `hot` or a tracker that does not work here.
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         match config.pages {
             Some(Pages::Hot) => Self::tracked(Pages::Hot, config, mechanism),
@@ -51,7 +51,7 @@ impl Setup {
         }
     }
 
-    /// What `config` asks for by name; `None` where it leaves the choice, which can wait until there is something to place.
+    /// Returns the policy that `config` names; `None` where it names none: that choice can wait until there is memory to place.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -64,7 +64,7 @@ impl Setup {
             .transpose()
     }
 
-    /// Has accesses tracked if they can be, whatever the policy: colors go by them, too.
+    /// Starts tracking accesses if that works here, under any policy: recoloring needs them, too.
     pub(crate) fn track(&mut self, config: &Config) {
         if self.sampler.is_none() {
             self.sampler = sampler(config).ok().map(|(sampler, _)| sampler);
@@ -91,9 +91,9 @@ impl Setup {
     }
 }
 
-/// The tracker asked for, or the best one that works, and why it is that.
+/// Returns the tracker that `config` names, or the best one that works, and the reason for it.
 fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
-    // Pages of shared objects are recolored wherever they are mapped.
+    // Pages of shared objects are recolored in all mappings.
     let scope = match config.colors {
         ColorRequest::Off => Scope::Promotable,
         _ => Scope::SwapBacked,
@@ -110,7 +110,7 @@ fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
     Ok((sampler, because))
 }
 
-/// What `pages` and the rest of `config` come to, with evidence of accesses or without.
+/// Returns the scheme for `pages` and the rest of `config`, with evidence of accesses or without.
 fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism) -> Scheme {
     let percent = |of: u8| Share::BasisPoints(u32::from(of) * 100);
     let is_auto = pages == Pages::Auto;

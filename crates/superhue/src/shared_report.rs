@@ -1,4 +1,4 @@
-//! What a watch has to say of shared objects.
+//! The part of a watch's report about shared objects.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::objects::SharedObject;
 use crate::watch::KnownObject;
 use crate::why::{Backing, how_to_align};
 
-/// Objects that people are told of one by one, the largest first.
+/// Objects that the lines for people list one by one, the largest first.
 const SHOWN: usize = 5;
 
-/// One shared object, as of the last look at it; its mappers are the most that it had at any look.
+/// One shared object as of the last look at it; `mappers` is the most that it had at any look.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectReport {
     /// The object.
@@ -20,11 +20,11 @@ pub struct ObjectReport {
     pub object: SharedObject,
     /// Regions that were collapsed.
     pub collapsed: u64,
-    /// What that added: holes that were filled.
+    /// Memory that collapses added: holes that they filled.
     pub growth_bytes: ByteCount,
 }
 
-/// The objects that ever had a superpage's worth of memory, largest first.
+/// Returns the objects whose last look showed at least a huge page's worth of memory, largest first.
 pub(crate) fn objects_report(known: &BTreeMap<ObjectId, KnownObject>) -> Vec<ObjectReport> {
     let mut reports: Vec<ObjectReport> = known.values().filter_map(report).collect();
     reports.sort_by_key(|report| {
@@ -44,7 +44,7 @@ fn report(known: &KnownObject) -> Option<ObjectReport> {
     })
 }
 
-/// A line for each of the largest, and one for the others.
+/// Returns a line for each of the largest, and one for the rest.
 pub(crate) fn object_lines(objects: &[ObjectReport]) -> Vec<String> {
     let (shown, rest) = objects.split_at(objects.len().min(SHOWN));
     let mut lines: Vec<String> = shown.iter().map(ObjectReport::line).collect();

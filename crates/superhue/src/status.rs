@@ -8,7 +8,7 @@ use superhue_procfs::{ReadError, Roots};
 use crate::coloring::{ProcessColoring, of_process};
 use crate::why::{Machine, Why, explain};
 
-/// Why a process cannot be shown.
+/// Reason why a process cannot be shown.
 pub type StatusError = ReadError;
 
 /// The memory of one process.
@@ -24,29 +24,29 @@ pub struct ProcessStatus {
     pub rss_bytes: Option<ByteCount>,
     /// Resident anonymous memory.
     pub anonymous_bytes: Option<ByteCount>,
-    /// The part of it mapped by superpages.
+    /// Part of `anonymous_bytes` that huge pages map.
     pub huge_bytes: Option<ByteCount>,
     /// Coverage, 0 to 1; `None` when nothing anonymous is resident.
     pub coverage: Option<f64>,
-    /// Shared memory and files mapped by superpages.
+    /// Shared memory and files that huge pages map.
     pub other_huge_bytes: Option<ByteCount>,
-    /// The most its superpages can hold beyond what it touched: all but one page of each.
+    /// The most that its huge pages can hold beyond touched pages: all but one page of each.
     pub bloat_bound_bytes: Option<ByteCount>,
     /// Swapped out.
     pub swap_bytes: Option<ByteCount>,
     /// Memory of hugetlbfs, which `rss_bytes` leaves out.
     pub hugetlb_bytes: Option<ByteCount>,
-    /// Whether the process may have superpages at all (`PR_SET_THP_DISABLE`).
+    /// True if the process may have huge pages at all (`PR_SET_THP_DISABLE`).
     pub superpages_allowed: Option<bool>,
-    /// Why sizes are missing.
+    /// Reason why sizes are missing.
     pub unknown_because: Option<String>,
-    /// Its page colors; `None` on a kernel without page coloring, and for others' processes.
+    /// Its page colors; `None` on a kernel without page coloring, and for processes of other users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub colors: Option<ProcessColoring>,
-    /// Its mappings with resident memory, most first; only when one process was asked for.
+    /// Its mappings with resident memory, most first; only in the status of one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingStatus>,
-    /// Why memory is not huge; only when that was asked for.
+    /// Reasons why memory is not huge; only if the caller asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
 }
@@ -54,26 +54,26 @@ pub struct ProcessStatus {
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MappingStatus {
-    /// Where.
+    /// Address range.
     pub range: VirtRange,
-    /// What the kernel calls it; `None` for plain anonymous memory.
+    /// Name that the kernel shows for it; `None` for plain anonymous memory.
     pub name: Option<String>,
     /// Resident.
     pub rss_bytes: Option<ByteCount>,
     /// Resident anonymous memory.
     pub anonymous_bytes: Option<ByteCount>,
-    /// The part of it mapped by superpages.
+    /// Part of `anonymous_bytes` that huge pages map.
     pub huge_bytes: Option<ByteCount>,
-    /// The page size it was made with, for hugetlbfs.
+    /// Page size that it was made with, for hugetlbfs.
     pub page_bytes: Option<ByteCount>,
-    /// Whether it is private anonymous memory, which can be collapsed.
+    /// True for private anonymous memory, which can be collapsed.
     pub promotable: bool,
 }
 
-/// One process, with its mappings.
+/// Returns the status of one process, with its mappings.
 ///
 /// # Errors
-/// When it is gone, a kernel thread, or may not be looked at.
+/// The process has ended, is a kernel thread, or may not be inspected.
 pub fn one(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
     let mut shown = brief(roots, pid)?;
     if let Some(memory) = exact(roots, pid, &mut shown)? {
@@ -84,10 +84,10 @@ pub fn one(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
     Ok(shown)
 }
 
-/// One process, with its mappings, and why its memory is not huge.
+/// Returns the status of one process, with its mappings and the reasons why its memory is not huge.
 ///
 /// # Errors
-/// As for [`one`], and when the caller may not look at its pages.
+/// As for [`one`], and if the caller may not look at its pages.
 pub fn explained(roots: &Roots, pid: u32, machine: &Machine) -> Result<ProcessStatus, StatusError> {
     let id = identify(roots, pid)?;
     let mut shown = brief(roots, pid)?;
@@ -100,7 +100,7 @@ pub fn explained(roots: &Roots, pid: u32, machine: &Machine) -> Result<ProcessSt
     Ok(shown)
 }
 
-/// Those with resident memory, most first.
+/// Returns the mappings with resident memory, most first.
 fn mappings(vmas: Vec<VmaUse>) -> Vec<MappingStatus> {
     let mut mappings: Vec<MappingStatus> = vmas
         .into_iter()
@@ -119,11 +119,11 @@ fn mappings(vmas: Vec<VmaUse>) -> Vec<MappingStatus> {
     mappings
 }
 
-/// Every process that can be seen, largest first; those that may not be looked at closely show what
-/// anybody may see.
+/// Returns the status of every visible process, largest first. Processes that the caller may not inspect show only
+/// their public part.
 ///
 /// # Errors
-/// When the list of processes itself cannot be read.
+/// The list of processes itself cannot be read.
 pub fn visible(roots: &Roots) -> Result<Vec<ProcessStatus>, StatusError> {
     let mut found = Vec::new();
     for pid in all(roots)? {
@@ -144,7 +144,7 @@ pub fn visible(roots: &Roots) -> Result<Vec<ProcessStatus>, StatusError> {
     Ok(found)
 }
 
-/// What anybody may see.
+/// Returns the public part of a status, which every user may read.
 pub(crate) fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusError> {
     let status = status(roots, pid)?;
     Ok(ProcessStatus {
@@ -167,7 +167,7 @@ pub(crate) fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusErro
     })
 }
 
-/// Exact sizes, or a note in `shown` when the caller may not have them.
+/// Returns exact sizes, or leaves a note in `shown` when the caller may not read them.
 fn exact(
     roots: &Roots,
     pid: u32,

@@ -1,16 +1,16 @@
-//! Standing between a command and its caller so that neither notices.
+//! Stands between a command and its caller so that neither notices.
 //!
 //! The command stays in Superhue's process group, so keys of the terminal reach it directly, and
 //! only signals that a process sent to Superhue are passed on. When the command stops, Superhue
-//! stops too, so that a shell's job control sees what it would have seen; when Superhue is continued,
-//! so is the command.
+//! stops too, so that a shell's job control sees what it would see without Superhue; when Superhue
+//! is continued, so is the command.
 
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal as KernelSignal, kill_process};
 use superhue_sys::process::{ChildEvent, SignalSet, Usage, child_event, stop_here};
 
-/// Signals that are passed on, and those of job control that Superhue must not act on itself.
+/// Signals that are passed on, and job control signals that Superhue itself must not act on.
 const WATCHED: [i32; 12] = [
     libc::SIGCHLD,
     libc::SIGHUP,
@@ -26,25 +26,25 @@ const WATCHED: [i32; 12] = [
     libc::SIGTTOU,
 ];
 
-/// How a command ended.
+/// Ending of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Exited(i32),
     Killed(i32),
 }
 
-/// What one step of supervision saw.
+/// Result of one step of supervision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Nothing that matters.
     Nothing,
-    /// Superhue was asked to end (by the terminal or a process); the command was told as well.
+    /// Superhue received a signal to end (from the terminal or a process); the command received it as well.
     Interrupted,
     /// The command ended.
     Ended(End, Usage),
 }
 
-/// Signals held back from Superhue, as they were before.
+/// Signals that Superhue holds back, and the mask from before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Signals {
     watched: SignalSet,
@@ -64,25 +64,25 @@ impl Signals {
         self.before.apply();
     }
 
-    /// Waits up to `timeout` for something to happen to the command `pid`, and sees to it.
+    /// Waits up to `timeout` for an event of the command `pid` or a signal to Superhue, and handles it.
     pub(crate) fn step(&self, pid: u32, timeout: Duration) -> Seen {
         if let Some(signal) = self.watched.wait(timeout) {
             let interrupted = matches!(
                 signal.number,
                 libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
             );
-            // What the command sends to its whole process group has reached the command already.
+            // Signals that the command sends to its whole process group have reached the command already.
             let by_command = signal.sender == Some(pid);
             if signal.sent_by_process && !by_command && signal.number != libc::SIGCHLD {
                 send(pid, signal.number);
             }
             if interrupted {
                 // The command may have ended of it by now. Its SIGCHLD is still pending, so the next step
-                // sees that at once; told now, it would hide the interrupt.
+                // sees that at once; reported now, the end would hide the interrupt.
                 return Seen::Interrupted;
             }
         }
-        // Whatever woke us: one SIGCHLD may stand for several changes.
+        // Checked after every signal and timeout: one SIGCHLD may stand for several changes.
         while let Ok(Some((event, usage))) = child_event(pid) {
             match event {
                 ChildEvent::Exited(status) => return Seen::Ended(End::Exited(status), usage),
@@ -90,8 +90,8 @@ impl Signals {
                 ChildEvent::Continued => {}
                 ChildEvent::Stopped(_) => {
                     stop_here();
-                    // What continued us is pending still. Passed on later, it would undo a stop that
-                    // comes meanwhile.
+                    // The SIGCONT that continued Superhue is still pending. Passed on later, it would undo a stop
+                    // that comes meanwhile.
                     let _ = SignalSet::of(&[libc::SIGCONT]).wait(Duration::ZERO);
                     send(pid, libc::SIGCONT);
                 }
@@ -101,7 +101,7 @@ impl Signals {
     }
 }
 
-/// Sends a signal to a process whose number is still its own: a child that was not waited for yet, or one that was there just now.
+/// Sends a signal to a process whose number is still valid: a child that was not waited for yet, or a process that existed just now.
 pub(crate) fn send(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, KernelSignal::from_named_raw(signal)) {
@@ -115,8 +115,8 @@ mod tests {
     use std::process::Command;
     use std::time::Instant;
 
-    /// Ctrl-C ends the command in the same moment. An interrupt that this hides is lost for good: a
-    /// comparison would count a failed run and go on.
+    /// Ctrl-C ends the command in the same moment. If its end hides the interrupt, the interrupt is lost for good: a
+    /// comparison would count a failed run and continue.
     #[test]
     fn an_interrupt_is_told_before_the_end_of_the_command() {
         let signals = Signals::hold();

@@ -1,13 +1,13 @@
-//! The memory of all processes of a machine, looked at over and over for little: what `superhue top` shows.
+//! A survey of the memory of all processes of a machine, repeated at low cost: the data of `superhue top`.
 //!
 //! ```text
 //!   numbers of processes   one directory                     as often as its part of the share pays for
-//!   glances (statm)        5 us a process; anybody may       all in turn
-//!   looks (smaps_rollup)   walks the page tables: 50 us to   those asked for, the largest that were never looked at,
-//!                          seconds; own processes, or all    whoever has changed, and all in turn
+//!   glances (statm)        5 us a process; for any user      all processes in turn
+//!   looks (smaps_rollup)   walks the page tables: 50 us to   wanted processes, the largest without a look so far,
+//!                          seconds; own processes, or all    processes that changed, and all in turn
 //! ```
 //!
-//! Those that somebody wants to see now, those that are new, and all others have a part of the share each, so that none waits for the others.
+//! Wanted processes, new processes, and all others each have a part of the share, so that none waits for the others.
 //! Every figure has the time at which it was read. A look at one process takes no more than a hundredth of the time, since its memory map is
 //! locked for reading meanwhile.
 
@@ -25,73 +25,73 @@ use superhue_procfs::{ReadError, Roots};
 use crate::ceiling::apart;
 use crate::cpu::cpu_time;
 
-/// Processes that are kept track of: whoever may start more of them is not to fill our memory.
+/// Upper bound on processes in a survey: a user who starts more of them must not fill Superhue's memory.
 pub const MOST_PROCESSES: usize = 65_536;
 
-/// How long a process may have its memory map read, as a share of all time: by CPU time, and by the clock, which runs on while others
+/// Share of all time for which a process may have its memory map read: by CPU time, and by the clock, which also runs while other threads
 /// have the CPU or the lock.
 const OF_ONE: f64 = 0.01;
 const OF_ONE_BY_THE_CLOCK: f64 = 0.25;
 
-/// What may be spent at once on each part, e.g. at the start.
+/// Time that each part may spend in advance, e.g. at the start.
 const ADVANCE: Duration = Duration::from_millis(200);
 
-/// One step takes about so long at most, whatever there is left to do.
+/// Approximate upper bound on the time of one step, however much is left to do.
 const TURN: Duration = Duration::from_millis(50);
 
-/// The parts of the share: listing processes, those that are wanted, those that are new, all in turn.
+/// The parts of the share: listing processes, wanted processes, new processes, all processes in turn.
 const LISTING: f64 = 0.2;
 const WANTED: f64 = 0.25;
 const NEW: f64 = 0.25;
 const TURN_BY_TURN: f64 = 0.3;
 
-/// A process whose size has not changed is looked at again after so many intervals.
+/// Intervals until the next look at a process whose size has not changed.
 const CALM: u32 = 15;
 
-/// What is known of one process.
+/// State of one process in a survey.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Surveyed {
-    /// Which one.
+    /// Identity of the process.
     pub id: ProcessId,
     /// Command name, without control characters.
     pub name: Arc<str>,
-    /// The path of its cgroup; empty if that cannot be told.
+    /// Path of its cgroup; empty if unknown.
     pub cgroup: Arc<str>,
-    /// When its size was read last, in time since the survey began, as all times here.
+    /// Time of the last read of its size, since the survey began, as all times here.
     pub glanced: Duration,
     /// Resident memory then.
     pub resident: ByteCount,
     /// Resident anonymous memory then.
     pub anonymous: ByteCount,
-    /// What the last look showed.
+    /// Result of the last look.
     pub look: Look,
-    /// Superpages that its anonymous memory gained (or lost) per second between the last two looks.
+    /// Huge pages that its anonymous memory gained (or lost) per second between the last two looks.
     pub gain: Option<f64>,
 }
 
-/// What a look at a process has come to.
+/// Result of a look at a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Look {
-    /// There was none yet.
+    /// There was no look yet.
     NotYet,
-    /// The caller may not.
+    /// The caller has no permission.
     Denied,
-    /// It could not be read, or reading it took too long before.
+    /// The memory could not be read, or reading it took too long before.
     Failed,
-    /// This is its memory, at that time.
+    /// The memory of the process, and the time of the look.
     Done(Duration, Memory),
 }
 
-/// What is kept of a look, out of [`MemoryUse`].
+/// Part of [`MemoryUse`] that the survey keeps from a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
     /// Resident.
     pub rss: Option<ByteCount>,
     /// Resident, each page divided by the number of processes that map it.
     pub pss: Option<ByteCount>,
-    /// Belonging to no file.
+    /// Resident and in no file.
     pub anonymous: Option<ByteCount>,
-    /// Anonymous, mapped by superpages.
+    /// Anonymous, and mapped by huge pages.
     pub anon_huge: Option<ByteCount>,
 }
 
@@ -107,7 +107,7 @@ impl From<MemoryUse> for Memory {
 }
 
 impl Surveyed {
-    /// Its memory, and when that was read, if it could be.
+    /// Returns its memory and the time of the look; `None` if no look succeeded.
     #[must_use]
     pub fn memory(&self) -> Option<(Duration, &Memory)> {
         match &self.look {
@@ -117,17 +117,17 @@ impl Surveyed {
     }
 }
 
-/// What is kept of a number in `/proc`.
+/// State of one number in `/proc`.
 #[derive(Debug)]
 struct Known {
-    /// `None` for what has no memory: kernel threads, zombies.
+    /// `None` for processes without memory: kernel threads, zombies.
     process: Option<Surveyed>,
-    /// When it may be looked at again, and when it is to be.
+    /// Earliest time of the next look; `due` is the time at which it should happen.
     not_before: Duration,
     due: Duration,
 }
 
-/// All processes, and when each is due.
+/// All processes, and the time at which each is due.
 #[derive(Debug)]
 pub struct Survey {
     roots: Roots,
@@ -136,31 +136,31 @@ pub struct Survey {
     known: BTreeMap<u32, Known>,
     fresh: Vec<u32>,
     unlisted: u64,
-    /// Processes that are not looked at any more, and those of which nothing is read.
+    /// Processes that are never looked at; `shunned` holds processes of which nothing is read.
     avoided: BTreeSet<u32>,
     shunned: BTreeSet<u32>,
     for_wanted: Allowance,
     for_new: Allowance,
     for_others: Allowance,
     next_list: Duration,
-    /// The process that was glanced at last.
+    /// Number of the process that had the last glance.
     cursor: u32,
 }
 
 /// A process whose files are being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
-    /// Whether all its memory is looked at, and not only who it is and how large.
+    /// True for a look at all its memory, false for a read of only its identity and size.
     pub in_full: bool,
 }
 
-/// Is called with the process that is being read, and with `None` when none is any more.
+/// Function that the survey calls with the process that it is about to read, and with `None` after the read.
 pub type Told<'a> = &'a mut dyn FnMut(Option<Reading>);
 
 impl Survey {
-    /// A survey of what `roots` show, whose figures may be `interval` old, and which takes `share` of one CPU's time.
+    /// Makes a survey of the processes under `roots`. Its figures may be `interval` old; it takes `share` of one CPU's time.
     #[must_use]
     pub fn new(roots: Roots, interval: Duration, share: f64) -> Self {
         let part = |part| Allowance::new(share * part, Duration::ZERO).with_advance(ADVANCE);
@@ -181,37 +181,37 @@ impl Survey {
         }
     }
 
-    /// The same, without ever looking at these.
+    /// Makes the survey never look at these processes.
     #[must_use]
     pub fn avoiding(mut self, pids: BTreeSet<u32>) -> Self {
         self.avoided = pids;
         self
     }
 
-    /// The same, without ever reading anything of these.
+    /// Makes the survey read nothing at all of these processes.
     #[must_use]
     pub fn shunning(mut self, pids: BTreeSet<u32>) -> Self {
         self.shunned = pids;
         self
     }
 
-    /// Every process that is known, by number.
+    /// Returns all known processes, by number.
     pub fn processes(&self) -> impl Iterator<Item = &Surveyed> {
         self.known
             .values()
             .filter_map(|known| known.process.as_ref())
     }
 
-    /// Processes beyond [`MOST_PROCESSES`], of which nothing is known.
+    /// Returns the number of processes beyond [`MOST_PROCESSES`], of which nothing is known.
     #[must_use]
     pub fn unlisted(&self) -> u64 {
         self.unlisted
     }
 
-    /// Does what is due at the time `at`, those in `wanted` first; whether there is more to do that is paid for.
+    /// Does the work due at the time `at`, processes in `wanted` first. Returns true if the time of a step ran out, so that more may be due.
     ///
     /// # Errors
-    /// When processes cannot be listed.
+    /// Processes cannot be listed.
     pub fn step(
         &mut self,
         at: Duration,
@@ -240,10 +240,10 @@ impl Survey {
         Ok(clock.is_over())
     }
 
-    /// Looks at everybody, whatever that costs.
+    /// Looks at all processes at any cost.
     ///
     /// # Errors
-    /// When processes cannot be listed.
+    /// Processes cannot be listed.
     pub fn look_at_all(&mut self, at: Duration, told: Told<'_>) -> Result<(), ReadError> {
         self.list()?;
         let clock = Clock::at(at);
@@ -258,7 +258,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Finds out who is new, and looks at those that were never looked at, the largest first.
+    /// Enters new processes, and looks at processes without a look so far, the largest first.
     fn see_new(&mut self, clock: &Clock, told: Told<'_>) {
         while let Some(pid) = self.fresh.pop() {
             if clock.is_over() || !self.for_new.covers(clock.now(), Duration::ZERO) {
@@ -289,7 +289,7 @@ impl Survey {
         }
     }
 
-    /// Glances at everybody in turn, and looks at who has changed.
+    /// Glances at all processes in turn, and looks at processes that have changed.
     fn see_others(&mut self, clock: &Clock, told: Told<'_>) {
         for pid in self.in_turn(clock.now()) {
             if clock.is_over() || !self.for_others.covers(clock.now(), Duration::ZERO) {
@@ -312,7 +312,7 @@ impl Survey {
         }
     }
 
-    /// Those that were glanced at longest ago, in the order of their numbers from the last one on.
+    /// Returns the processes with a due glance, in the order of their numbers from the last one on.
     fn in_turn(&self, at: Duration) -> Vec<u32> {
         let after = self.known.range(self.cursor.saturating_add(1)..);
         let before = self.known.range(..=self.cursor);
@@ -324,7 +324,7 @@ impl Survey {
         due.map(|(&pid, _)| pid).collect()
     }
 
-    /// Finds out which numbers there are.
+    /// Reads the numbers of all processes.
     fn list(&mut self) -> Result<(), ReadError> {
         let numbers: BTreeSet<u32> = numbers(&self.roots)?.into_iter().collect();
         self.known.retain(|pid, _| numbers.contains(pid));
@@ -338,10 +338,10 @@ impl Survey {
         Ok(())
     }
 
-    /// Finds out who has a number.
+    /// Reads the identity and size of the process with a number.
     fn enter(&mut self, pid: u32, at: Duration) {
         if self.shunned.contains(&pid) {
-            // It is known that it is there, and not to be asked again.
+            // The entry keeps its number from being read again.
             let known = Known {
                 process: None,
                 not_before: Duration::MAX,
@@ -378,7 +378,7 @@ impl Survey {
             process,
             not_before: Duration::ZERO,
             due: if has_memory {
-                // Never looked at: the largest go first.
+                // No look so far: `see_new` takes the largest first.
                 Duration::MAX
             } else {
                 at + self.interval * CALM
@@ -395,7 +395,7 @@ impl Survey {
         path.unwrap_or_default().into()
     }
 
-    /// Reads the size of a process. One that has another size may be another process.
+    /// Reads the size of a process. If the size has changed, the number may belong to another process by now.
     fn glance(&mut self, pid: u32, at: Duration) {
         if self.shunned.contains(&pid) {
             return;
@@ -436,7 +436,7 @@ impl Survey {
         }
     }
 
-    /// Looks at the page tables of a process; the CPU time that took.
+    /// Looks at the page tables of a process; returns the CPU time of the look.
     fn look(&mut self, pid: u32, clock: &Clock, told: Told<'_>) -> Duration {
         let cpu = cpu_time();
         let begun = Instant::now();
@@ -453,7 +453,7 @@ impl Survey {
         let apart = apart(cpu_time().saturating_sub(cpu), OF_ONE)
             .max(apart(begun.elapsed(), OF_ONE_BY_THE_CLOCK));
         let at = clock.now();
-        // Read afterwards: if it is the same one now, it was all the time.
+        // Read afterwards: if it is the same process now, it was the same during the look.
         let stat = match self.shunned.contains(&pid) {
             true => None,
             false => stat(&self.roots, pid).ok(),
@@ -494,7 +494,7 @@ impl Survey {
     }
 }
 
-/// Superpages per second between two looks.
+/// Returns huge pages gained per second between two looks.
 #[allow(clippy::cast_precision_loss, reason = "byte counts below 2^52")]
 fn gained(before: &Look, now: &Look) -> Option<f64> {
     let (Look::Done(then, old), Look::Done(at, new)) = (before, now) else {
@@ -505,7 +505,7 @@ fn gained(before: &Look, now: &Look) -> Option<f64> {
     (seconds > 0.0).then(|| (new as f64 - old as f64) / HUGE_PAGE_SIZE as f64 / seconds)
 }
 
-/// Time since the survey began, while a step goes on.
+/// Time since the survey began, during a step.
 struct Clock {
     at: Duration,
     begun: Instant,

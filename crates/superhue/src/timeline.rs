@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use superhue_model::ByteCount;
 
-/// Samples kept; beyond, neighbours are merged and the distance between samples doubles.
+/// Upper bound on samples; beyond it, every second sample is dropped and the distance between samples doubles.
 const CAPACITY: usize = 2048;
 
 /// All watched processes at one moment.
@@ -15,7 +15,7 @@ pub struct Sample {
     pub at: f64,
     /// Anonymous resident memory.
     pub anonymous: ByteCount,
-    /// The part of it mapped by superpages; `None` where the kernel does not tell.
+    /// Part of `anonymous` that huge pages map; `None` where the kernel does not report it.
     pub huge: Option<ByteCount>,
 }
 
@@ -45,7 +45,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Adds what was seen `at` after the watch began.
+    /// Adds a look that was made `at` after the watch began.
     pub fn add(&mut self, at: Duration, anonymous: ByteCount, huge: Option<ByteCount>) {
         let sample = Sample {
             at: at.as_secs_f64(),
@@ -78,7 +78,7 @@ impl Timeline {
         self.last = Some(sample);
     }
 
-    /// The kept samples, oldest first, the last one among them.
+    /// Returns the kept samples, oldest first, including the last one.
     #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = self.samples.clone();
@@ -88,32 +88,32 @@ impl Timeline {
         samples
     }
 
-    /// The highest coverage seen.
+    /// Returns the highest coverage seen.
     #[must_use]
     pub const fn peak(&self) -> Option<f64> {
         self.peak
     }
 
-    /// Mean coverage over the time for which it was known.
+    /// Returns mean coverage over the time for which it was known.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         match self.last {
-            // A single look has no duration but says something.
+            // A single look has no duration, but its coverage is known.
             Some(last) if self.known_seconds <= 0.0 => last.coverage(),
             Some(_) => Some(self.weighted / self.known_seconds),
             None => None,
         }
     }
 
-    /// Coverage at the last look.
+    /// Returns coverage at the last look.
     #[must_use]
     pub fn last(&self) -> Option<f64> {
         self.last.and_then(|last| last.coverage())
     }
 
-    /// Coverage before memory was given back: at the last look at which there was at least half of the
-    /// anonymous memory that there was at most. A program that frees what it has before it ends has none
-    /// at the last look of all.
+    /// Returns coverage before the program gave memory back: at the last look with at least half of the
+    /// most anonymous memory of any look. A program that frees all its memory before it ends has none
+    /// at the very last look.
     #[must_use]
     pub fn settled(&self) -> Option<f64> {
         let samples = self.samples();
@@ -123,8 +123,8 @@ impl Timeline {
         settled.coverage()
     }
 
-    /// Seconds from the first look until coverage first reached 95 % of [`settled`](Self::settled);
-    /// `None` when that was none.
+    /// Returns seconds from the first look until coverage first reached 95 % of
+    /// [`settled`](Self::settled); `None` if that is 0 or unknown.
     #[must_use]
     pub fn seconds_to_95_percent(&self) -> Option<f64> {
         let goal = self.settled().filter(|&coverage| coverage > 0.0)? * 0.95;
@@ -176,7 +176,7 @@ mod tests {
             (Some(0.0), Some(0.8))
         );
         assert_eq!(timeline.seconds_to_95_percent(), Some(2.0));
-        // Split again while the memory stays: there is none in the end.
+        // The huge pages are split while the memory stays: coverage is 0 in the end.
         timeline.add(Duration::from_secs(6), mib(100), Some(mib(0)));
         assert_eq!(timeline.seconds_to_95_percent(), None);
     }

@@ -1,16 +1,15 @@
-//! Whether the file system of shared memory has room for what a collapse would add.
+//! Checks that the file system of shared memory has room for the memory that a collapse would add.
 //!
 //! A huge page of shared memory fills the holes of the object, for good. On a tmpfs with a limit (`size=`, `/dev/shm` of a container) its owner
-//! may want that room later, and gets `SIGBUS` where there is none. Nobody can take the holes out again. So half of the file system stays
-//! free, and what is used by others besides counts.
+//! may want that room later, and gets `SIGBUS` where there is none. No process can make the holes again. So half of the file system stays
+//! free; memory of all its users counts.
 //!
 //! ```text
-//!   /proc/PID/map_files/START-END      the mapped file, whatever it is called now     CAP_CHECKPOINT_RESTORE
-//!   /proc/PID/root/NAME                else; if it is the same object
+//!   /proc/PID/map_files/START-END      the mapped file, under any present name        CAP_CHECKPOINT_RESTORE
 //!   fstatvfs                           0 blocks: no limit (memfd, System V, anonymous shared memory)
 //! ```
 //!
-//! Where quotas of users are on, or nobody can say, nothing is added.
+//! Where the tmpfs has quotas for users or groups, or its room cannot be read, nothing is added.
 
 use std::os::fd::OwnedFd;
 
@@ -20,16 +19,16 @@ use superhue_model::{ObjectId, ObjectPart, ProcessId, SkipReason, Vma};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{maps, own_tmpfs, tmpfs_has_quota};
 
-/// Part of a file system that stays free.
+/// Divisor of the part of a file system that stays free.
 const PART_LEFT: u64 = 2;
 
-/// What speaks against the collapse of `target` for the sake of the tmpfs of its object.
+/// Returns the objection of the object's tmpfs to the collapse of `target`; `None` without one.
 pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
     let object = target.object?;
     if target.growth.0 == 0 || own_tmpfs() == Some(object.device) {
         return None;
     }
-    // Opened anew each time: a file that is open keeps its file system from being unmounted.
+    // Opened anew each time: an open file keeps its file system from being unmounted.
     let room = file_of(roots, target.process, object).and_then(|file| fstatvfs(file).ok());
     let has_room = room.is_some_and(|room| {
         let growth = target.growth.bytes().0.div_ceil(room.f_frsize.max(1));
@@ -38,7 +37,7 @@ pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
     (!has_room).then_some(SkipReason::NoRoomOnTmpfs)
 }
 
-/// A file on the tmpfs of an object that a process maps.
+/// Opens a file, as a path only, on the tmpfs of an object that a process maps.
 fn file_of(roots: &Roots, id: ProcessId, object: ObjectId) -> Option<OwnedFd> {
     if tmpfs_has_quota(roots, id.pid, object.device) {
         return None;
@@ -47,7 +46,7 @@ fn file_of(roots: &Roots, id: ProcessId, object: ObjectId) -> Option<OwnedFd> {
     let is_it = |part: ObjectPart| part.object == object;
     let of_object = |vma: &Vma| vma.kind.part().is_some_and(is_it);
     let range = maps.into_iter().find(of_object)?.range;
-    // By its place in memory and not by its name: on the way there may be file systems whose servers do not answer.
+    // By its address and not by its name: file systems on the path may have servers that do not answer.
     let link = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
     let link = roots.of_process(id.pid, &link);
     let file = open(&link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;

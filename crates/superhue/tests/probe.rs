@@ -1,4 +1,4 @@
-//! The probes against the running kernel: as whoever runs the tests, and under circumstances that
+//! The probes against the running kernel: as the user who runs the tests, and in environments that
 //! take something away: another user, a user namespace, a seccomp filter, no `/proc` and `/sys`.
 
 mod probe_support;
@@ -13,8 +13,8 @@ use superhue::probe::{self, Availability};
 use superhue_procfs::Roots;
 use superhue_testing::{NOBODY, is_root, skip};
 
-/// What is not to be had in full here is shown as skipped; `SUPERHUE_REQUIRE`, with the keys of what
-/// the machine at hand is known to do, makes it a failure.
+/// Reports every capability that is not fully available here as skipped; `SUPERHUE_REQUIRE`, with the keys
+/// of capabilities that this machine is known to have, turns that into a failure.
 #[test]
 fn what_this_machine_should_do_it_does() {
     for capability in probe::all(&Roots::default()) {
@@ -28,7 +28,7 @@ fn what_this_machine_should_do_it_does() {
     }
 }
 
-/// Where another source tells the truth about the machine, the trials must agree with it.
+/// Checks that verdicts agree with other sources that are reliable about the machine.
 #[test]
 fn verdicts_agree_with_what_else_is_known() {
     let availability = |id| probe::one(id, &Roots::default()).unwrap().availability;
@@ -65,7 +65,7 @@ fn one_is_the_same_as_in_all() {
     assert!(probe::ids().eq(all.iter().map(|capability| capability.id)));
     for capability in all {
         let one = probe::one(capability.id, &Roots::default()).unwrap();
-        // What is found by timing may differ on a machine that is busy one moment and idle the next.
+        // A result of timing may differ on a machine that is busy one moment and idle the next.
         if capability.id == "colors-measured" {
             assert_eq!(one.name, capability.name);
         } else {
@@ -131,7 +131,7 @@ fn without_proc_and_sys_it_still_answers() {
         assert_eq!(availability(id), Availability::Unknown, "{id}");
     }
     assert_eq!(availability("caches"), Availability::Unknown);
-    // Needs neither.
+    // This needs neither.
     assert_eq!(availability("page-size"), Availability::Yes);
     assert_eq!(
         availability("uffd-user"),
@@ -161,12 +161,12 @@ fn an_ordinary_user_is_told_what_is_missing() {
     report.assert_no("pfn", "hides", "CAP_SYS_ADMIN");
     report.assert_no("remote-collapse", "EPERM", "CAP_SYS_NICE");
     report.assert_no("bpf", "EPERM", "CAP_BPF + CAP_PERFMON");
-    // Where root could make some, somebody else is told that it takes root.
+    // Where root could make swap in memory, the remedy for another user names the capability.
     let swap = probe::one("swap-in-memory", &Roots::default()).unwrap();
     if swap.availability == Availability::Partial && swap.found.contains("can make") {
         report.assert_no("swap-in-memory", "not permitted", "CAP_SYS_ADMIN");
     }
-    // Whatever works on one's own memory works without privileges.
+    // Operations on own memory that work for root work without privileges.
     for id in [
         "collapse",
         "thp-mode",
@@ -224,7 +224,7 @@ fn a_filter_that_kills_is_reported_and_not_run_into() {
     for id in ["bpf", "pmu", "remote-collapse", "uffd-user", "uffd-move"] {
         report.assert_no(id, "kills the caller", "a seccomp profile that allows");
     }
-    // The device is another way to the same end, which filters on system calls do not see.
+    // The device is another way to a userfaultfd, which filters on system calls do not see.
     assert!(report.verdict("uffd-full") == "yes" || report.found("uffd-full").contains("kills"));
     assert_eq!(report.held_before, report.held_after);
 }
@@ -240,7 +240,7 @@ fn a_filter_that_refuses_is_named_in_the_remedy() {
     }
 }
 
-/// Needs neither debugfs nor, from inside, a capability.
+/// Needs no debugfs and, from inside, no capability.
 #[test]
 fn a_superpage_is_split_by_advice() {
     let split = probe::one("split", &Roots::default()).unwrap();
@@ -277,7 +277,7 @@ fn a_superpage_is_split_by_advice() {
 #[test]
 fn a_superpage_is_split_where_debugfs_is_mounted() {
     let mut command = Command::new("unshare");
-    // In a mount namespace of its own, which ends with the command.
+    // A mount namespace of its own, which ends with the command.
     let script = "mount -t debugfs none /sys/kernel/debug && exec \"$0\"";
     command.args(["--mount", "sh", "-c", script]).arg(program());
     match Report::of(&mut command) {
@@ -311,7 +311,7 @@ fn a_program_barred_from_superpages_is_told_so() {
         "PR_SET_THP_DISABLE",
         "parent without that setting",
     );
-    // Another process is another matter.
+    // The ban is on this process only.
     let elsewhere = probe::one("remote-collapse", &Roots::default())
         .unwrap()
         .availability;

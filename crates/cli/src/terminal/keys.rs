@@ -1,4 +1,4 @@
-//! From the bytes that a terminal sends to keys, and from names to what may be sent to a terminal.
+//! Converts the bytes that a terminal sends to keys, and names to text that is safe to send to a terminal.
 
 use std::collections::VecDeque;
 
@@ -26,16 +26,16 @@ pub enum Key {
     End,
 }
 
-/// The longest sequence that terminals send for a key; what is longer is none.
+/// The longest sequence that terminals send for a key; a longer one is no key.
 const LONGEST: usize = 32;
 
 /// Bytes that have arrived and are not a key yet.
 #[derive(Debug, Default)]
 pub(super) struct Keys(VecDeque<u8>);
 
-/// What the first bytes are.
+/// Meaning of the first bytes.
 enum First {
-    /// So many bytes, and what they are; `None` for what means nothing here.
+    /// Number of bytes, and their key; `None` if they mean nothing here.
     Is(usize, Option<Key>),
     /// More bytes are needed to know.
     Incomplete,
@@ -46,12 +46,12 @@ impl Keys {
         self.0.extend(bytes);
     }
 
-    /// Whether the beginning of a key is there.
+    /// Returns true if the start of a key has arrived.
     pub(super) fn is_waiting(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The next key. If `is_all`, no more bytes are to come for it: an escape that nothing follows is the key of that name.
+    /// The next key. If `is_all`, no more bytes will come for it: an escape that nothing follows is the Escape key.
     pub(super) fn next(&mut self, is_all: bool) -> Option<Key> {
         loop {
             let bytes = self.0.make_contiguous();
@@ -87,7 +87,7 @@ fn first(bytes: &[u8]) -> First {
     }
 }
 
-/// A letter of several bytes.
+/// A character of several bytes.
 fn letter(bytes: &[u8]) -> First {
     let length = match bytes[0] {
         0xc2..=0xdf => 2,
@@ -105,7 +105,7 @@ fn letter(bytes: &[u8]) -> First {
     }
 }
 
-/// What begins with an escape: `ESC [ parameters letter`, `ESC O letter` (ECMA-48, and what xterm sends).
+/// A sequence that begins with an escape: `ESC [ parameters letter`, `ESC O letter` (ECMA-48, and the sequences of xterm).
 fn sequence(bytes: &[u8]) -> First {
     match bytes.get(1) {
         None => First::Incomplete,
@@ -122,7 +122,7 @@ fn sequence(bytes: &[u8]) -> First {
                 None => First::Incomplete,
             }
         }
-        // Escape and then something else, or Alt with a key, which means nothing here.
+        // Escape and then another key, or Alt with a key, which means nothing here.
         Some(_) => First::Is(1, Some(Key::Escape)),
     }
 }
@@ -149,8 +149,8 @@ fn named(parameters: &[u8], letter: u8) -> Option<Key> {
     })
 }
 
-/// A text of which nothing does anything to a terminal but take room: what somebody has named must neither move the cursor nor turn
-/// round what stands beside it.
+/// Returns a text that does nothing to a terminal but take room: a foreign name must neither move the cursor nor change
+/// the direction of the text beside it.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let shown = |letter| {
@@ -219,7 +219,7 @@ mod tests {
         assert!(keys(&[&long]).len() <= 1 + 100);
     }
 
-    /// Every sequence of a few bytes of those that matter.
+    /// Tries every sequence of a few of the bytes that matter.
     #[test]
     fn whatever_arrives_is_used_up() {
         let alphabet = b"\x1b[O;1~A\xc3\xa4\xff\x00\x03q";

@@ -6,12 +6,12 @@
 //!                      └── only what has changed is written
 //! ```
 //!
-//! Signals that end superhue are held back and asked for, so that the terminal is restored before it ends. A terminal may go away at any
-//! moment (a connection that breaks, a window that is closed), or take nothing more for a while (a connection that stalls). Neither
-//! makes superhue hang: nothing waits for the terminal without looking for signals, and one that is gone is an ending like others.
+//! Signals that end superhue are blocked and polled, so that the terminal is restored before it ends. A terminal may disappear at any
+//! moment (a connection that breaks, a window that is closed), or accept nothing more for a while (a connection that stalls). Neither
+//! makes superhue hang: every wait for the terminal also checks for signals, and a hangup is an ending like others.
 //!
-//! Keys are read here and not by crossterm, which reads on for ever when it meets the end of a terminal that was hung up, and waits
-//! inside a sequence of which only a part has arrived.
+//! Keys are read here and not by crossterm, which reads on for ever at the end of a terminal that was hung up, and
+//! waits inside a sequence of which only a part has arrived.
 
 mod keys;
 mod output;
@@ -33,37 +33,37 @@ use keys::Keys;
 pub use keys::{Key, printable};
 use output::Output;
 
-/// What ends superhue: `SIGHUP`, `SIGINT`, `SIGTERM`.
+/// Signals that end superhue: `SIGHUP`, `SIGINT`, `SIGTERM`.
 pub const ENDING: [i32; 3] = [1, 2, 15];
 const SIGHUP: i32 = 1;
-/// What else is asked for: `SIGCONT`, `SIGTSTP`, `SIGWINCH`.
+/// Other signals that are polled: `SIGCONT`, `SIGTSTP`, `SIGWINCH`.
 const OTHERS: [i32; 3] = [18, 20, 28];
 
-/// Longest wait for a key at a time: how late a signal may be noticed.
+/// Longest wait for a key at a time: the longest delay of a signal.
 const STEP: Duration = Duration::from_millis(100);
-/// How long the rest of a key's sequence may take, before what is there counts as a key.
+/// Time after which an incomplete sequence counts as a key.
 const SEQUENCE: Duration = Duration::from_millis(50);
-/// How long a terminal that takes nothing is waited for when it is restored.
+/// Longest wait for a terminal that accepts nothing while it is restored.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Another screen, cleared, without cursor; and back.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[2J\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// What happened.
+/// An event of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing, in the given time.
+    /// Nothing happened in the given time.
     Nothing,
     /// A key.
     Key(Key),
-    /// What is shown has to be drawn anew: the terminal has another size, or was used by somebody else.
+    /// The screen must be drawn anew: the terminal has another size, or another program used it.
     Redraw,
-    /// It is over.
+    /// The screen has ended.
     Ended(Ending),
 }
 
-/// How it ended.
+/// Reason for the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// By a signal.
@@ -73,7 +73,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The exit status: what shells show for the signal. That the terminal is gone is what `SIGHUP` tells.
+    /// The exit status, as in shells: 128 plus the signal. A terminal that is gone counts as `SIGHUP`.
     #[must_use]
     pub fn status(self) -> u8 {
         let signal = match self {
@@ -83,14 +83,14 @@ impl Ending {
         128 + u8::try_from(signal).unwrap_or(0)
     }
 
-    /// Whether nobody is there any more who could read something.
+    /// Returns true if no reader is left at the terminal.
     #[must_use]
     pub fn is_hangup(self) -> bool {
         matches!(self, Self::HungUp | Self::Signal(SIGHUP))
     }
 }
 
-/// Whether standard input and output are terminals.
+/// Returns true if standard input and output are terminals.
 #[must_use]
 pub fn is_there() -> bool {
     isatty(stdin()) && isatty(stdout())
@@ -107,11 +107,11 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal. Signals that end superhue are held back in this thread, and those that it starts afterwards, as long as the
-    /// screen lives.
+    /// Takes over the terminal. While the screen lives, signals that end superhue are blocked in this thread, and in
+    /// those that it starts afterwards.
     ///
     /// # Errors
-    /// When the terminal cannot be used.
+    /// If the terminal cannot be used.
     pub fn open() -> Result<Self, Failure> {
         let signals = SignalSet::of(&[&ENDING[..], &OTHERS[..]].concat());
         let blocked_before = signals.block();
@@ -138,7 +138,7 @@ impl Screen {
             blocked_before,
         };
         screen.fit();
-        // What goes wrong here shows at the first drawing.
+        // An error here shows at the first drawing.
         let _ = screen.write(ENTER);
         Ok(screen)
     }
@@ -146,7 +146,7 @@ impl Screen {
     /// Shows what `draw` draws into a buffer of the terminal's size.
     ///
     /// # Errors
-    /// How it ended, if the terminal takes nothing any more.
+    /// The ending, if the terminal accepts nothing any more.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> Result<(), Ending> {
         self.fit();
         let mut next = Buffer::empty(self.shown.area);
@@ -160,7 +160,7 @@ impl Screen {
         written.map_err(|_| over(self.output.ending()))
     }
 
-    /// Waits for something to happen, for so long at most.
+    /// Waits for an event, at most for `pause`.
     pub fn next(&mut self, pause: Duration) -> Event {
         let until = Instant::now() + pause;
         loop {
@@ -212,7 +212,7 @@ impl Screen {
     }
 
     fn resume(&mut self) -> Event {
-        // Both are sent when somebody continues it.
+        // Both arrive when superhue is continued.
         let _ = SignalSet::of(&OTHERS).wait(Duration::ZERO);
         let mut raw = self.before.clone();
         raw.make_raw();
@@ -222,13 +222,13 @@ impl Screen {
         Event::Redraw
     }
 
-    /// Takes over the terminal's size.
+    /// Adapts the buffer to the terminal's size.
     fn fit(&mut self) {
         let size = tcgetwinsize(stdout()).ok();
         let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
-        // What terminals without a size are taken for.
+        // Assumed for terminals without a size.
         let (width, height) = size.map_or((80, 24), |size| (size.ws_col, size.ws_row));
-        // A buffer of as many cells as the largest sizes have would fill the memory.
+        // A buffer for the largest sizes that a terminal can report would fill the memory.
         let area = Rect::new(0, 0, width.min(1000), height.min(1000));
         if area != self.shown.area {
             self.shown = Buffer::empty(area);
@@ -280,8 +280,8 @@ impl Drop for Screen {
     }
 }
 
-/// Notes that it is over. A terminal that is gone may show before its signal comes, which then must not keep anybody from writing down
-/// what was seen.
+/// Records the end. A hangup may show before its signal arrives; the signal must then not keep superhue from writing
+/// the result to a file.
 fn over(ending: Ending) -> Ending {
     if ending.is_hangup() {
         set_ignored(SIGHUP, true);
@@ -289,11 +289,11 @@ fn over(ending: Ending) -> Ending {
     ending
 }
 
-/// What waiting for the terminal came to.
+/// Result of waiting for the terminal.
 enum Input {
     None,
     Some,
-    /// Nobody is at the other end any more.
+    /// The other end is closed.
     Gone,
 }
 

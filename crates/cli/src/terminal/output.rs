@@ -1,8 +1,8 @@
-//! What is written to the terminal, without being held up by it.
+//! Non-blocking output to the terminal.
 //!
-//! A terminal whose other end takes nothing more (a connection that stalls) would hold up whoever writes to it for as long as that lasts,
-//! signals or not. So it is opened a second time, where that is allowed, in a way that does not wait; the description that superhue was
-//! given is shared with others, and stays as it is.
+//! A terminal whose other end accepts nothing (a connection that stalls) would block a writer for as long as that lasts, even if signals
+//! arrive. So it is opened a second time, where that is allowed, in non-blocking mode; the open file description that superhue inherited
+//! is shared with other processes, and keeps its mode.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write, stdout};
@@ -17,7 +17,7 @@ use superhue::sys::process::SignalSet;
 
 use super::Ending;
 
-/// Longest wait for room at a time: how late a signal may be noticed.
+/// Longest wait for room at a time: the longest delay of a signal.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The terminal.
@@ -26,12 +26,12 @@ pub(super) struct Output {
     pending: Vec<u8>,
     signals: SignalSet,
     ending: Option<Ending>,
-    /// Then it is no longer waited for.
+    /// Time at which it stops waiting for the terminal.
     until: Option<Instant>,
 }
 
 impl Output {
-    /// Standard output, which is waited for until one of `signals` (which are held back) comes.
+    /// Wraps standard output; waits for room until one of `signals` (which are blocked) arrives.
     pub(super) fn new(signals: SignalSet) -> Self {
         Self {
             file: opened_again(),
@@ -42,12 +42,12 @@ impl Output {
         }
     }
 
-    /// Why nothing can be written any more.
+    /// Returns the reason why nothing can be written any more.
     pub(super) fn ending(&self) -> Ending {
         self.ending.unwrap_or(Ending::HungUp)
     }
 
-    /// From now on waits for so long at most, whatever signals come.
+    /// From now on waits at most for `time`, whatever signals arrive.
     pub(super) fn give_up_after(&mut self, time: Duration) {
         self.until = Some(Instant::now() + time);
         self.pending.clear();
@@ -110,8 +110,8 @@ impl Write for Output {
     }
 }
 
-/// The terminal that standard output is, opened so that writing does not wait; `None` where that is not allowed, or it would be another
-/// one.
+/// Opens the terminal of standard output again, in non-blocking mode; `None` if that is not allowed, or it would be
+/// another terminal.
 fn opened_again() -> Option<File> {
     let name = ttyname(stdout(), Vec::new()).ok()?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

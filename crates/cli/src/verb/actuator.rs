@@ -1,4 +1,4 @@
-//! `superhue actuator`: acts for a program of a user, started by the daemon.
+//! `superhue actuator`: acts for a user's program, started by the daemon.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use superhue_daemon::users::{WorkError, work};
 use crate::args::ActuatorArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult};
 
-/// Acts until the program lets go.
+/// Acts until the program disconnects.
 pub fn actuator(args: &ActuatorArgs) -> VerbResult {
     work(&args.terms, args.parent).map_err(|error| {
         let code = match error {

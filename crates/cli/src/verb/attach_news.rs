@@ -1,7 +1,7 @@
-//! What `superhue attach` tells while it goes on: what it found, and then what happens, in lines.
+//! Lines that `superhue attach` prints while it runs: the processes it found, and later events.
 //!
-//! Each kind of news is told once (the first superpage, a budget that is used up, a reason for which something is refused), and processes that
-//! come and go are told together, no more often than they can be read.
+//! Each kind of news is printed once (the first huge page, an exhausted budget, a reason for a refusal). Processes that
+//! start and end are reported together, no more often than a user can read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,26 +11,26 @@ use superhue::model::counted;
 
 use crate::terminal::printable;
 
-/// Lines about processes that come and go are so far apart, and after some of them this far.
+/// Interval of the lines about processes that start and end, at first and after `MANY` of them.
 const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(30);
-/// Lines of that kind that come soon.
+/// Number of such lines with the short interval.
 const MANY: u32 = 10;
-/// Processes that are named in a line.
+/// Most processes that are named in a line.
 const NAMED: usize = 4;
-/// Reasons that are told in all.
+/// Most reasons that are printed in all.
 const REASONS: usize = 32;
 
-/// A process by number and start.
+/// A process by number and start time.
 type Id = (u32, u64);
 
-/// What was told, and what is to be told next.
+/// News that were printed, and the state for the next ones.
 #[derive(Debug, Default)]
 pub struct News {
     has_begun: bool,
     members: BTreeMap<Id, String>,
     count: u64,
-    /// Whether members are all there were.
+    /// True if `members` has all processes.
     is_complete: bool,
     said: BTreeSet<String>,
     lines: u32,
@@ -38,7 +38,7 @@ pub struct News {
 }
 
 impl News {
-    /// The lines about how it stands now, which is so long after it began.
+    /// Returns the lines about the state at `at`, the time since the start.
     pub fn lines(&mut self, account: &WatchAccount, at: Duration) -> Vec<String> {
         let mut lines = Vec::new();
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -69,13 +69,13 @@ impl News {
         self.is_complete = self.members.len() as u64 == self.count;
     }
 
-    /// Who has come and who has gone since that was told last.
+    /// Returns the processes that have started or ended since the last such line.
     fn come_and_gone(&mut self, account: &WatchAccount) -> Option<String> {
         let before = std::mem::take(&mut self.members);
         let (count, was_complete) = (self.count, self.is_complete);
         self.take_in(account);
         if !was_complete || !self.is_complete {
-            // Only the largest are listed: who is not among them has not ended for that.
+            // The account lists only the largest processes: one that is missing has not necessarily ended.
             return (count != self.count)
                 .then(|| format!("{} now, {count} before", counted(self.count, "process")));
         }
@@ -101,7 +101,7 @@ impl News {
     }
 }
 
-/// Some of them by name.
+/// Formats some of the processes by name.
 fn named(all: &[(String, u32)]) -> Option<String> {
     let first = all
         .iter()
@@ -115,7 +115,7 @@ fn named(all: &[(String, u32)]) -> Option<String> {
     }
 }
 
-/// What it found at the beginning.
+/// Returns the lines about the start.
 fn found(account: &WatchAccount) -> Vec<String> {
     let memory = &account.memory;
     let all: Vec<(String, u32)> = account
@@ -158,7 +158,7 @@ fn found(account: &WatchAccount) -> Vec<String> {
     lines
 }
 
-/// What has happened so far, each with what it is known by.
+/// Returns all events so far, each with its key.
 fn happened(account: &WatchAccount) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |what: String, line: String| all.push((what, line));
@@ -287,7 +287,7 @@ mod tests {
         news.lines(&account(&[1]), Duration::ZERO);
         let lines = news.lines(&account(&[1, 2, 3]), seconds(1));
         assert_eq!(lines, ["joined: redis (2), redis (3) (3 processes now)"]);
-        // Too soon, and then all at once.
+        // Too soon; later both in one line.
         let soon = seconds(1) + SOON / 2;
         assert_eq!(news.lines(&account(&[1, 4]), soon), Vec::<String>::new());
         let lines = news.lines(&account(&[1, 4, 5, 6, 7, 8, 9]), seconds(3));
@@ -302,7 +302,7 @@ mod tests {
             news.lines(&account(&[1, 4, 5, 6, 7, 8, 9]), seconds(9)),
             Vec::<String>::new()
         );
-        // A program that starts others all the time does not fill the screen.
+        // A program that keeps starting others does not fill the screen.
         let mut told = 0;
         for n in 0..600_u32 {
             told += news.lines(&account(&[n]), seconds(10 + u64::from(n))).len();

@@ -18,7 +18,7 @@ struct Document {
     hardware: Hardware,
 }
 
-/// Tries everything and shows what came of it.
+/// Tries every capability and shows the results.
 pub fn check(args: &CheckArgs) -> VerbResult {
     if let Some(unknown) = args.ids.iter().find(|id| !ids().any(|known| known == **id)) {
         let known: Vec<&str> = ids().collect();
@@ -42,7 +42,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
     }
     let hardware = Hardware::read(&roots, &Cpuid::native());
     let is_missing = |it: &Capability| it.availability == Availability::No;
-    // Who names some wants them.
+    // A capability that an argument names is required.
     let status = match !args.ids.is_empty() && capabilities.iter().any(is_missing) {
         true => ExitCode::from(UNABLE),
         false => ExitCode::SUCCESS,
@@ -83,7 +83,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
     Ok(status)
 }
 
-/// Uses of superhue, each with the capabilities of which one is enough for it.
+/// Uses of superhue, each with the capabilities of which one is enough.
 const PURPOSES: [(&str, &[&str]); 5] = [
     (
         "make huge pages in running programs",
@@ -162,7 +162,7 @@ fn hardware_text(hardware: &Hardware) -> String {
     line("machine", machine(&hardware.virtualization));
     match &hardware.caches {
         Ok(caches) => {
-            // Equal caches of several cores are told once.
+            // Equal caches of several cores share one line.
             let mut told: Vec<(String, String, usize)> = Vec::new();
             for judged in caches {
                 let (name, said) = (judged.cache.name(), cache(judged));

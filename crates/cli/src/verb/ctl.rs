@@ -12,13 +12,13 @@ use crate::output::{
     table, text_of,
 };
 
-/// Processes that are left alone, one by one.
+/// Most processes left alone that are listed one by one.
 const HELD_UP_SHOWN: usize = 10;
 
-/// As many processes may wait at any time.
+/// Number of waiting processes that is normal at any time.
 const BEHIND: u64 = 200;
 
-/// Asks the daemon, and shows the answer.
+/// Sends a request to the daemon, and shows the answer.
 pub fn ctl(args: &CtlArgs) -> VerbResult {
     let request = match args.request {
         CtlRequest::Status => Request::Status,
@@ -53,7 +53,7 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         Answer::Status { status } => print(&status_text(&status)),
         Answer::Rules { rules } => print(&rules_table(&rules)),
         Answer::Why(why) => print(&why_text(&why)),
-        // They are harmless, in marks of their own.
+        // Metrics are harmless: the daemon escapes foreign text in them.
         Answer::Metrics { text } => print_as_it_is(&text),
         Answer::Done { text } => print(&format!("{text}\n")),
         Answer::Refused { text } => {
@@ -115,7 +115,7 @@ fn status_text(status: &DaemonAccount) -> String {
     text
 }
 
-/// Who holds workers up, and who is left alone for that; nothing where nobody does.
+/// Returns lines about processes that hold up workers, and those that are left alone for that; empty if there are none.
 fn held_up(status: &DaemonAccount) -> String {
     let (workers, discovery) = (&status.workers, &status.discovery);
     let mut text = String::new();
@@ -160,7 +160,7 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// Nothing where no users are allowed.
+/// Returns a line about users; empty if no users are allowed.
 fn users_line(users: &UsersAccount) -> String {
     if let Some(error) = &users.error {
         return format!("{error}\n");
@@ -202,7 +202,7 @@ fn colors_text(colors: &LiveColors) -> String {
     )
 }
 
-/// A line for each rule, and one for each of its services.
+/// Returns a table with a line for each rule, and one for each of its services.
 fn services_table(status: &DaemonAccount) -> String {
     let mut table = table(&[
         "RULE",
@@ -279,7 +279,7 @@ fn policy(watch: &WatchAccount) -> String {
     }
 }
 
-/// What the kubelet says.
+/// Returns a line about the kubelet's answers.
 fn pods_line(pods: &PodsAccount) -> String {
     let known = match (pods.known, pods.age_seconds) {
         (Some(known), Some(age)) => format!("{known} pods, asked {} ago", seconds(age)),
@@ -299,7 +299,7 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Rules, in order.
+/// Returns a table of the rules, in order.
 pub fn rules_table(rules: &[RuleShown]) -> String {
     if rules.is_empty() {
         return "there are no rules: every process is left alone\n".to_owned();

@@ -41,12 +41,12 @@ struct ProblemShown {
     text: String,
 }
 
-/// Serves until told to end; or checks the configuration.
+/// Serves until it is ended; or checks the configuration.
 pub fn daemon(args: &DaemonArgs) -> VerbResult {
     if args.check {
         return checked(args);
     }
-    // From here on they make the descriptor readable, whenever they come.
+    // From here on these signals make the descriptor readable, whenever they arrive.
     let signals = SignalSet::of(&SIGNALS);
     let _ = signals.block();
     let failed = |errno: Errno| Failure::new(FAILED, format!("signalfd: {errno}"));
@@ -139,7 +139,7 @@ impl From<Problem> for ProblemShown {
     }
 }
 
-/// Has what the daemon does said on standard error: a line for each event, what it is about as `name=value`.
+/// Logs the daemon's events to standard error: a line for each event, with its facts as `name=value`.
 pub fn start_log(verbose: bool) {
     let most = if verbose { Level::DEBUG } else { Level::INFO };
     tracing_subscriber::fmt()
@@ -147,13 +147,13 @@ pub fn start_log(verbose: bool) {
         .with_max_level(most)
         .with_ansi(false)
         .event_format(Lines {
-            // Set by systemd where the journal reads, which takes the priority from there (sd-daemon(3)).
+            // Set by systemd if standard error goes to the journal, which takes the priority from the line (sd-daemon(3)).
             for_journal: std::env::var_os("JOURNAL_STREAM").is_some(),
         })
         .init();
 }
 
-/// Events as lines, without the time, which the journal knows.
+/// Formats events as lines, without the time, which the journal adds.
 struct Lines {
     for_journal: bool,
 }
@@ -180,7 +180,7 @@ where
     }
 }
 
-/// As in `syslog(3)`.
+/// Returns the priority of a level, as in `syslog(3)`.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -1,4 +1,4 @@
-//! The files a verb writes, beside what it prints: a report, pictures.
+//! Files that a verb writes in addition to its output: a report, pictures.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use superhue_plot::to_png;
 use super::report_file::ReportFile;
 use crate::output::{FAILED, Failure};
 
-/// Files to write, opened before anything is measured, so that a wrong path is told at once.
+/// Files to write, opened before anything is measured, so that a wrong path is reported at once.
 #[derive(Debug, Default)]
 pub(crate) struct Outputs {
     /// The document.
@@ -21,7 +21,7 @@ pub(crate) struct Outputs {
 pub(crate) struct Pictures(Vec<(PathBuf, ReportFile)>);
 
 impl Outputs {
-    /// Opens all; if one cannot be, the others stay as they were.
+    /// Opens all files; if one cannot be opened, the others stay as they were.
     pub(crate) fn open(report: Option<&PathBuf>, pictures: &[PathBuf]) -> Result<Self, Failure> {
         let mut outputs = Self::default();
         match outputs.open_files(report, pictures) {
@@ -50,12 +50,12 @@ impl Outputs {
 }
 
 impl Pictures {
-    /// Whether none are asked for.
+    /// Returns true if none are requested.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Writes each from the same drawing, which is made only if one is asked for.
+    /// Writes each from the same drawing, which is made only if one is requested.
     pub(crate) fn draw(self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.is_empty() {
             return Ok(());

@@ -9,20 +9,20 @@ use serde::Serialize;
 
 use super::shared_folder::open_to_write;
 
-/// A file that can be written, with what it held before still in it.
+/// A file that can be written; it still has its old contents.
 #[derive(Debug)]
 pub struct ReportFile {
     file: File,
     path: PathBuf,
-    /// It was not there before.
+    /// True if it did not exist before.
     is_new: bool,
 }
 
 impl ReportFile {
-    /// Opens `path` for a report, so that a wrong path is told before anything else happens.
+    /// Opens `path` for a report, so that a wrong path is reported before anything else happens.
     ///
     /// # Errors
-    /// What is wrong with the path.
+    /// The fault of the path.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let (file, is_new) = open_to_write(path)
             .with_context(|| format!("cannot write the report to {}", path.display()))?;
@@ -33,7 +33,7 @@ impl ReportFile {
         })
     }
 
-    /// Opens the file if one is asked for.
+    /// Opens the file if one is requested.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -41,16 +41,16 @@ impl ReportFile {
         path.map(|path| Self::open(path)).transpose()
     }
 
-    /// Writes the report over what was there.
+    /// Writes the report over the old contents.
     ///
     /// # Errors
-    /// A full disk, for example. The file holds part of the report then.
+    /// A full disk, for example. The file then holds a part of the report.
     pub fn write_json(self, value: &impl Serialize) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(value)?;
         self.write_text(&text)
     }
 
-    /// Writes a text over what was there.
+    /// Writes a text over the old contents.
     ///
     /// # Errors
     /// As [`Self::write_json`].
@@ -58,7 +58,7 @@ impl ReportFile {
         self.write_bytes(&[text.as_bytes(), b"\n"].concat())
     }
 
-    /// Writes these bytes, no more, over what was there.
+    /// Writes exactly these bytes over the old contents.
     ///
     /// # Errors
     /// As [`Self::write_json`].
@@ -77,7 +77,7 @@ impl ReportFile {
         self.file.flush()
     }
 
-    /// Leaves things as they were before.
+    /// Leaves the file as it was before; removes it if it is new.
     pub fn abandon(self) {
         if self.is_new && self.file.metadata().is_ok_and(|file| file.is_file()) {
             let _ = fs::remove_file(&self.path);

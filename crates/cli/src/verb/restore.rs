@@ -1,4 +1,4 @@
-//! `superhue restore`, and the same done on the way by other verbs.
+//! `superhue restore`, and the same step at the start of other verbs.
 
 use serde::Serialize;
 use superhue::act::{Journal, RestoreReport};
@@ -15,7 +15,7 @@ struct Undone {
     schema: &'static str,
     #[serde(flatten)]
     settings: RestoreReport,
-    /// Monitors of DAMON that were running and were ended.
+    /// Number of DAMON monitors that were running and were ended.
     kdamonds_ended: u64,
 }
 
@@ -47,7 +47,7 @@ fn undo() -> Result<Undone, Failure> {
     Ok(Undone::new(settings, damon))
 }
 
-/// Undoes what killed superhues left behind, and says what that was.
+/// Undoes the changes that killed superhues left behind, and prints them.
 pub fn restore(args: &RestoreArgs) -> VerbResult {
     let undone = undo()?;
     let report = &undone.settings;
@@ -66,7 +66,7 @@ pub fn restore(args: &RestoreArgs) -> VerbResult {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Undoes what there is to undo before something new is begun, if the caller may; says what that was unless `quiet`.
+/// Undoes such changes before a verb starts, if the caller may; prints them unless `quiet`.
 pub fn recover(quiet: bool) {
     if let Ok(settings) = Journal::default().recover() {
         let damon = end_left_damon(&Roots::default()).unwrap_or(DamonLeft::Nothing);

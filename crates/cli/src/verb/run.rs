@@ -12,7 +12,7 @@ use crate::size_check::check_budget;
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover;
 
-/// Runs the command; returns with its status, or ends superhue by the signal that ended it.
+/// Runs the command; returns its status, or ends superhue by the signal that ended the command.
 pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
     check_budget(args.placement.budget)?;
     recover(args.quiet);
@@ -49,13 +49,13 @@ pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
     Ok(end_like(&report, told))
 }
 
-/// Ends as the command ended. A report that could not be written shows in the status only if the
-/// command itself succeeded.
+/// Ends as the command ended. A report that could not be written affects the status only if the command itself
+/// succeeded.
 fn end_like(report: &Report, told: bool) -> ExitCode {
     match report.ending {
         Some(Ending::Killed { signal }) => {
             die_by(signal);
-            // Still here: the signal does not end processes in this environment.
+            // Still running: the signal does not end processes in this environment.
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
         Some(Ending::Exited { status: 0 }) if !told => ExitCode::from(SUPERHUE_FAILED),
@@ -64,7 +64,7 @@ fn end_like(report: &Report, told: bool) -> ExitCode {
     }
 }
 
-/// The documented status for a command that was not started.
+/// Returns the documented status for a command that was not started.
 pub fn exit_status_of(error: &SessionError) -> u8 {
     match error {
         SessionError::Launch(LaunchError::NotFound { .. }) => 127,

@@ -1,9 +1,9 @@
-//! Opens a file for writing where others may have been before: links, pipes and files of theirs are not written to.
+//! Opens a file for writing in a folder that others may write to: superhue does not write to their links, pipes and files.
 //!
-//! A name in a folder that others may write (`/tmp`) can be anything when superhue comes to write there as root: a link to any file of the machine, a
-//! pipe that nobody reads. The kernel keeps programs from following such links, and from opening such files, where `fs.protected_symlinks`,
-//! `protected_regular` and `protected_fifos` say so (`Documentation/admin-guide/sysctl/fs.rst`). Here it is always so, and in every folder that somebody else
-//! may write, sticky or not: the way to the file is gone step by step, and each link on it is looked at before it is followed.
+//! In a folder that other users may write (`/tmp`), a name can be anything when superhue writes there as root: a link to any file of the machine,
+//! or a pipe without a reader. The kernel keeps programs from following such links, and from opening such files, if `fs.protected_symlinks`,
+//! `protected_regular` and `protected_fifos` are set (`Documentation/admin-guide/sysctl/fs.rst`). This module always does so, and in every folder
+//! that another user may write, sticky or not: it walks the path step by step, and checks each link before it follows it.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, OsString};
@@ -18,16 +18,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Links on one way, as the kernel counts them.
+/// Most links on one path, as in the kernel.
 const LINKS: usize = 40;
 
 /// The longest link.
 const LONGEST: usize = 4096;
 
-/// Opens `path` to write, makes it if there is nothing; whether it was made.
+/// Opens `path` for writing, and makes it if it is missing; returns true with the file if it was made.
 ///
 /// # Errors
-/// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence for what others have put there.
+/// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
 pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
     let mut rest = parts(path);
     let start = if path.has_root() { "/" } else { "." };
@@ -44,7 +44,7 @@ pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
             Ok(_) | Err(Errno::NOENT) => None,
             Err(errno) => return Err(errno.into()),
         };
-        // Links of procfs lead to what is open, by no way.
+        // Links of procfs lead directly to an open file, not along a path.
         let is_magic = fstatfs(&folder)?.f_type == PROC_SUPER_MAGIC;
         if let Some(link) = link.filter(|_| !is_magic) {
             if is_shared && !is_ours(&link) {
@@ -95,7 +95,7 @@ fn open_folder(at: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(at, name, flags, Mode::empty())
 }
 
-/// What has this name, be it a link.
+/// Opens the object of this name without following it, even if it is a link.
 fn open_itself(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(folder, name, flags, Mode::empty())
@@ -110,12 +110,12 @@ fn is_link(about: &Stat) -> bool {
     FileType::from_raw_mode(about.st_mode) == FileType::Symlink
 }
 
-/// Whether it belongs to root or to whoever runs this.
+/// Returns true if it belongs to root or to the user of this process.
 fn is_ours(about: &Stat) -> bool {
     about.st_uid == 0 || about.st_uid == rustix::process::geteuid().as_raw()
 }
 
-/// Whether others may make and rename files in a folder.
+/// Returns true if other users may make and rename files in a folder.
 fn is_shared(folder: &Stat) -> bool {
     !is_ours(folder) || folder.st_mode & 0o022 != 0
 }
@@ -136,7 +136,7 @@ fn open_last(
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
-    // In a folder of our own it waits, as usual, for who reads a pipe.
+    // In a folder of our own, opening a pipe waits for a reader, as usual.
     let flags = to_write | OFlags::NOFOLLOW;
     if !is_shared {
         return Ok((open_at(folder, name, flags)?, false));
@@ -236,7 +236,7 @@ mod tests {
         }
         for device in ["/dev/null", "/dev/stderr", "/proc/self/fd/2"] {
             let opened = open_to_write(Path::new(device));
-            // Standard error may be a socket, or opened to be read.
+            // Standard error may be a socket, or open for reading only.
             assert!(device != "/dev/null" || !opened.unwrap().1, "{device}");
         }
     }
@@ -274,7 +274,7 @@ mod tests {
             fs::write(at("squatted"), "").unwrap();
             give(&at("squatted"));
             assert!(refused("squatted").contains("another user's"));
-            // Further up the way, too.
+            // Also for a link further up the path.
             symlink(folder.path(), at("way")).unwrap();
             give(&at("way"));
             assert!(refused("way/x").contains("a link of another user"));

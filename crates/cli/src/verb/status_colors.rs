@@ -1,16 +1,16 @@
-//! What `superhue status` shows of a kernel with page coloring.
+//! Report of `superhue status` on a kernel with page coloring.
 
 use superhue::model::PageCount;
 use superhue::{ColoringStatus, ProcessColoring};
 
-/// Colors with the most fallbacks that are named.
+/// Number of named colors: those with the most fallbacks.
 const NAMED: usize = 4;
 /// Width of the longest bar.
 const BAR: u64 = 40;
-/// Colors that are shown one by one; of more, neighbors are shown together.
+/// Most colors that are shown one by one; of more, neighbors are shown together.
 const ROWS: usize = 32;
 
-/// The machine's coloring, in a few lines.
+/// Returns the machine's coloring, in a few lines.
 pub(super) fn machine(coloring: &ColoringStatus) -> String {
     let state = if coloring.enabled { "on" } else { "off" };
     let mut text = format!(
@@ -77,7 +77,7 @@ fn summary(counts: impl Iterator<Item = PageCount>) -> Option<(u64, u64, u64)> {
     Some((*counts.first()?, *median, *counts.last()?))
 }
 
-/// A process's colors, with a bar for each.
+/// Returns a process's colors, with a bar for each.
 pub(super) fn process(pid: u32, coloring: &ProcessColoring) -> String {
     let strict = if coloring.strict { ", strict" } else { "" };
     let mut text = format!("\nColors of process {pid}: ");

@@ -1,4 +1,4 @@
-//! Why the memory of a process is not huge, for people.
+//! Text of the reasons why the memory of a process is not in huge pages.
 
 use superhue::ProcessStatus;
 use superhue::model::{ByteCount, PageCount};
@@ -12,7 +12,7 @@ const LINES_SHOWN: usize = 16;
 /// Lines with less than this part of the resident memory are not shown.
 const LEAST_SHOWN: u64 = 100;
 
-/// How the machine is set.
+/// Returns the machine's settings.
 pub fn machine(machine: &Machine) -> String {
     let mode = |mode: Option<String>| mode.unwrap_or_else(|| "?".to_owned());
     let free = machine.free_superpages.map_or_else(
@@ -39,7 +39,7 @@ pub fn machine(machine: &Machine) -> String {
     text
 }
 
-/// Why one process's memory is not huge: by mapping, in total, and what to do.
+/// Returns the reasons why one process's memory is not in huge pages: by mapping, in total, and the remedies.
 pub fn process(process: &ProcessStatus, why: &Why) -> String {
     let mut text = format!(
         "\nProcess {} ({}): {} resident, {} of it huge{}\n",
@@ -120,7 +120,7 @@ fn by_mapping(why: &Why) -> String {
     text
 }
 
-/// What is said of a mapping all of which is huge, or counted elsewhere.
+/// Returns the text for a mapping that is all in huge pages, or counted elsewhere.
 fn without_reason(mapping: &MappingWhy) -> String {
     match mapping.mapped_again_bytes {
         Some(bytes) => format!("{bytes} of another mapping, mapped again"),
@@ -128,7 +128,7 @@ fn without_reason(mapping: &MappingWhy) -> String {
     }
 }
 
-/// A reason with what is particular to the mapping.
+/// Returns the text of a reason, with facts about the mapping.
 fn said(mapping: &MappingWhy, amount: &Amount) -> String {
     let swapped = amount.swapped_bytes;
     match amount.reason {

@@ -19,19 +19,19 @@ use crate::size_check::check_size;
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
 
-/// Descriptors a client takes: socket, its process, the one it watches, list, and two of the tracker.
+/// Descriptors that a client takes: socket, its process, the one it watches, list, and two of the tracker.
 const PER_CLIENT: u64 = 6;
-/// Descriptors of everything else.
+/// Descriptors for everything else.
 const OTHERS: u64 = 64;
 
-/// Serves until told to end.
+/// Serves until a signal ends it.
 pub fn track(args: &TrackArgs) -> VerbResult {
-    // The default is no wish of anybody's.
+    // The default is no explicit request.
     if args.max_memory != DEFAULT_TRACK_MEMORY {
         check_size("--max-memory", args.max_memory)?;
     }
-    // From here on they make the descriptor readable, whenever they come. They stay blocked: the one
-    // that ends the service is never taken, and would end it by force.
+    // From here on these signals make the descriptor readable, whenever they arrive. They stay blocked: the one that
+    // ends the service is never taken, and would kill it.
     let signals = SignalSet::of(&ENDING);
     let _ = signals.block();
     let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -69,7 +69,7 @@ pub fn track(args: &TrackArgs) -> VerbResult {
         "serving at {} (tracker {kind})",
         args.socket.display()
     ));
-    // Held up by a process, it is begun anew without that one: clients have to connect again, and the socket stays.
+    // If a process holds it up, it restarts without that process: clients must connect again, and the socket stays.
     let mut parts = Some((listener, heat));
     Ok(in_two(Kind::Lasting, || {
         let served = match parts.take() {
@@ -80,7 +80,7 @@ pub fn track(args: &TrackArgs) -> VerbResult {
     }))
 }
 
-/// Serves until told to end.
+/// Serves until a signal ends it.
 fn serve(listener: Listener, heat: SampledHeat, limits: Limits, stop: &OwnedFd) -> VerbResult {
     let mut server =
         Server::new(listener, heat, limits).map_err(|error| Failure::new(FAILED, error))?;
@@ -95,14 +95,14 @@ fn serve(listener: Listener, heat: SampledHeat, limits: Limits, stop: &OwnedFd) 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What each tracker needs while it works, and the service itself: `CAP_SYS_PTRACE` to read other users'
-/// `/proc/PID`, `CAP_DAC_OVERRIDE` for what lies there with mode 0200, `CAP_KILL` to notify by signal.
+/// Returns the capabilities of the tracker and the service: `CAP_SYS_PTRACE` to read other users' `/proc/PID`,
+/// `CAP_DAC_OVERRIDE` for files there with mode 0200, `CAP_KILL` to notify by signal.
 fn needed(kind: TrackerKind) -> CapabilitySet {
     let service = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_OVERRIDE | CapabilitySet::KILL;
     service
         | match kind {
-            // To run its program, which is loaded already: CAP_PERFMON was for that. Kernels that let
-            // everybody run what is loaded need neither.
+            // To run its program, which is loaded already: CAP_PERFMON was for loading. Kernels that let everybody run
+            // a loaded program need neither.
             TrackerKind::Ptwalk => CapabilitySet::BPF,
             // Page frame numbers.
             TrackerKind::Idle => CapabilitySet::SYS_ADMIN,
@@ -111,8 +111,8 @@ fn needed(kind: TrackerKind) -> CapabilitySet {
         }
 }
 
-/// Raises the limit on open files as far as `clients` need and the hard limit allows; how many clients
-/// that is enough for.
+/// Raises the limit on open files as far as `clients` need and the hard limit allows; returns the number of clients for
+/// which that is enough.
 fn descriptors_for(clients: u64) -> usize {
     let wanted = clients * PER_CLIENT + OTHERS;
     let now = raise_descriptor_limit(Some(wanted));

@@ -25,10 +25,10 @@ use crate::verb::outputs::Outputs;
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
 
-/// Trials are no longer than this.
+/// Larger files are no trials.
 const LARGEST: u64 = 64 << 20;
 
-/// Switches a policy on and off until it is clear whether it is worth it.
+/// Switches a policy on and off until it is clear whether it pays.
 pub fn trial(args: &TrialArgs) -> VerbResult {
     let outputs = |report| Outputs::open(report, &args.plots);
     if let Some(path) = &args.from {
@@ -113,7 +113,7 @@ fn code_of(error: &TrialError) -> u8 {
     }
 }
 
-/// What the arguments mean.
+/// Returns the plan that the arguments mean.
 fn plan(args: &TrialArgs) -> Result<TrialPlan, String> {
     let targets = match (&args.unit, &args.cgroup, args.pid) {
         (Some(unit), ..) => TrialTargets::Unit(unit.clone()),
@@ -175,11 +175,11 @@ fn plan(args: &TrialArgs) -> Result<TrialPlan, String> {
     })
 }
 
-/// From the addresses and keys that the system gave this process: nobody has to be able to guess it, and the report names it.
+/// Derives a seed from random keys of this process: it need not be predictable, as the report names it.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    // Short enough to be typed.
+    // Short enough to type.
     hasher.finish() % 1_000_000_000
 }
 
@@ -245,7 +245,7 @@ fn guards(args: &TrialArgs) -> Result<Vec<Guard>, String> {
     }
 }
 
-/// A line on a terminal that says how far it is.
+/// A line on a terminal that shows the progress.
 struct Progress(ProgressBar);
 
 impl Progress {

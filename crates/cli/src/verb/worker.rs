@@ -7,7 +7,7 @@ use superhue_daemon::workers::{WorkError, work};
 use crate::args::WorkerArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult};
 
-/// Works until the daemon lets go.
+/// Works until the daemon disconnects.
 pub fn worker(args: &WorkerArgs) -> VerbResult {
     work(args.parent).map_err(|error| {
         let code = match error {

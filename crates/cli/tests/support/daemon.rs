@@ -71,7 +71,7 @@ impl Machine {
         (output.status.success()).then(|| documented("ctl", &output.stdout))
     }
 
-    /// The account, once `what` holds for it.
+    /// Returns the account, once `what` holds for it.
     pub(crate) fn status(&self, what: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -93,7 +93,7 @@ impl Machine {
     }
 }
 
-/// A document, which has to be as the schema of that name in docs/schemas says.
+/// Returns a document, which must match the schema of that name in docs/schemas.
 pub(crate) fn documented(name: &str, document: &[u8]) -> Value {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas");
     let schema = fs::read(format!("{folder}/{name}.schema.json")).unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn rule<'a>(status: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or(&Value::Null)
 }
 
-/// A cgroup of the test's own, removed at the end; `None`, and says so, where it may not make any.
+/// A cgroup of the test's own, removed at the end; `None`, with a visible skip, where it may not make any.
 pub(crate) struct Slice(pub(crate) PathBuf);
 
 impl Slice {
@@ -131,7 +131,7 @@ impl Slice {
         self.0.file_name().unwrap().to_string_lossy().into_owned()
     }
 
-    /// A process in the service `unit`, which is made for it, as a service manager does.
+    /// Starts a process in the service `unit`, for which it makes the cgroup, as a service manager does.
     pub(crate) fn service(&self, unit: &str, command: &mut Command) -> Running {
         use std::os::unix::process::CommandExt;
         let folder = self.0.join(unit);

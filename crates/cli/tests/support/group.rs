@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use superhue_testing::skip;
 
-/// A control group that is removed in the end. Its version decides how its files are called.
+/// A control group that is removed at the end. Its version decides the names of its files.
 pub(crate) struct Group {
     pub(crate) folder: PathBuf,
     is_unified: bool,
 }
 
 impl Group {
-    /// One whose memory can be limited; `None` is told.
+    /// Makes one whose memory can be limited; `None`, with a visible skip, where that is impossible.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let name = format!("superhue-test-{name}-{}", std::process::id());
@@ -25,7 +25,7 @@ impl Group {
             if group.folder.join(group.limit()).exists() {
                 return Some(group);
             }
-            // Dropped, and so removed: of a machine with several trees, not the one of memory.
+            // Dropped, and so removed: on a machine with several hierarchies, this is not the one of memory.
         }
         skip(
             "cgroup-memory",
@@ -50,7 +50,7 @@ impl Group {
         fs::read_to_string(self.folder.join(name)).ok()
     }
 
-    /// What it is charged now.
+    /// Returns the bytes that are charged to it now.
     pub(crate) fn charged(&self) -> Option<u64> {
         let name = if self.is_unified {
             "memory.current"
@@ -60,7 +60,7 @@ impl Group {
         self.read(name)?.trim().parse().ok()
     }
 
-    /// The most that was used.
+    /// Returns the most bytes that were charged.
     pub(crate) fn peak(&self) -> Option<u64> {
         let name = if self.is_unified {
             "memory.peak"
@@ -70,7 +70,7 @@ impl Group {
         self.read(name)?.trim().parse().ok()
     }
 
-    /// What tells that it came to its limit; every number is 0 if it never has.
+    /// Returns the counters of its limit events; every number is 0 if it never reached its limit.
     pub(crate) fn events(&self) -> Vec<(String, u64)> {
         let names = ["high", "max", "oom", "oom_kill"];
         let (counts, others) = if self.is_unified {

@@ -1,4 +1,4 @@
-//! What the tests of the command share: the program itself, users, deadlines, visible skips.
+//! Shared parts of the command's tests: the program itself, users, deadlines, visible skips.
 
 #![allow(
     dead_code,
@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 pub(crate) use superhue_testing::{NOBODY, copy_program, is_root, skip};
 
-/// Of Python programs: memory that is filled, and checked.
+/// Common code of Python programs: fills memory, and checks it.
 pub(crate) const FILLING: &str = r"
 import mmap
 def fill(mebibytes, seed=1):
@@ -38,29 +38,29 @@ def whole(memory, seed=1):
                for at in range(0, len(memory), 4096))
 ";
 
-/// How long anything may take that normally takes a moment; on a machine that others keep busy, and not optimized, it takes longer.
+/// Deadline for anything that normally takes a moment; on a busy machine, and not optimized, it takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A number from the environment, e.g. how often to repeat something.
+/// Returns a number from the environment, such as a number of repetitions.
 pub(crate) fn number(variable: &str, default: usize) -> usize {
     env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Where a copy of `superhue` lies, readable for every user.
+/// Returns the folder of a copy of `superhue` that every user can read.
 ///
-/// The build's own folder may not be: it often lies in somebody's home.
+/// The build's own folder may be unreadable: it is often in a user's home.
 pub(crate) fn installed() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let program = Path::new(env!("CARGO_BIN_EXE_superhue"));
-        // By content rather than by process: nothing piles up over many runs of the tests.
+        // Named by user rather than by process: nothing accumulates over many runs of the tests.
         let folder = env::temp_dir().join(format!(
             "superhue-tests-{}",
             rustix::process::geteuid().as_raw()
         ));
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        // In one step, since other test programs may be running what is there.
+        // In one step, since other test programs may be running the existing file.
         let fresh = folder.join(format!("superhue.{}", std::process::id()));
         copy_program(program, &fresh);
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
@@ -69,12 +69,12 @@ pub(crate) fn installed() -> &'static Path {
     })
 }
 
-/// Who runs a command.
+/// User that runs a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
-    /// Whoever runs the tests.
+    /// The user that runs the tests.
     Same,
-    /// One without privileges; the same if the tests are run by one.
+    /// A user without privileges; the same one if the tests are run by such a user.
     Ordinary,
 }
 
@@ -104,14 +104,14 @@ pub(crate) fn run_reported(user: User, pages: &str, report: &Path, more: &[&str]
     command
 }
 
-/// A folder for a test, into which everybody may write.
+/// A folder for a test, in which every user may write.
 pub(crate) fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     folder
 }
 
-/// The same, in which nobody can replace what another has made (like `/tmp`): the service listens in no other.
+/// The same, in which no user can replace another's files (like `/tmp`): the service listens in no other.
 #[allow(dead_code, reason = "not every test starts a service")]
 pub(crate) fn sticky_folder() -> tempfile::TempDir {
     let folder = folder();
@@ -136,7 +136,7 @@ impl Running {
         send(self.pid(), signal);
     }
 
-    /// Waits for the end; fails when it takes too long.
+    /// Waits for the end; fails if it takes too long.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -156,7 +156,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end; fails when it takes too long.
+/// Runs a command to its end; fails if it takes too long.
 pub(crate) fn output(command: &mut Command) -> Output {
     let child = command
         .stdout(Stdio::piped())
@@ -178,8 +178,8 @@ pub(crate) fn output(command: &mut Command) -> Output {
     output
 }
 
-/// What `run` did that was given time enough: `heat` ends with an error where no sample is complete in time, which depends on the
-/// machine.
+/// Returns the output of `run` with a sufficient time: `heat` ends with an error if no sample is complete in time,
+/// which depends on the machine.
 pub(crate) fn sampled(run: impl Fn(&str) -> Output) -> Output {
     for time in ["300ms", "4s"] {
         let said = run(time);
@@ -194,7 +194,7 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
 }
 
-/// Waits until `found` finds something; fails when it takes too long.
+/// Waits until `found` finds something; fails if it takes too long.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -206,18 +206,18 @@ pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The letter that `/proc/PID/stat` gives a process's state; `None` when there is no such process.
+/// The letter that `/proc/PID/stat` gives a process's state; `None` if there is no such process.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether a process is there and not dead already.
+/// Returns true if a process exists and is not dead.
 pub(crate) fn lives(pid: u32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Live processes that were started with `NAME=VALUE` (given as such) in their environment.
+/// Live processes that were started with `NAME=VALUE` (given in that form) in their environment.
 pub(crate) fn processes_with(variable: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap();
     let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -231,7 +231,7 @@ pub(crate) fn processes_with(variable: &str) -> Vec<u32> {
     .collect()
 }
 
-/// The Python of the distribution, which every user may execute (unlike one in somebody's home).
+/// The Python of the distribution, which every user may execute (unlike one in a user's home).
 pub(crate) fn python() -> Option<&'static str> {
     let path = "/usr/bin/python3";
     if !Path::new(path).exists() {
@@ -241,7 +241,7 @@ pub(crate) fn python() -> Option<&'static str> {
     Some(path)
 }
 
-/// Where a cgroup file system is mounted: the unified one if there is one.
+/// Returns the mount point of a cgroup file system: the unified one if there is one.
 pub(crate) fn cgroups() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let of_kind = |kind: &str| {
@@ -257,7 +257,7 @@ pub(crate) fn cgroups() -> Option<PathBuf> {
     mount
 }
 
-/// Whether this kernel collapses memory on request, by what `superhue check` finds.
+/// Returns true if this kernel collapses memory on request, according to `superhue check`.
 pub(crate) fn collapse_works() -> bool {
     let said = output(&mut superhue(User::Same, &["check", "--json"]));
     let checked: Value = serde_json::from_slice(&said.stdout).unwrap();
@@ -276,7 +276,7 @@ pub(crate) fn collapse_works() -> bool {
     works
 }
 
-/// A program of C, readable for every user; `None`, said aloud, where there is no compiler.
+/// Compiles a C program that every user can read; `None`, with a visible skip, where there is no compiler.
 pub(crate) fn compiled(name: &str, source: &str) -> Option<PathBuf> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let program = installed().join(name);
@@ -293,7 +293,7 @@ pub(crate) fn compiled(name: &str, source: &str) -> Option<PathBuf> {
         return None;
     };
     assert!(built.status.success(), "{}", text(&built.stderr));
-    // Other tests may be running the one that is there: replaced, never written to.
+    // Other tests may be running the existing file: it is replaced, never written to.
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).unwrap();
     fs::rename(&fresh, &program).unwrap();
     fs::remove_file(&file).unwrap();
@@ -318,17 +318,17 @@ pub(crate) fn static_busybox() -> Option<&'static str> {
     None
 }
 
-/// A cgroup with a freezer, thawed and removed in the end (`cgroups(7)`; `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`).
+/// A cgroup with a freezer, thawed and removed at the end (`cgroups(7)`; `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`).
 pub(crate) struct Freezer {
     path: PathBuf,
-    /// The file, what freezes, what thaws; where the state is read.
+    /// The file to write, the words that freeze and thaw, and the file with the state.
     file: &'static str,
     words: [&'static str; 2],
     state: &'static str,
 }
 
 impl Freezer {
-    /// Makes one of this version of control groups; `None`, said aloud, where there can be none.
+    /// Makes one of this version of control groups; `None`, with a visible skip, where that is impossible.
     pub(crate) fn new(version: u8) -> Option<Self> {
         let name = format!("freezer-v{version}");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -384,7 +384,7 @@ impl Freezer {
 }
 
 impl Drop for Freezer {
-    /// Ends what is still in it: in one of version 1 nothing else can be ended.
+    /// Ends the processes still in it: in a frozen group of version 1 no process can be ended.
     fn drop(&mut self) {
         let _ = fs::write(self.path.join(self.file), self.words[1]);
         let inside = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();

@@ -7,7 +7,7 @@ use allocator_api2::alloc::{AllocError, Allocator};
 
 use crate::ColoredArena;
 
-// SAFETY: memory stays where it is until it is deallocated or the last clone is dropped, which unmaps it; clones share it.
+// SAFETY: memory stays where it is until it is deallocated or the last clone is dropped, which unmaps it. Clones share it.
 unsafe impl Allocator for ColoredArena {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -40,7 +40,7 @@ unsafe impl Allocator for ColoredArena {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's promise; what is behind the old end is the caller's as well.
+        // SAFETY: the caller's promise; the bytes behind the old end belong to the caller as well.
         unsafe {
             let grown = resize(self, memory, old, new)?;
             let behind = grown.cast::<u8>().as_ptr().add(old.size());
@@ -60,7 +60,7 @@ unsafe impl Allocator for ColoredArena {
     }
 }
 
-/// The same object with another size: in its place if it fits there and at most half of that would be lost.
+/// Resizes an object: in place if the new size fits and wastes at most half of the usable bytes, else by a copy to new memory.
 ///
 /// # Safety
 /// `memory` was allocated with `old`.
@@ -80,7 +80,7 @@ unsafe fn resize(
         return Ok(NonNull::slice_from_raw_parts(memory, usable));
     }
     let moved = Allocator::allocate(arena, new)?;
-    // SAFETY: both are as large as the smaller of the two, and different objects.
+    // SAFETY: both objects are at least as large as the smaller size, and they do not overlap.
     unsafe {
         let to = moved.cast::<u8>();
         memory.copy_to_nonoverlapping(to, old.size().min(new.size()));
@@ -89,7 +89,7 @@ unsafe fn resize(
     Ok(moved)
 }
 
-/// An address for nothing.
+/// Returns a dangling, aligned address for an allocation of size 0.
 fn nowhere(layout: Layout) -> NonNull<u8> {
     NonNull::new(std::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }

@@ -18,9 +18,9 @@ use crate::heap::{Heap, PAGE};
 use crate::place::random_start;
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
 
-/// Pages an arena grows by at least; the kernel fills no fewer at a time either when it reads ahead.
+/// Minimum number of pages by which an arena grows; the kernel's read-ahead fills at least as many at a time.
 const FIRST_CHUNK: usize = 16;
-/// Pages an arena grows by in advance at most.
+/// Maximum number of pages by which an arena grows in advance.
 const LARGEST_CHUNK: usize = 1024;
 
 /// Memory in chosen colors from the first touch on: an allocator.
@@ -30,8 +30,8 @@ const LARGEST_CHUNK: usize = 1024;
 ///     └─ handed out in parts, which are used again once they are given back
 /// ```
 ///
-/// A handle: clones share the memory, which is given back to the kernel when the last of them is dropped. Every function
-/// may be called in any thread. Bookkeeping lies outside, so every byte of the colored memory is the program's.
+/// A handle: clones share the memory, and dropping the last clone returns it to the kernel. Every function
+/// may be called in any thread. The bookkeeping lies outside, so every byte of the colored memory is the program's.
 ///
 /// It implements `Allocator` of `allocator-api2`, so that `Box`, `Vec` and the maps of `hashbrown` can live in it:
 ///
@@ -48,8 +48,8 @@ const LARGEST_CHUNK: usize = 1024;
 /// ```
 ///
 /// # Forked children
-/// have a copy that works. Its pages are shared with the parent's until one of them writes: that one gets a copy of a color
-/// of the kernel's choice. [`Self::verify`] tells, [`Self::repair`] mends it; [`ArenaOptions::keep_from_children`]
+/// have a working copy. Parent and child share its pages until one of them writes; the writer then gets a copy in a color
+/// of the kernel's choice. [`Self::verify`] detects this and [`Self::repair`] mends it; [`ArenaOptions::keep_from_children`]
 /// avoids it.
 #[derive(Debug, Clone)]
 pub struct ColoredArena(Arc<Inner>);
@@ -72,25 +72,25 @@ struct State {
     usage: Usage,
 }
 
-/// What an arena holds.
+/// Memory that an arena holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Address space and memory it has from the kernel.
     pub held: ByteCount,
-    /// Of that, handed out.
+    /// Part of `held` that is handed out.
     pub used: ByteCount,
-    /// Pages that were had in the colors since it was made.
+    /// Pages placed in the arena's colors since it was made.
     pub placed: PageCount,
     /// Pages that the kernel chose instead.
     pub fallback: PageCount,
-    /// Why, for those where the reason is known.
+    /// Reasons for the `fallback` pages, as far as they are known.
     pub refused: BTreeMap<Refusal, PageCount>,
-    /// What stood in the way the last time that colors could not be had at all.
+    /// Last error of placing pages in the colors; `None` if there was none.
     pub trouble: Option<String>,
 }
 
 impl ColoredArena {
-    /// An arena without memory: it grows when something is allocated.
+    /// Makes an arena without memory: it grows when something is allocated.
     ///
     /// # Errors
     /// [`ColorError::OtherCache`] for a set that was made for another number of colors.
@@ -111,18 +111,18 @@ impl ColoredArena {
         })))
     }
 
-    /// The colors its memory has.
+    /// Returns the colors of the arena.
     #[must_use]
     pub fn set(&self) -> &ColorSet {
         &self.0.set
     }
 
-    /// Memory of this layout, not initialised, and perhaps more of it than was asked for. It stays valid until it is given
-    /// to [`Self::deallocate`] or the arena and all its clones are dropped.
+    /// Allocates memory of this layout: not initialised, and perhaps larger than the layout. It stays valid until the caller passes it
+    /// to [`Self::deallocate`], or drops the arena and all its clones.
     ///
     /// # Errors
     /// [`ColorError::Invalid`] for size 0; [`ColorError::NotInColors`] if the arena is strict; [`ColorError::Memory`],
-    /// [`ColorError::Limit`], [`ColorError::NotLocked`], [`ColorError::Child`]. Nothing is kept then.
+    /// [`ColorError::Limit`], [`ColorError::NotLocked`], [`ColorError::Child`]. An error leaves nothing allocated.
     pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, ColorError> {
         if layout.size() == 0 {
             return Err(ColorError::Invalid("there is no memory of size 0"));
@@ -145,10 +145,10 @@ impl ColoredArena {
         Ok(NonNull::slice_from_raw_parts(first, usable))
     }
 
-    /// Takes memory back; false if it is none that [`Self::allocate`] handed out and that is still in use.
+    /// Takes memory back. Returns false if [`Self::allocate`] did not hand it out or it is no longer in use.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// No thread uses the memory any more.
     pub unsafe fn deallocate(&self, memory: NonNull<u8>) -> bool {
         let _inside = gate::enter();
         let mut state = self.state();
@@ -156,7 +156,7 @@ impl ColoredArena {
             return false;
         };
         state.usage.used.0 = state.usage.used.0.saturating_sub(given.size as u64);
-        // One chunk stays, so that a program that takes and gives by turns does not have it placed each time.
+        // Keep one chunk, so that a program that allocates and frees in turn does not place it anew each time.
         if let Some(start) = given.emptied
             && state.memory.len() > 1
             && !self.0.is_left_behind()
@@ -168,32 +168,32 @@ impl ColoredArena {
         true
     }
 
-    /// How many bytes may be used of what begins there; `None` if nothing of this arena does.
+    /// Returns the usable bytes of the object that begins at `memory`; `None` if no object of this arena begins there.
     #[must_use]
     pub fn size_at(&self, memory: NonNull<u8>) -> Option<usize> {
         let _inside = gate::enter();
         self.state().heap.size_at(memory.as_ptr() as usize)
     }
 
-    /// Whether an address lies in its memory.
+    /// Returns true if an address lies in the arena's memory.
     #[must_use]
     pub fn contains(&self, address: *const u8) -> bool {
         let _inside = gate::enter();
         self.state().heap.contains(address as usize)
     }
 
-    /// What it holds.
+    /// Returns the memory that the arena holds.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let _inside = gate::enter();
         self.state().usage.clone()
     }
 
-    /// Looks whether its memory is in its colors, by an independent test at cache lines that classification does not use.
+    /// Tests whether the arena's memory is in its colors. The test is independent: it uses cache lines that classification does not use.
     ///
     /// # Errors
-    /// [`ColorError::Drifted`] when the colors can no longer be told: the arena goes on, with pages that the kernel
-    /// chooses (or errors, if it is strict).
+    /// [`ColorError::Drifted`] when the oracle can no longer classify pages. The arena then continues with pages that the kernel
+    /// chooses; a strict arena returns errors.
     pub fn verify(&self) -> Result<Verdict, ColorError> {
         self.refuse_child()?;
         let _inside = gate::enter();
@@ -202,14 +202,14 @@ impl ColoredArena {
         unsafe { self.0.colors.verify_ranges(&state.ranges(), &self.0.set) }
     }
 
-    /// Moves what is not in its colors (any more) onto pages that are: after a fork, or when [`Self::verify`] found wrong
-    /// pages. Contents and addresses stay. A locked arena stays as it is.
+    /// Moves pages that are not (or no longer) in the arena's colors onto pages that are: after a fork, or when [`Self::verify`]
+    /// found wrong pages. Contents and addresses stay. A locked arena stays as it is.
     ///
     /// # Errors
-    /// When nothing could be done at all.
+    /// When no page could be moved at all.
     ///
     /// # Safety
-    /// Until this returns nobody touches memory of this arena.
+    /// Until this returns no thread touches memory of this arena.
     pub unsafe fn repair(&self) -> Result<Placement, ColorError> {
         self.refuse_child()?;
         let ranges = {
@@ -228,7 +228,7 @@ impl ColoredArena {
         Ok(all)
     }
 
-    /// Whether this is a forked child and the memory stayed with the parent.
+    /// Returns true if this is a forked child and the memory stayed with the parent.
     #[must_use]
     pub fn is_left_behind(&self) -> bool {
         self.0.is_left_behind()
@@ -238,7 +238,7 @@ impl ColoredArena {
     fn grow(&self, state: &mut State, layout: Layout) -> Result<(), ColorError> {
         let needed = Heap::pages_for(layout).ok_or(ColorError::TooLarge)?;
         let held = usize::try_from(state.usage.held.0).unwrap_or(usize::MAX) / PAGE;
-        // Doubling at first, so that a small arena wastes little and a large one grows rarely.
+        // Doubles at first, so that a small arena wastes little and a large one grows rarely.
         let ahead = held.clamp(FIRST_CHUNK, LARGEST_CHUNK);
         match self.chunk(state, needed.max(ahead)) {
             Err(_) if ahead > needed => self.chunk(state, needed),
@@ -302,7 +302,7 @@ impl ColoredArena {
         Ok(())
     }
 
-    /// In a child memory that stayed with the parent must not be handed out.
+    /// Refuses to work in a child whose memory stayed with the parent.
     fn refuse_child(&self) -> Result<(), ColorError> {
         if self.0.is_left_behind() {
             return Err(ColorError::Child);
@@ -311,14 +311,14 @@ impl ColoredArena {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing here panics half-way through a change.
+        // No code under this lock panics in the middle of a change.
         let state = self.0.state.lock();
         state.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Whether this is a child and the memory stayed with the parent.
+    /// Returns true if this is a child and the memory stayed with the parent.
     fn is_left_behind(&self) -> bool {
         self.options.keep_from_children && getpid() != self.process
     }
@@ -340,14 +340,14 @@ impl State {
     }
 }
 
-/// Why a strict arena does not grow.
+/// Builds the error of a strict arena that cannot grow.
 fn not_in_colors(
     pages: usize,
     refused: &BTreeMap<Refusal, PageCount>,
     trouble: Option<ColorError>,
 ) -> ColorError {
     let why = match trouble {
-        // What else is wrong is no matter of colors.
+        // Other errors have nothing to do with colors, so they are returned as they are.
         Some(error @ (ColorError::NotInColors { .. } | ColorError::Memory { .. })) => {
             error.to_string()
         }

@@ -19,12 +19,12 @@ use crate::place::{Hands, Mover, POOL_CHUNK, pool_error};
 use crate::residence::Residence;
 use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
-/// Resident in the pool at most, while pages are looked for: to find those of one color in 32, 32 times as many must be held.
+/// Maximum resident size of the pool while it searches: finding pages of one color in 32 takes 32 times as many pages.
 const POOL_LIMIT: ByteCount = ByteCount(1 << 30);
-/// What may stay in the pool when nobody is asking for pages.
+/// Pages that may stay in the pool while no allocation needs them.
 const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
 
-/// The machine's colors: what tells them, and a pool of pages of this process whose colors are known.
+/// The machine's colors: an oracle, and a pool of pages of this process whose colors are known.
 ///
 /// A handle: clones share both, and so do all arenas made with it. Every function may be called in any thread.
 #[derive(Clone)]
@@ -36,9 +36,9 @@ struct Shared {
     machine: Mutex<Machine>,
 }
 
-/// What tells colors and places pages.
+/// Oracle and page mover of one process.
 struct Machine {
-    /// Whose memory `placer` can change: a child of `fork` needs one of its own.
+    /// Process whose memory `placer` can change: a child of `fork` needs a placer of its own.
     process: Pid,
     judge: Box<dyn Judge>,
     placer: Option<Placer>,
@@ -55,9 +55,9 @@ impl std::fmt::Debug for Colors {
 }
 
 impl Colors {
-    /// The machine's colors, as every process here knows them: from `/run/superhue/palette`, or the user's own palette in
-    /// `$XDG_RUNTIME_DIR/superhue`. The first who asks finds them by timing, for which up to a second and
-    /// 32 MiB are needed. No privilege is.
+    /// Opens the machine's colors, which all its processes share: from `/run/superhue/palette`, or the user's own palette in
+    /// `$XDG_RUNTIME_DIR/superhue`. The first process finds them by timing, which takes up to a second and
+    /// 32 MiB. It needs no privilege.
     ///
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
@@ -65,7 +65,7 @@ impl Colors {
         Self::with_oracle(Measured::open(true)?)
     }
 
-    /// The same, but if nobody has found them yet that is an error: for programs that have no time to search.
+    /// Like [`Self::open`], but fails if no process has found the colors yet: for programs that have no time to search.
     ///
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
@@ -73,7 +73,7 @@ impl Colors {
         Self::with_oracle(Measured::open(false)?)
     }
 
-    /// Colors as an oracle of the caller's tells them.
+    /// Takes the colors from an oracle of the caller.
     ///
     /// # Errors
     /// [`ColorError::Unknown`] if it has none; [`ColorError::Memory`].
@@ -97,19 +97,19 @@ impl Colors {
         })))
     }
 
-    /// How many there are.
+    /// Returns the number of colors.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.count
     }
 
-    /// What tells them.
+    /// Returns the kind of oracle that determines the colors.
     #[must_use]
     pub fn kind(&self) -> OracleKind {
         self.0.kind
     }
 
-    /// Whether they are still those of the machine: a virtual machine that is moved to another host has others.
+    /// Checks that the colors are still those of the machine: a virtual machine that moves to another host gets other ones.
     ///
     /// # Errors
     /// [`ColorError::Drifted`] if not.
@@ -118,7 +118,7 @@ impl Colors {
         Ok(self.machine().judge.retest()?)
     }
 
-    /// The set that a text asks for: `spread` (all), a list as `0-3,8`, or a share as `50%`.
+    /// Parses a set: `spread` (all colors), a list as `0-3,8`, or a share as `50%`.
     ///
     /// # Errors
     /// [`ColorError::Text`], [`ColorError::Set`], and [`ColorError::Invalid`] for `off`.
@@ -128,7 +128,7 @@ impl Colors {
         request.of(self.count())?.ok_or(off)
     }
 
-    /// Moves memory of the caller's own onto pages of these colors, where it is not: its holes are filled with zeroes,
+    /// Moves memory of the caller onto pages of these colors, unless it is there already. Holes are filled with zeroes;
     /// contents stay.
     ///
     /// ```text
@@ -136,29 +136,29 @@ impl Colors {
     ///                 edge                    edge      pages that reach beyond it stay as they are
     /// ```
     ///
-    /// It needs no privilege, because nobody can touch the memory meanwhile: it is borrowed. Memory that is shared with
-    /// other processes, locked, part of superpages or of a file stays where it is and is counted.
+    /// It needs no privilege, because the borrow keeps other code from touching the memory. Memory that is shared with
+    /// other processes, locked, part of huge pages or of a file stays where it is and is counted.
     ///
     /// # Errors
-    /// When nothing could be done at all.
+    /// When no page could be placed at all.
     pub fn place(
         &self,
         memory: &mut [MaybeUninit<u8>],
         set: &ColorSet,
     ) -> Result<Placement, ColorError> {
         let start = NonNull::from(&mut *memory).cast();
-        // SAFETY: borrowed for writing, so nobody else touches it.
+        // SAFETY: borrowed for writing, so no other code touches it.
         unsafe { self.place_raw(start, memory.len(), set) }
     }
 
     /// [`Self::place`] for raw memory: `length` bytes at `start`.
     ///
     /// # Errors
-    /// As there, and for a range outside the address space.
+    /// Those of [`Self::place`], and an error for a range outside the address space.
     ///
     /// # Safety
-    /// The range is mapped and may be written, and until this returns no other thread touches it, nor does a system call
-    /// of theirs.
+    /// The range is mapped and writable. Until this returns no other thread touches it, and no system call of another thread
+    /// does.
     pub unsafe fn place_raw(
         &self,
         start: NonNull<u8>,
@@ -177,11 +177,11 @@ impl Colors {
         Ok(placement)
     }
 
-    /// Looks whether memory is in these colors, by an independent test at cache lines that classification does not use.
-    /// Its whole pages are read, never written.
+    /// Tests whether memory is in these colors. The test is independent: it uses cache lines that classification does not use.
+    /// It reads the whole pages and never writes them.
     ///
     /// # Errors
-    /// When colors cannot be told, or residence cannot be seen.
+    /// When the oracle cannot classify pages, or residence cannot be read.
     pub fn verify(
         &self,
         memory: &[MaybeUninit<u8>],
@@ -195,7 +195,7 @@ impl Colors {
     /// [`Self::verify`] for raw memory: `length` bytes at `start`.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::verify`].
     ///
     /// # Safety
     /// The range is mapped and may be read until this returns.
@@ -212,10 +212,10 @@ impl Colors {
         unsafe { self.verify_ranges(&[inner], set) }
     }
 
-    /// The verdict about ranges of whole pages.
+    /// Returns the verdict about ranges of whole pages.
     ///
     /// # Safety
-    /// They are mapped and may be read until this returns. The caller is inside the gate.
+    /// The ranges are mapped and readable until this returns. The caller is inside the gate.
     pub(crate) unsafe fn verify_ranges(
         &self,
         ranges: &[VirtRange],
@@ -226,7 +226,7 @@ impl Colors {
         for range in ranges {
             let mut there = residence.of(*range).map_err(ColorError::unseen)?;
             there.retain(|page| !page.zero);
-            // SAFETY: within a range of the caller's.
+            // SAFETY: the page lies within a range of the caller.
             let pages = there
                 .iter()
                 .filter_map(|page| unsafe { Page::at(page.address) });
@@ -241,7 +241,7 @@ impl Colors {
         Ok(verdict)
     }
 
-    /// Fills the holes of `range`; what was filled, and what stood in the way if something did. The caller is inside the
+    /// Fills the holes of `range`. Returns the pages filled, and the error if there was one. The caller is inside the
     /// gate.
     pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> (Placed, Option<ColorError>) {
         let mut machine = self.machine();
@@ -251,7 +251,7 @@ impl Colors {
         };
         let (placed, trouble) = match hands.placer.fill(range, walk, hands.judge) {
             Ok(placed) if placed.refused.contains_key(&Refusal::NoPage) => {
-                // It does not say why there was no further page.
+                // The pool does not report why it found no further page.
                 let trouble = hands.judge.retest().err();
                 (placed, trouble.map(ColorError::from))
             }
@@ -274,17 +274,17 @@ impl Colors {
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {
-        // A panic of an oracle of the caller's leaves pages in the pool, nothing half-done.
+        // A panic in the caller's oracle leaves pages in the pool, but nothing half-done.
         let machine = self.0.machine.lock();
         machine.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Machine {
-    /// What places pages of this process, made when it is first needed.
+    /// Returns the tools that place pages of this process; makes them when first needed.
     fn hands(&mut self) -> Result<Hands<'_>, ColorError> {
         if self.process != getpid() {
-            // They stayed with the parent, and what is there now may be anything: it must not be unmapped.
+            // The old ones stayed with the parent. Their addresses may hold other memory now, which must not be unmapped.
             forget(self.placer.take());
             forget(self.mover.take());
             self.process = getpid();
@@ -306,7 +306,7 @@ impl Machine {
         })
     }
 
-    /// Gives back what the pool needs not keep.
+    /// Returns surplus pages of the pool to the kernel.
     fn tidy(&mut self) {
         if let Some(placer) = &mut self.placer {
             placer.pool().trim(POOL_IDLE);
@@ -314,14 +314,14 @@ impl Machine {
     }
 }
 
-/// What the control groups of this process leave it.
+/// Returns the memory that this process's control groups still allow; `None` if there is no limit.
 pub(crate) fn left_to_us() -> Option<ByteCount> {
     headroom(Path::new("/proc"), Path::new("/sys"), "self")
 }
 
-/// How large the pool may get.
+/// Returns the pool's configuration, with its maximum size.
 fn pool_config() -> PoolConfig {
-    // Half of what is left: what is taken from the pool counts too.
+    // Half of the remaining memory: pages taken from the pool count as well.
     let allowed = left_to_us().map_or(POOL_LIMIT.0, |free| free.0 / 2);
     PoolConfig {
         chunk: POOL_CHUNK,
@@ -330,7 +330,7 @@ fn pool_config() -> PoolConfig {
     }
 }
 
-/// The whole pages of a range, and the bytes before and after them.
+/// Returns the whole pages of a range, and the number of bytes before and after them.
 fn whole_pages(start: NonNull<u8>, length: usize) -> Result<(VirtRange, ByteCount), ColorError> {
     let start = start.as_ptr() as usize;
     let end = start.checked_add(length).ok_or(ColorError::TooLarge)?;

@@ -1,19 +1,19 @@
-//! What can go wrong, and what to do about it.
+//! Errors of colored memory, and their remedies.
 
 use rustix::io::Errno;
 use superhue_color::oracles::OracleError;
 use superhue_model::{ByteCount, ColorSetError, PageCount, ParseColorsError};
 
-/// Why memory was not colored, or not looked at.
+/// Reason why memory was not colored, or not inspected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ColorError {
-    /// A text that names no colors.
+    /// Text that names no colors.
     #[error(transparent)]
     Text(#[from] ParseColorsError),
     /// Colors that this cache does not have.
     #[error(transparent)]
     Set(#[from] ColorSetError),
-    /// A set that was made for another number of colors.
+    /// Set that was made for another number of colors.
     #[error("the set was made for {set} colors, and here there are {here}: make it anew")]
     OtherCache {
         /// Colors of the set's cache.
@@ -21,19 +21,19 @@ pub enum ColorError {
         /// Colors of this one.
         here: usize,
     },
-    /// An argument that cannot be.
+    /// Invalid argument.
     #[error("{0}")]
     Invalid(&'static str),
-    /// More than can be addressed.
+    /// Size beyond the address space.
     #[error("no memory is that large")]
     TooLarge,
     /// The machine's colors are not known and were not found.
     #[error("the colors of this machine are not known: {0}; `superhue colors` tells more")]
     Unknown(String),
-    /// The kernel does not let pages be moved.
+    /// The kernel does not support moving pages.
     #[error("pages cannot be moved ({errno}): {}", remedy(*errno))]
     NoMoves {
-        /// What it said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The kernel has no memory, or a limit is reached.
@@ -41,51 +41,51 @@ pub enum ColorError {
         "no memory for {bytes} ({errno}): the machine's, RLIMIT_AS (ulimit -v) or the control group's is used up"
     )]
     Memory {
-        /// How much was asked for.
+        /// Requested size.
         bytes: ByteCount,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The arena's own limit.
+    /// The arena's own limit is reached.
     #[error("the arena holds {held} and may hold {limit}: {wanted} more do not fit")]
     Limit {
-        /// What it has.
+        /// Memory that the arena holds.
         held: ByteCount,
-        /// What it may have.
+        /// Memory that the arena may hold.
         limit: ByteCount,
-        /// What was needed in addition.
+        /// Additional memory that was needed.
         wanted: ByteCount,
     },
-    /// Memory that may not be locked.
+    /// The process may not lock this memory.
     #[error(
         "{bytes} cannot be locked in memory ({errno}): raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) or do not ask for it"
     )]
     NotLocked {
-        /// How much.
+        /// Size of the memory.
         bytes: ByteCount,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// Not enough pages of the colors, and no others are wanted.
+    /// The pool has too few pages of the colors, and the arena is strict.
     #[error("{} of {} pages could be had in these colors: {why}", .got.0, .wanted.0)]
     NotInColors {
         /// Pages needed.
         wanted: PageCount,
-        /// Pages there were.
+        /// Pages found.
         got: PageCount,
-        /// What stood in the way.
+        /// Reason why the other pages are missing.
         why: String,
     },
-    /// The colors can no longer be told.
+    /// The oracle can no longer classify pages.
     #[error("{0}; open the colors again")]
     Drifted(String),
-    /// In a forked child, of an arena that is not passed on.
+    /// Use in a forked child of an arena that stayed with the parent.
     #[error("this arena stayed with the parent of this process: make one here")]
     Child,
 }
 
 impl ColorError {
-    /// The error as C has it.
+    /// Returns the matching `errno`, for the C interface.
     #[must_use]
     pub const fn errno(&self) -> Errno {
         match self {
@@ -102,7 +102,7 @@ impl ColorError {
         }
     }
 
-    /// It cannot be seen which pages are resident.
+    /// Builds the error for unreadable residence.
     pub(crate) fn unseen(errno: Errno) -> Self {
         Self::Unknown(format!(
             "/proc/self/pagemap does not tell which pages are resident ({errno}): that takes /proc and Linux 6.7"
@@ -110,7 +110,7 @@ impl ColorError {
     }
 }
 
-/// What to do where pages cannot be moved.
+/// Returns advice for a kernel that cannot move pages.
 const fn remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::PERM | Errno::ACCESS => {

@@ -1,4 +1,4 @@
-//! For tests: an oracle that needs no timing, because it makes its colors up.
+//! For tests: an oracle that needs no timing, because it computes colors from page frame numbers.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,8 +11,8 @@ use superhue_model::{BASE_PAGE_SIZE, Color};
 
 use crate::Judge;
 
-/// Calls the remainder of a frame's number its color. Root alone sees those; what matters for tests is that a color belongs
-/// to the frame, wherever that is mapped.
+/// Uses the page frame number modulo the number of colors as the color. Only root can read page frame numbers. Tests need only
+/// that a color belongs to the frame, at whatever address it is mapped.
 #[derive(Debug)]
 pub struct FrameOracle {
     colors: u16,
@@ -20,7 +20,7 @@ pub struct FrameOracle {
 }
 
 impl FrameOracle {
-    /// So many colors; `None` where frame numbers cannot be seen.
+    /// Makes an oracle with this number of colors; `None` where page frame numbers cannot be read.
     #[must_use]
     pub fn new(colors: u16) -> Option<Self> {
         let oracle = Self {
@@ -28,13 +28,13 @@ impl FrameOracle {
             drifted: Arc::default(),
         };
         let here: u64 = 1;
-        // SAFETY: the page in which a variable lies is mapped for as long as that lives.
+        // SAFETY: the page that holds a variable is mapped for the lifetime of the variable.
         let page = unsafe { Page::at(round(std::ptr::from_ref(&here) as usize)) };
         let told = oracle.color(&pagemap().ok()?, page?);
         told.map(|_| oracle)
     }
 
-    /// Once it is set, colors cannot be told any more.
+    /// Returns the switch that makes the oracle fail with drift from then on.
     #[must_use]
     pub fn drift(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.drifted)
@@ -57,7 +57,7 @@ impl FrameOracle {
     }
 }
 
-/// That of this process, which a forked child has to open anew.
+/// Opens the pagemap of this process; a forked child has to open its own.
 fn pagemap() -> Result<File, OracleError> {
     File::open("/proc/self/pagemap").map_err(|error| OracleError::Unavailable(error.to_string()))
 }

@@ -1,11 +1,11 @@
-//! No fork while anything is under way here.
+//! Keeps forks out while arena code runs.
 //!
-//! A child of `fork` gets one thread and a copy of everything else as it is in that moment: of a lock that another
-//! thread holds, which then nobody ever opens, and, while a page is being moved, of the hole in its place, which reads as
-//! zeroes. So whoever works here is counted, and a fork waits until nobody does; who comes meanwhile waits for the fork.
-//! The same is done by the C library's `malloc`.
+//! A child of `fork` gets one thread and a copy of the memory at that moment. If another thread holds a lock, the child's copy
+//! stays locked for ever. If a page is being moved, the child sees the hole in its place, which reads as
+//! zeroes. So the gate counts the threads inside, and a fork waits until the count is 0. Threads that arrive meanwhile wait for
+//! the fork. The C library's `malloc` does the same.
 //!
-//! One word: how many work, in its lower half, and how many forks wait or happen, in its upper one.
+//! State is one word: the lower half counts threads inside, the upper half counts forks that wait or happen.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,11 +17,11 @@ const FORK: u32 = 1 << 16;
 
 static STATE: AtomicU32 = AtomicU32::new(0);
 
-/// As long as it lives, no fork of the C library happens.
+/// Guard: while it lives, the C library does not fork.
 #[derive(Debug)]
 pub struct Inside(());
 
-/// Has forks wait from now on.
+/// Makes forks wait from now on.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -33,8 +33,8 @@ pub fn install() -> Result<(), Errno> {
     })
 }
 
-/// Waits for a fork that happens, then keeps others from happening. Must not be called by who is inside: a fork that
-/// begins to wait between the two would wait for ever.
+/// Waits for a fork that happens, then keeps further forks from happening. A thread inside the gate must not call it: with a fork
+/// that begins to wait between the two calls, both would wait for ever.
 pub fn enter() -> Inside {
     let mut now = STATE.load(Ordering::Relaxed);
     loop {
@@ -73,13 +73,13 @@ extern "C" fn parent() {
     wake_all();
 }
 
-/// Only the thread that forked is here.
+/// Resets the gate: only the forking thread exists in the child.
 extern "C" fn child() {
     STATE.store(0, Ordering::Release);
 }
 
 fn wait_while(value: u32) {
-    // Whatever it returns (changed already, a signal), the caller looks again.
+    // The caller checks the word again, whatever the wait returned (changed already, a signal).
     let _ = futex::wait(&STATE, futex::Flags::PRIVATE, value, None);
 }
 

@@ -1,13 +1,13 @@
-//! For applications: memory in chosen page colors, and the colors of memory one has.
+//! For applications: memory in chosen page colors, and the colors of existing memory.
 //!
 //! Pages of one color compete for the same sets of a cache; pages of different colors never do. So a program whose hot
-//! memory has all colors evenly ([`Colors::set`] of `spread`) uses the whole cache, whatever page frames it was dealt; and
+//! memory has all colors evenly ([`Colors::set`] of `spread`) uses the whole cache, whatever page frames the kernel chose; and
 //! two programs with different colors do not evict each other.
 //!
 //! * [`Colors`]: the machine's colors, found by measurement, without privilege;
 //! * [`ColoredArena`]: memory in some of them from the first touch on, as an `Allocator` of `allocator-api2`;
-//! * [`Colors::place`]: moves memory one has already;
-//! * [`Verdict`]: what an independent test says of either.
+//! * [`Colors::place`]: moves existing memory;
+//! * [`Verdict`]: result of an independent test of either.
 //!
 //! ```no_run
 //! use superhue_arena::{ArenaOptions, ColoredArena, Colors};
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Colors belong to memory as it lies now: a fork, swapping, merging of equal pages (KSM), compaction and migration of a
-//! virtual machine change them. [`ColoredArena::verify`] tells.
+//! virtual machine change them. [`ColoredArena::verify`] detects this.
 
 mod allocator;
 mod arena;

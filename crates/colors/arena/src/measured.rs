@@ -11,7 +11,7 @@ use superhue_model::Color;
 
 use crate::{ColorError, Judge};
 
-/// Tells colors by the palette that all processes share. Forked children go on using it: its pages are those of a file.
+/// Oracle by the palette that all processes share. Forked children continue to use it: its pages are those of a file.
 #[derive(Debug)]
 pub struct Measured(MeasuredOracle<HardwareProbe>);
 
@@ -61,7 +61,7 @@ impl Judge for Measured {
 
     fn retest(&mut self) -> Result<(), OracleError> {
         let (palette, probe) = self.0.parts();
-        // One bad result may be somebody else's doing.
+        // One bad result may be noise from other processes.
         if palette.self_test(probe, 1).passed() || palette.self_test(probe, 3).passed() {
             return Ok(());
         }

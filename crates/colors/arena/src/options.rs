@@ -1,9 +1,9 @@
-//! How an arena is to be.
+//! Options of an arena.
 
 use superhue_model::ByteCount;
 
-/// How an arena is to be. The default: no page is refused because of its color, nothing is locked, no limit, a random
-/// start.
+/// Options of an arena. The default refuses no page because of its color, locks nothing, has no limit and starts at a random
+/// color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ArenaOptions {
@@ -11,17 +11,17 @@ pub struct ArenaOptions {
     pub strict: bool,
     /// Keep the memory from being swapped out (`mlock`).
     pub locked: bool,
-    /// Leave it out of forked children. As long as a child shares a page, whoever writes it first gets a copy of a color
+    /// Leave the memory out of forked children. While a child shares a page, the first of the two to write it gets a copy in a color
     /// of the kernel's choice, the parent too.
     pub keep_from_children: bool,
-    /// Hold at most so much memory.
+    /// Hold at most this much memory.
     pub limit: Option<ByteCount>,
-    /// Begin so many colors into the set (modulo its length); otherwise anywhere.
+    /// Index into the set at which to begin (modulo its length); random if `None`.
     pub start: Option<usize>,
 }
 
 impl ArenaOptions {
-    /// The default.
+    /// Returns the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,16 +1,16 @@
-//! Placing memory that somebody has already.
+//! Placement of existing memory.
 //!
-//! Any run of as many pages as the set has colors (a window) is to hold each color once. Pages whose color is the first of
-//! its kind in their window stay; the others, and holes, get the colors that are missing:
+//! A window is as many consecutive pages as the set has colors, and should hold each color once. The first page of each color
+//! in a window stays; the other pages, and holes, get the missing colors:
 //!
 //! ```text
 //!   set 0-3     | 2 1 2 7 | . . 3 0 |      2 twice, 7 not of the set, two holes
 //!   becomes     | 2 1 0 3 | 1 2 3 0 |
 //! ```
 //!
-//! A page that is to go is moved to a staging place first. That succeeds only for private memory that no other
-//! process shares and no device writes, and leaves a hole; its bytes are copied to a page of the pool, which is moved into
-//! the hole. Should that fail, the page is moved back.
+//! A page that has to go is moved to a staging place first. That succeeds only for private memory that no other
+//! process shares and no device writes, and leaves a hole. Its bytes are copied to a page of the pool, which is moved into
+//! the hole. If that fails, the page is moved back.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,13 +26,13 @@ use crate::heap::PAGE;
 use crate::residence::{Residence, Resident};
 use crate::{ColorError, Judge, Placement};
 
-/// What a pool maps and classifies at a time.
+/// Bytes that a pool maps and classifies at a time.
 pub const POOL_CHUNK: ByteCount = ByteCount(4 << 20);
 
-/// Pages whose colors are told at a time.
+/// Pages that the oracle classifies at a time.
 const BATCH: usize = 1024;
 
-/// Times a move is repeated while the kernel has the page in hand.
+/// Number of attempts to move a page that the kernel has isolated.
 const ATTEMPTS: usize = 64;
 
 /// Moves pages of this process.
@@ -44,7 +44,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// With a userfaultfd that is told of nothing.
+    /// Opens a userfaultfd that receives no events.
     ///
     /// # Errors
     /// [`ColorError::NoMoves`], [`ColorError::Memory`].
@@ -71,7 +71,7 @@ impl Mover {
     /// Moves one page into a hole.
     ///
     /// # Safety
-    /// Nobody counts on either.
+    /// No other code relies on the contents of either page.
     unsafe fn step(&self, to: VirtAddr, from: VirtAddr) -> Result<(), Errno> {
         for _ in 0..ATTEMPTS {
             let length = ByteCount(BASE_PAGE_SIZE);
@@ -80,11 +80,11 @@ impl Mover {
                 None => return Ok(()),
                 Some(error) => error,
             };
-            // Errors of this call are not to be believed: it may have moved the page all the same.
+            // Do not trust errors of this call: it may have moved the page all the same.
             let present = |at: VirtAddr| self.residence.is_present(usize::try_from(at.0).ok()?);
             match (present(from), present(to)) {
                 (Some(false), Some(true)) => return Ok(()),
-                // Somebody in the kernel has the page in hand: reclaim, compaction.
+                // Kernel code (reclaim, compaction) has isolated the page.
                 _ if error == Errno::AGAIN => rustix::thread::sched_yield(),
                 _ => return Err(error),
             }
@@ -93,23 +93,23 @@ impl Mover {
     }
 }
 
-/// What it takes to place pages.
+/// Tools that place pages.
 pub struct Hands<'a> {
-    /// Has the pool.
+    /// Owner of the pool.
     pub placer: &'a mut Placer,
-    /// Moves pages.
+    /// Mover of pages.
     pub mover: &'a Mover,
-    /// Tells colors.
+    /// Oracle of colors.
     pub judge: &'a mut dyn Judge,
 }
 
-/// Has `range`, whole pages, in colors of `set`, all of them evenly.
+/// Places `range`, whole pages, in the colors of `set`, all of them evenly.
 ///
 /// # Errors
-/// When nothing could be done at all.
+/// When no page could be placed at all.
 ///
 /// # Safety
-/// The range is mapped and may be written, and nobody else touches it until this returns; no fork happens.
+/// The range is mapped and writable, and no other code touches it until this returns; no fork happens.
 pub unsafe fn exclusive(
     range: VirtRange,
     set: &ColorSet,
@@ -175,7 +175,7 @@ impl Work<'_> {
         while start < end {
             let stop = start.saturating_add(window).min(end);
             if stop > known {
-                // Told in batches of whole windows: many pages at once are told faster.
+                // Classify in batches of whole windows: many pages at once take less time per page.
                 known = start.saturating_add(BATCH.next_multiple_of(self.order.len()) * PAGE);
                 let batch = resident.partition_point(|page| page.address < start)
                     ..resident.partition_point(|page| page.address < known);
@@ -240,13 +240,13 @@ impl Work<'_> {
             }
         }
         for (at, resident) in to_do {
-            // Pages that are left may be of any color, so there is always one missing; not so if a window is cut short.
+            // A left page may have any color, so there is always a missing one; except in a window that is cut short.
             let color = missing.pop_front().or_else(|| self.order.first().copied());
             let Some(page) = color.and_then(|color| self.page(color)) else {
                 self.placement.refuse(Refusal::NoPage, 1);
                 continue;
             };
-            // SAFETY: `at` is in the range that is the caller's of `exclusive`; the page was the pool's.
+            // SAFETY: `at` is in the range of the caller of `exclusive`; the page belonged to the pool.
             match unsafe { self.put(at, resident, page) } {
                 Ok(()) => self.placement.placed.0 += 1,
                 Err(errno) => {
@@ -257,27 +257,27 @@ impl Work<'_> {
         }
     }
 
-    /// A page of this color, or at least of one of the set.
+    /// Takes a page of this color from the pool, or at least of another color of the set.
     fn page(&mut self, color: Color) -> Option<Page> {
         let start = self.set.iter().position(|other| other == color)?;
         let walk = Walk::new(self.set, start);
         let pool = self.placer.pool();
-        // What there is may be of another color; its error will show itself by there being none.
+        // Pages already in the pool may suffice. If not, the error shows as a missing page.
         let _ = pool.provide(&walk, 1, self.judge);
         walk.preferences().find_map(|color| pool.take(color))
     }
 
-    /// Puts a page of the pool in the place of what is at `at`.
+    /// Puts a page of the pool at `at`, with the contents of the page that is there.
     ///
     /// # Safety
-    /// Nobody else counts on either.
+    /// No other code relies on the contents of either page.
     unsafe fn put(&mut self, at: usize, resident: bool, page: Page) -> Result<(), Errno> {
         let (at, staging) = (VirtAddr(at as u64), self.mover.staging.range().start);
         if !resident {
             // SAFETY: the caller's promise; a hole reads as zeroes, and so does a page of the pool.
             return unsafe { self.mover.step(at, page.start()) };
         }
-        // SAFETY: the caller's promise; staging is a hole but for the time between, and both others are mapped.
+        // SAFETY: the caller's promise; staging is a hole except during these moves, and the other two pages are mapped.
         let placed = unsafe {
             self.mover.step(staging, at)?;
             copy_page(page.start(), staging);
@@ -288,24 +288,24 @@ impl Work<'_> {
             }
             placed
         };
-        // Where it was moved back there is nothing to discard.
+        // After a move back there is nothing to discard.
         let _ = self.mover.staging.discard(self.mover.staging.range());
         placed
     }
 }
 
-/// What an error of a move means for memory that is private and that nobody else touches.
+/// Translates an error of a move into a reason, for memory that is private and that no other code touches.
 const fn reason(errno: Errno) -> Refusal {
     match errno {
         Errno::BUSY => Refusal::SharedOrPinned,
-        // Mappings that are not locked alike.
+        // The mappings differ in `VM_LOCKED`.
         Errno::INVAL => Refusal::Locked,
         Errno::NOENT | Errno::EXIST | Errno::AGAIN => Refusal::Changed,
         _ => Refusal::Other,
     }
 }
 
-/// A pool's error as a program sees it.
+/// Translates a pool's error for programs.
 pub fn pool_error(error: PoolError) -> ColorError {
     match error {
         PoolError::Memory(errno) => ColorError::Memory {
@@ -321,10 +321,10 @@ pub fn pool_error(error: PoolError) -> ColorError {
     }
 }
 
-/// Where a walk through colors begins: anywhere, so that programs do not all crowd the first colors.
+/// Returns a random start for a walk through colors, so that programs do not all crowd the first colors.
 pub fn random_start() -> usize {
     let mut bytes = [0; size_of::<usize>()];
-    // Never blocks; before the kernel's generator is ready any start will do.
+    // This never blocks. Before the kernel's generator is ready, any start is good enough.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     usize::from_ne_bytes(bytes)
 }

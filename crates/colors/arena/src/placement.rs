@@ -1,4 +1,4 @@
-//! What became of memory that was to be placed.
+//! Result of a placement.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -6,12 +6,12 @@ use std::ops::AddAssign;
 use superhue_color::place::{Placed, Refusal};
 use superhue_model::{ByteCount, PageCount};
 
-/// What became of memory that was to be placed.
+/// Result of a placement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// Pages that are now of a wanted color.
+    /// Pages that the placement moved to a wanted color.
     pub placed: PageCount,
-    /// Pages that were already.
+    /// Pages that already had a wanted color.
     pub already: PageCount,
     /// Pages left as they were, by reason.
     pub refused: BTreeMap<Refusal, PageCount>,
@@ -20,7 +20,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Pages left as they were, for whatever reason.
+    /// Returns the number of pages left as they were, for any reason.
     #[must_use]
     pub fn left(&self) -> PageCount {
         PageCount(self.refused.values().map(|count| count.0).sum())

@@ -1,4 +1,4 @@
-//! Which pages of this process are resident, and whose they are.
+//! Resident pages of this process, and the processes that share them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,22 +17,22 @@ use crate::heap::PAGE;
 pub struct Resident {
     /// Its first byte.
     pub address: usize,
-    /// The kernel's one page of zeroes, which stands for a page that was only read.
+    /// True for the kernel's shared zero page, which stands for a page that was only read.
     pub zero: bool,
-    /// Part of a superpage.
+    /// True for a part of a huge page.
     pub huge: bool,
-    /// Of a file or of shared memory.
+    /// True for a page of a file or of shared memory.
     pub file: bool,
-    /// Other processes map it too.
+    /// True if other processes map the page too.
     pub shared: bool,
 }
 
-/// Says what is resident.
+/// Reader of residence.
 #[derive(Debug)]
 pub struct Residence(File);
 
 impl Residence {
-    /// For this process.
+    /// Opens the pagemap of this process.
     ///
     /// # Errors
     /// Those of opening `/proc/self/pagemap`.
@@ -41,7 +41,7 @@ impl Residence {
         pagemap.map(Self).map_err(|error| errno_of(&error))
     }
 
-    /// The resident pages of `range`, whole pages of this process, ascending.
+    /// Returns the resident pages of `range`, whole pages of this process, in ascending order.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7; those of reading.
@@ -58,7 +58,7 @@ impl Residence {
         noted.map(|()| pages)
     }
 
-    /// Whether something is mapped at this page; `None` if that cannot be seen.
+    /// Returns true if a page is mapped at this address; `None` if the pagemap cannot be read.
     pub fn is_present(&self, address: usize) -> Option<bool> {
         let mut entry = [0; 8];
         let offset = (address / PAGE * 8) as u64;

@@ -1,4 +1,4 @@
-//! What an independent look at memory found.
+//! Result of an independent test of memory.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,33 @@ use superhue_model::{Color, ColorSet, PageCount};
 
 use crate::Judge;
 
-/// Pages looked at, at most; of more, so many are taken at equal distances.
+/// Maximum number of tested pages; of more pages, a sample at equal distances is tested.
 const SAMPLE: usize = 4096;
 
-/// What an independent look at memory found.
+/// Result of an independent test of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verdict {
     /// Base pages that are resident.
     pub resident: PageCount,
-    /// Those that are not: they have no color.
+    /// Base pages that are not resident: they have no color.
     pub absent: PageCount,
-    /// Resident pages shared with another process since a fork: whoever writes first gets a copy of a color of the
+    /// Resident pages shared with another process since a fork: the first process that writes one gets a copy in a color of the
     /// kernel's choice.
     pub shared: PageCount,
     /// Resident pages that were tested: all of them, or 4,096 at equal distances.
     pub tested: PageCount,
-    /// Tested pages whose color is of the set, confirmed at cache lines by which it was not told.
+    /// Tested pages whose color is in the set, confirmed at cache lines that classification did not use.
     pub right: PageCount,
     /// Tested pages of another color, or whose color was not confirmed.
     pub wrong: PageCount,
-    /// Tested pages whose color was not sure.
+    /// Tested pages whose color is uncertain.
     pub unsure: PageCount,
-    /// Tested pages of the color of the set that most of them have: evenly spread it is `tested` by the number of colors.
+    /// Tested pages of the most common color of the set; with an even spread this is `tested` divided by the number of colors.
     pub commonest: PageCount,
 }
 
 impl Verdict {
-    /// Right pages in all tested ones, from 0 to 1; `None` if none was tested.
+    /// Returns the share of right pages among the tested ones, 0 to 1; `None` if none was tested.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "at most 4,096")]
     pub fn share(&self) -> Option<f64> {
@@ -42,7 +42,7 @@ impl Verdict {
     }
 }
 
-/// Looks at resident pages; the counts of what is not resident or shared are the caller's.
+/// Tests resident pages. The caller fills in the counts of absent and shared pages.
 pub fn of_pages(
     judge: &mut dyn Judge,
     resident: &[Page],
@@ -64,7 +64,7 @@ pub fn of_pages(
         .filter(|(_, color)| set.contains(*color))
         .collect();
     let agreement = judge.agreement(&inside)?;
-    // A page that another color evicts too proves nothing.
+    // A page that another color evicts as well proves nothing.
     let right = agreement.own.saturating_sub(agreement.foreign);
     let mut commonest: BTreeMap<Color, usize> = BTreeMap::new();
     for (_, color) in &inside {

@@ -88,7 +88,7 @@ fn everything_is_given_back() {
         let first = arena.allocate(large).unwrap();
         let second = arena.allocate(large).unwrap();
         assert!((first.cast::<u8>().as_ptr() as usize).is_multiple_of(large.align()));
-        // SAFETY: nobody uses them.
+        // SAFETY: no code uses them.
         unsafe {
             assert!(arena.deallocate(first.cast()) && arena.deallocate(second.cast()));
             assert!(!arena.deallocate(first.cast()));
@@ -221,7 +221,7 @@ fn when_the_colors_change_an_arena_goes_on_and_says_so() {
     // SAFETY: just allocated.
     unsafe { before.cast::<u8>().as_ptr().write_bytes(3, 64 << 10) };
     drift.store(true, Ordering::Relaxed);
-    // What is in the pool is still handed out; when that is used up, the kernel's pages are.
+    // Pages of the pool are still handed out; once it is empty, the kernel chooses the pages.
     while lenient.usage().fallback == PageCount(0) {
         lenient.allocate(layout).unwrap();
     }

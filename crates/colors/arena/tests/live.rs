@@ -1,5 +1,5 @@
-//! On this machine's own colors. Whether they can be found depends on who else is busy, so that finding none is a skip; what is
-//! asserted needs no timing.
+//! Test on this machine's own colors. Finding them depends on other load, so a failed search is a skip; the
+//! assertions need no timing.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

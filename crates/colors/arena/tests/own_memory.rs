@@ -1,4 +1,4 @@
-//! Placing memory one has, and what forks, locks and sharing do to it. Made-up colors: nothing depends on timing.
+//! Placing existing memory, and the effects of forks, locks and sharing on it. Made-up colors: no assertion depends on timing.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![cfg(debug_assertions)]
@@ -17,20 +17,20 @@ use superhue_testing::skip;
 
 const PAGE: usize = 4096;
 
-/// While it is held no other test forks: in that moment all memory of this process would be shared with the child, and
-/// stay where it is.
+/// Takes the lock under which no other test forks: a fork would share all memory of this process with the child, and shared
+/// memory stays where it is.
 fn unshared() -> MutexGuard<'static, ()> {
     static FORKS: Mutex<()> = Mutex::new(());
     FORKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of a test's own, unmapped at its end.
+/// Memory of one test, unmapped when the test ends.
 struct Memory {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: it owns what it points to.
+// SAFETY: it owns the memory it points to.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -46,17 +46,17 @@ impl Memory {
         memory
     }
 
-    /// Out of the way of children that other tests fork.
+    /// Maps memory that children of other tests do not inherit.
     fn private(pages: usize) -> Self {
         let memory = Self::new(pages, MapFlags::PRIVATE);
         let start = memory.start.as_ptr().cast();
-        // SAFETY: its own.
+        // SAFETY: the memory belongs to `memory`.
         unsafe { madvise(start, memory.length, Advice::LinuxDontFork).unwrap() };
         memory
     }
 
     fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: mapped, and borrowed with this.
+        // SAFETY: mapped, and borrowed together with this.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.length) }
     }
 
@@ -68,20 +68,20 @@ impl Memory {
 
     fn is_written(&mut self, page: usize) -> bool {
         let mut bytes = self.bytes()[page * PAGE..][..PAGE].iter().enumerate();
-        // SAFETY: mapped memory has bytes.
+        // SAFETY: mapped memory is initialised.
         bytes.all(|(place, byte)| unsafe { byte.assume_init() } == pattern(page, place))
     }
 
     fn is_zero(&mut self, page: usize) -> bool {
         let mut bytes = self.bytes()[page * PAGE..][..PAGE].iter();
-        // SAFETY: mapped memory has bytes.
+        // SAFETY: mapped memory is initialised.
         bytes.all(|byte| unsafe { byte.assume_init() } == 0)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: its own.
+        // SAFETY: the memory belongs to this.
         unsafe { munmap(self.start.as_ptr().cast(), self.length).unwrap() };
     }
 }
@@ -90,7 +90,7 @@ fn pattern(page: usize, place: usize) -> u8 {
     (page * 31 + place * 7 + 1).to_le_bytes()[0]
 }
 
-/// Eight made-up colors.
+/// Returns eight made-up colors.
 fn colors() -> Option<Colors> {
     let Some(oracle) = FrameOracle::new(8) else {
         skip(
@@ -121,7 +121,7 @@ fn contents_stay_and_colors_change() {
         for page in 0..203 {
             match page % 5 {
                 0..3 => memory.write(page),
-                // A page of zeroes is only read.
+                // A page that was only read maps the zero page.
                 3 => assert!(memory.is_zero(page)),
                 _ => {}
             }
@@ -190,7 +190,7 @@ fn what_cannot_be_moved_is_left_by_reason() {
 
     let mut locked = Memory::private(8);
     (0..8).for_each(|page| locked.write(page));
-    // SAFETY: its own memory.
+    // SAFETY: the memory belongs to this test.
     match unsafe { mlock(locked.start.as_ptr().cast(), 8 * PAGE) } {
         Err(errno) => skip("mlock", &errno.to_string()),
         Ok(()) => {
@@ -206,14 +206,14 @@ fn what_cannot_be_moved_is_left_by_reason() {
     assert!((0..8).all(|page| locked.is_written(page)));
 }
 
-/// Says something in a child, whose output the test harness would keep.
+/// Prints a message of a child straight to stderr: the test harness would keep captured output.
 fn tell(what: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), what.as_bytes());
 }
 
-/// Runs `work` in a forked child; its exit status.
+/// Runs `work` in a forked child and returns its exit status.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child does what a child of a program with threads may not (it allocates), as the C library allows.
+    // SAFETY: the child allocates, which POSIX forbids after a fork with threads; the C library allows it.
     match unsafe { libc::fork() } {
         -1 => panic!("fork"),
         0 => {
@@ -240,7 +240,7 @@ fn a_child_has_a_copy_and_can_have_colors_of_its_own() {
     numbers.resize(64 * PAGE, 3_u8);
     let status = in_child(|| {
         let before = arena.verify().unwrap();
-        // Shared pages are of the parent's colors until they are written.
+        // Shared pages keep the parent's colors until they are written.
         let right = before.share() == Some(1.0) && before.shared.0 >= 60;
         numbers.fill(4);
         let written = arena.verify().unwrap();
@@ -251,7 +251,7 @@ fn a_child_has_a_copy_and_can_have_colors_of_its_own() {
         more.resize(300 * PAGE, 5_u8);
         let fresh = arena.verify().unwrap();
         let bytes = numbers.iter().all(|byte| *byte == 4) && more.iter().all(|byte| *byte == 5);
-        // None is wrong where the kernel hands out the very frames that another test gave back.
+        // No page is wrong if the kernel hands out the very frames that another test gave back.
         let repaired = placed.placed >= written.wrong;
         let done = right && repaired && mended.wrong.0 == 0 && fresh.share() == Some(1.0) && bytes;
         if !done {
@@ -318,7 +318,7 @@ fn forks_find_no_lock_held_and_no_hole() {
         for _ in 0..40 {
             statuses.push(in_child(|| {
                 let part = allocator_api2::boxed::Box::new_in([2_u8; 3000], arena.clone());
-                // SAFETY: the child's own copy, in which nobody writes.
+                // SAFETY: the child's own copy, in which no thread writes.
                 let copy = unsafe { std::slice::from_raw_parts(address as *const u8, 32 * PAGE) };
                 let whole = copy.iter().enumerate();
                 let mut whole = whole.map(|(at, byte)| pattern(at / PAGE, at % PAGE) == *byte);
@@ -345,7 +345,7 @@ fn limits_are_errors_with_the_way_out() {
             // SAFETY: a limit of this child.
             assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
         };
-        // Root may lock what it likes.
+        // Root may lock any amount.
         // SAFETY: changes this child alone.
         let unprivileged = unsafe { libc::setuid(superhue_testing::NOBODY) } == 0;
         limit(libc::RLIMIT_MEMLOCK, 16 << 10);

@@ -1,11 +1,11 @@
-//! Finds the colors of fresh pages again and again, and says how well: one JSON object on standard output.
+//! Finds the colors of fresh pages again and again, and reports how well: one JSON object on standard output.
 //!
 //! ```text
 //! discover [--runs N] [--pool MIB] [--busy CPU] [--cpu CPU]
 //! ```
 //!
-//! With `--busy` every other run has a thread on that CPU which does nothing but work. Each run gives the median of
-//! nothing: all runs are printed.
+//! With `--busy`, every other run has a thread on that CPU that only burns time. Each run is printed; there is no
+//! median.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Drop for Pool {
     }
 }
 
-/// Works on a CPU until told not to.
+/// Burns a CPU until the flag is set.
 fn busy_loop(cpu: usize) -> (Arc<AtomicBool>, thread::JoinHandle<u64>) {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
@@ -117,7 +117,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Milliseconds of CPU that this thread has used since.
+/// Milliseconds of CPU time that this thread has used since `since`.
 fn cpu_ms(since: Timespec) -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     (now.tv_sec - since.tv_sec) as f64 * 1e3 + (now.tv_nsec - since.tv_nsec) as f64 / 1e6
@@ -191,7 +191,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     stay_on(options.cpu)?;
     let mut runs = Vec::new();
     for round in 0..options.runs {
-        // Freed frames are dealt again in the same order: something else takes some first.
+        // The kernel deals freed frames again in the same order: another mapping takes some first.
         let between = Pool::new(1 + round * 97 % 1_024)?;
         let pool = Pool::new(options.pool << 20 >> 12)?;
         let loops = options.busy.map_or(1, |_| 2);

@@ -1,7 +1,7 @@
-//! What a page costs: the kernel's own fault, and every way of placing one. Prints JSON.
+//! Cost of a page: the kernel's own fault, and every way of placing one. Prints JSON.
 //!
-//! `cargo run --release -p superhue-color --example move_cost [ROUNDS]`. The ways are tried in turn in every round, so that
-//! whatever else the machine does meets all of them. Telling colors is left out: the oracle here knows them.
+//! `cargo run --release -p superhue-color --example move_cost [ROUNDS]`. Every round tries the ways in turn, so that
+//! other work on the machine affects all of them. The cost of finding colors is left out: the oracle here knows them.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 #![allow(
     clippy::cast_precision_loss,
@@ -26,10 +26,10 @@ use superhue_model::Color;
 use support::{Memory, placer, pool, walk};
 
 const COLORS: usize = 32;
-/// Placed at a time: 16 MiB.
+/// Pages placed at a time: 16 MiB.
 const PAGES: usize = 4096;
 
-/// Pages in a row have colors in a row (as inside a superpage), or any color (as base pages have).
+/// Consecutive pages have consecutive colors (as inside a huge page), or any color (as base pages have).
 struct Known {
     in_rows: bool,
 }
@@ -126,7 +126,7 @@ fn place(placer: &mut Placer, in_rows: bool) -> Option<f64> {
     })
 }
 
-/// Median, and where the tenth and ninety percent of the samples end.
+/// Median, and the 10th and 90th percentiles of the samples.
 fn summary(samples: &[Option<f64>]) -> serde_json::Value {
     let mut known: Vec<f64> = samples.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);

@@ -1,10 +1,10 @@
-//! Page colors inside one process: find them, decide who gets which, place memory by them.
+//! Page colors inside one process: find them, decide which pages get which color, move pages into frames of that color.
 //!
-//! A page's color is the part of a cache's set index that its frame decides: pages of one color compete for
-//! the same sets. Which frames a process gets is the kernel's affair, and inside a VM nobody there knows what
-//! lies under them. So colors are *measured*, on pages of our own, and pages are *moved* to where they are
-//! wanted. Both can be done only from inside the process whose memory it is, so one crate holds all of it. The same
-//! code serves a program that links it, `superhue colors`, `superhue bench` and the visiting process.
+//! A page's color is the part of a cache's set index that its frame decides: pages of one color compete for the same
+//! sets. The kernel decides which frames a process gets, and a VM does not know which host frames back its memory. So
+//! colors are *measured*, on pages of our own, and pages are *moved* into the frames they should have. Both are
+//! possible only inside the process that owns the memory, so one crate holds all of it. The same code serves a program
+//! that links it, `superhue colors`, `superhue bench` and the visiting process.
 //!
 //! ```text
 //!   oracles   Probe ──> Palette ──> Oracle: pages -> colors

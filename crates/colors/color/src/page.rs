@@ -20,20 +20,20 @@ impl Page {
         }
     }
 
-    /// Reads a byte of it: it is in memory and mapped then.
+    /// Reads a byte of the page: afterwards it is in memory and mapped.
     pub fn touch(self) {
         let byte = self.0 as *const u8;
         // SAFETY: `at` was promised that the page stays mapped and readable. Volatile: the compiler keeps it.
         let _ = unsafe { byte.read_volatile() };
     }
 
-    /// Where it starts.
+    /// Returns the start address as a number.
     #[must_use]
     pub const fn address(self) -> usize {
         self.0
     }
 
-    /// Where it starts, as the model has it.
+    /// Returns the start address as the model's [`VirtAddr`].
     #[must_use]
     pub const fn start(self) -> VirtAddr {
         VirtAddr(self.0 as u64)

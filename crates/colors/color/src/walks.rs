@@ -1,18 +1,18 @@
-//! What it costs that memory is in base pages, found by timing loads of our own.
+//! Cost of memory in base pages, measured by timing loads of our own.
 //!
-//! Mappings of the same size, in base pages and in superpages, are read in turns, in three ways:
+//! Mappings of the same size, in base pages and in huge pages, are read in turns, in three ways:
 //!
 //! * *apart*: random pages, no load waits for another; many walks are under way at once, as in a hash join;
 //! * *chained*: random pages, each load waits for the one before, as in a list or tree: the whole latency shows;
 //! * *in order*: page after page, every line; walks are few and mostly foreseen, as in a scan.
 //!
-//! The difference for one page is what a TLB miss costs, whatever it is made of: a longer walk, its entries that are not in the caches,
-//! and in a virtual machine the walks of the host's tables for each of its steps. Beyond the reach of the TLB it grows with
-//! the memory that is read, because the page tables grow; so it is measured by footprint.
+//! The difference for one page is the cost of a TLB miss, all parts together: a longer walk, its entries that are not in the caches,
+//! and in a virtual machine the walks of the host's tables for each of its steps. Beyond the reach of the TLB it grows with the memory
+//! that is read, because the page tables grow; so it is measured by footprint.
 //!
-//! It also depends on which frames the base pages have. Where neighbouring pages lie in neighbouring frames, a TLB may hold several by one
-//! entry, and a host's tables are read again and again in the same places. So there are two mappings in base pages: one whose frames lie
-//! *together*, and one whose frames are *scattered*. In virtual machines on Zen 4 a miss in the second costs 7 times what it does in the first.
+//! It also depends on which frames the base pages have. If neighbouring pages lie in neighbouring frames, one TLB entry may hold several, and
+//! the walks read the same places of a host's tables again and again. So there are two mappings in base pages: one with its frames
+//! *together*, and one with its frames *scattered*. In virtual machines on Zen 4 a miss in the second costs 7 times as much as in the first.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -32,26 +32,26 @@ const SMALLEST: u64 = 16 << 20;
 /// Turns at each footprint.
 const TURNS: usize = 7;
 
-/// Pages are taken in steps of so many: a prime, so that each is met once, and so large that neighbours are taken long after each other.
+/// Step between the pages that are touched: a prime, so that each is met once, and large, so that neighbours are touched long after each other.
 const STRIDE: usize = 7919;
 
-/// No share of the time is larger.
+/// Upper bound of a share of the time.
 const MOST: f64 = 0.95;
 
-/// How long one way of reading is timed in a turn, at least.
+/// Shortest time that one way of reading is timed in a turn.
 const SPELL: Duration = Duration::from_millis(8);
 
 /// Page table entries in a line of the cache.
 const ENTRIES_PER_LINE: u64 = 8;
 
-/// Before it is timed, memory is read until each line of its page tables was needed so often, on average: a program's own are in the caches
-/// as far as they fit, and those that the turn before has pushed out would count as the cost of a walk.
+/// Reads of each cache line of the page tables, on average, before the timing starts. A program's own page tables are
+/// in the caches as far as they fit; lines that the previous turn pushed out would count as the cost of a walk.
 const WARM_READS_PER_LINE: u64 = 3;
 
 /// Loads between two looks at the clock.
 const BATCH: u64 = 2048;
 
-/// What one more TLB miss costs, in nanoseconds, at one footprint.
+/// Cost of one more TLB miss, in nanoseconds, at one footprint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WalkCost {
     /// Memory read.
@@ -62,8 +62,8 @@ pub struct WalkCost {
     pub chained_ns: f64,
     /// For each page that is read in order.
     pub in_order_ns: f64,
-    /// The share of the whole time that was saved when loads did not wait for each other: no program that does other things as well can save
-    /// more in that way, 0 to 1.
+    /// The share of the whole time that was saved when loads did not wait for each other, 0 to 1. A program that also
+    /// does other work saves at most this share in that way.
     pub apart_gain: f64,
     /// The same for loads that wait.
     pub chained_gain: f64,
@@ -71,19 +71,19 @@ pub struct WalkCost {
     pub in_order_gain: f64,
 }
 
-/// What misses cost, by how the frames of base pages lie. Both ascend by the same footprints.
+/// Costs of misses, by how the frames of base pages lie. Both vectors ascend by the same footprints.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WalkCosts {
     /// Neighbouring pages lie in neighbouring frames.
     pub together: Vec<WalkCost>,
-    /// They lie anywhere.
+    /// Neighbouring pages lie in frames far from each other.
     pub scattered: Vec<WalkCost>,
 }
 
-/// Measures it at footprints of 16 MiB and each doubling, up to `largest`, of which three times as much memory is used; in some seconds.
+/// Measures the costs at footprints of 16 MiB and each doubling, up to `largest`; uses three times `largest` of memory and takes some seconds.
 ///
 /// # Errors
-/// `ENOMEM` without the memory; `EINVAL` on a kernel that makes no superpages.
+/// `ENOMEM` without the memory; `EINVAL` on a kernel that makes no huge pages.
 pub fn walk_costs(largest: ByteCount) -> Result<WalkCosts, Errno> {
     let largest = largest.0 / HUGE_PAGE_SIZE * HUGE_PAGE_SIZE;
     let length = usize::try_from(largest).map_err(|_| Errno::NOMEM)?;
@@ -92,7 +92,7 @@ pub fn walk_costs(largest: ByteCount) -> Result<WalkCosts, Errno> {
     }
     let pages = length / BASE_PAGE_SIZE as usize;
     let mut scattered = Scratch::in_base_pages(length)?;
-    // The kernel deals frames in order, as far as it has any: taken in another order, neighbours get frames far from each other.
+    // The kernel deals frames in order while it can: pages touched in another order get frames far from their neighbours'.
     for place in 0..pages {
         scattered.touch_page(place * STRIDE % pages);
     }
@@ -110,7 +110,7 @@ pub fn walk_costs(largest: ByteCount) -> Result<WalkCosts, Errno> {
     })
 }
 
-/// Memory in huge pages, as far as they can be had.
+/// Memory in huge pages, as far as the kernel has any.
 fn in_huge_pages(length: usize) -> Result<Scratch, Errno> {
     let mut memory = Scratch::untouched(length)?;
     for page in 0..length / BASE_PAGE_SIZE as usize {
@@ -125,20 +125,20 @@ fn in_huge_pages(length: usize) -> Result<Scratch, Errno> {
     Ok(memory)
 }
 
-/// What was timed in one way of reading at one footprint.
+/// Timings of one way of reading at one footprint.
 #[derive(Debug, Clone, Default)]
 struct Spells {
     /// Nanoseconds with base pages, for each load or each page in order.
     of_base: Vec<f64>,
-    /// How many fewer it took with huge pages in the spell beside it.
+    /// Nanoseconds saved with huge pages in the adjacent spell.
     saved: Vec<f64>,
 }
 
 /// The ways at one footprint.
 type Timed = [Spells; Way::ALL.len()];
 
-/// Reads each of the memories in base pages in turns with that in huge pages. A turn goes through all footprints and ways, so that what others do
-/// for a second meanwhile spoils one turn of each, and not all turns of one.
+/// Reads each mapping in base pages in turns with the one in huge pages. A turn goes through all footprints and ways: a
+/// disturbance of a second by another process then spoils one turn of each, and not all turns of one.
 fn in_turns(bases: [&Scratch; 2], huge: &Scratch, footprints: &[u64]) -> [Vec<Timed>; 2] {
     let mut timed = bases.map(|_| vec![Timed::default(); footprints.len()]);
     for turn in 0..TURNS {
@@ -195,7 +195,7 @@ fn by_footprint(footprints: &[u64], timed: &[Timed]) -> Vec<WalkCost> {
     costs
 }
 
-/// The median difference of two spells beside each other counts: what others do to the caches meanwhile strikes both.
+/// Takes the median difference of two adjacent spells: a disturbance of the caches by another process affects both.
 fn cost(spells: &Spells) -> Cost {
     let ns = median(spells.saved.clone()).max(0.0);
     Cost {
@@ -204,7 +204,7 @@ fn cost(spells: &Spells) -> Cost {
     }
 }
 
-/// What base pages cost in one way of reading.
+/// Cost of base pages in one way of reading.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     /// Nanoseconds for each load, or each page in order; not below 0.
@@ -213,8 +213,8 @@ struct Cost {
     gain: f64,
 }
 
-/// Makes figures rise with the footprint, each as near to what was measured as that allows (pool adjacent violators): more memory has larger page
-/// tables, and what says otherwise is noise.
+/// Makes figures rise with the footprint, each as near to its measurement as that allows (pool adjacent violators):
+/// more memory has larger page tables, and a decrease is noise.
 fn rising(figures: &mut [f64]) {
     let mut pools: Vec<(f64, usize)> = Vec::new();
     for &figure in figures.iter() {
@@ -238,7 +238,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// In which way memory is read.
+/// Order in which memory is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Apart,
@@ -255,7 +255,7 @@ fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
     let words = footprint / WORD;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let (mut sum, mut done) = (0_u64, 0_u64);
-    // A turn of reading in order begins anywhere: what the last one left in the caches is not read again.
+    // A turn of reading in order begins at a random page: the next turn does not read what the last one left in the caches.
     let mut place = scale(next(&mut state), footprint / BASE_PAGE_SIZE) * BASE_PAGE_SIZE;
     let lines = footprint / BASE_PAGE_SIZE / ENTRIES_PER_LINE;
     for warm in [true, false] {
@@ -277,7 +277,7 @@ fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
                 }
                 Way::Chained => {
                     for _ in 0..BATCH / 8 {
-                        // Nobody but the processor knows that the word is small.
+                        // The compiler does not know that the word is small.
                         sum = memory.load_word(scale(next(&mut state) ^ sum, words));
                     }
                     done += BATCH / 8;
@@ -308,7 +308,7 @@ fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
     done as f64
 }
 
-/// CPU time of this thread: others may have the CPU in between.
+/// CPU time of this thread: the scheduler may give the CPU to another thread in between.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -331,7 +331,7 @@ fn scale(random: u64, count: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// No figure is tested: timing decides no test. What is tested is that every footprint has sane ones.
+    /// Checks that every footprint has sane figures. No exact figure is tested: timing decides no test.
     #[test]
     fn every_footprint_has_its_costs() {
         let costs = match walk_costs(ByteCount(SMALLEST * 2)) {

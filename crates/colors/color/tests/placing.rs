@@ -1,4 +1,4 @@
-//! Holes are filled with pages of the colors wanted, and nothing else changes.
+//! Holes are filled with pages of the wanted colors, and nothing else changes.
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,7 @@ fn consecutive_holes_get_consecutive_colors() {
     };
     let mut oracle = FakeOracle::new(COLORS);
     let memory = Memory::new(200);
-    // Two pages are there already, and stay.
+    // Two pages are in memory already, and stay.
     memory.word(17, 3).store(42, Relaxed);
     memory.word(100, 0).store(43, Relaxed);
     let (before, frame) = (mappings(memory.range()), oracle.frame(memory.page(17)));
@@ -74,7 +74,7 @@ fn without_pages_of_the_colors_holes_are_left_and_counted() {
     };
     let mut oracle = FakeOracle::new(COLORS);
     let memory = Memory::new(4096);
-    // Not one page fits: nothing is placed at all.
+    // No page fits: nothing is placed at all.
     let Some(mut tiny) = support::placer(pool(16, 0, COLORS)) else {
         return;
     };
@@ -84,7 +84,7 @@ fn without_pages_of_the_colors_holes_are_left_and_counted() {
         matches!(refused, Err(PoolError::Limit(_) | PoolError::Memory(_))),
         "{refused:?}"
     );
-    // A pool of 16 pages goes round and round.
+    // A pool of 16 pages is used several times over.
     let placed = placer
         .fill(memory.range(), &mut spread, &mut oracle)
         .unwrap();

@@ -1,4 +1,4 @@
-//! A pool gives each page once, of the color it says, and knows how many it has.
+//! A pool gives each page once, with its true color, and knows how many pages it has.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn sum(pool: &Pool) -> u64 {
     (0..8).map(|color| pool.count(Color(color)) as u64).sum()
 }
 
-/// One page, of the color that comes next.
+/// One page, of the next color.
 fn take_next(pool: &mut Pool, walk: &mut Walk) -> Option<(Page, Color)> {
     let run = pool.take_run(walk, 1)?;
     Some((run.start, run.color))

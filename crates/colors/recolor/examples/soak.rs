@@ -1,7 +1,7 @@
 //! `soak PID SECONDS`: gives all base pages of a process frames of one half of the colors, then of the other, over and over.
 //!
-//! What `superhue attach --colors` does to pages that are hot, to every page that is there and as fast as it goes. Needs root, and swap in
-//! memory that is on. Prints one line of JSON at the end: pages recolored, and the price.
+//! Does to every page in memory, at full speed, what `superhue attach --colors` does to hot pages. Needs root, and swap
+//! in memory that is on. Prints one line of JSON at the end: pages recolored, and the price.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
 
@@ -16,7 +16,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{identify, maps, present_pages, still_runs};
 use superhue_recolor::{Placed, Price, RecolorError, Recolorer, Want};
 
-/// Pages asked for at a time, and looked at for one turn.
+/// Pages requested at a time, and pages looked at in one turn.
 const ASKED: usize = 256;
 const LOOKED: usize = 1 << 14;
 
@@ -81,7 +81,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
             for set in [&lower, &upper] {
                 let want = Want::Within(set.clone());
                 let there = pages(&roots, id);
-                // It has ended, or is about to.
+                // The process has ended, or is about to end.
                 if there.is_empty() && (Instant::now() >= end || !still_runs(&roots, id)) {
                     price = price + recolorer.price();
                     break 'colors;
@@ -91,7 +91,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
                         price = price + recolorer.price();
                         break 'colors;
                     }
-                    // Where those lie that were not used before the last turn was over.
+                    // Counts pages that were not used before the last turn was over, and are mapped now.
                     for (page, color) in part
                         .iter()
                         .zip(recolorer.colors_of(id, part).unwrap_or_default())
@@ -112,7 +112,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
                             price = price + recolorer.price();
                             break 'colors;
                         }
-                        // A busy machine: colors are found anew.
+                        // A busy machine: find the colors anew.
                         Err(RecolorError::Oracle(_)) => {
                             drifts += 1;
                             break 'turns;

@@ -1,4 +1,4 @@
-//! Which CPUs a program runs on, and being on one of them before everybody else for a moment.
+//! The CPUs of a program's threads, and priority on one of them for a moment.
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -7,23 +7,23 @@ use superhue_procfs::hardware::CpuList;
 use superhue_procfs::process::thread_cpus;
 use superhue_sys::scheduling::Scheduling;
 
-/// Threads whose CPU is looked up, at most; and CPUs on which frames are dealt.
+/// Most threads whose CPU is looked up, and most CPUs on which frames are dealt.
 const THREADS: usize = 64;
 const CPUS: usize = 8;
 
 /// The CPUs where a page of the program may be faulted in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProgramCpus {
-    /// Where we work: a thread of the program that runs there does not run meanwhile.
+    /// CPU on which we work: a thread of the program that runs there waits meanwhile.
     pub(crate) home: Option<usize>,
-    /// The others on which threads of the program run.
+    /// The other CPUs on which threads of the program run.
     pub(crate) others: Vec<usize>,
 }
 
 impl ProgramCpus {
-    /// The CPUs of the threads of process `pid` that run now.
+    /// Returns the CPUs of the threads of process `pid` that run now.
     ///
-    /// Without those of real-time threads, which we would wait behind, or hold up, and those that are isolated (`isolcpus=`).
+    /// Leaves out CPUs of real-time threads, which we would wait for, or delay, and isolated CPUs (`isolcpus=`).
     pub(crate) fn of(roots: &Roots, pid: u32) -> Self {
         let threads = thread_cpus(roots, pid, THREADS).unwrap_or_default();
         let mut count = vec![0_usize; CpuSet::MAX_CPU];
@@ -42,7 +42,7 @@ impl ProgramCpus {
         Self::by_count(&count)
     }
 
-    /// The busiest CPU is home.
+    /// Makes the busiest CPU the home CPU.
     fn by_count(count: &[usize]) -> Self {
         let mut cpus: Vec<usize> = (0..count.len()).filter(|&cpu| count[cpu] > 0).collect();
         cpus.sort_by_key(|&cpu| std::cmp::Reverse(count[cpu]));
@@ -55,7 +55,7 @@ impl ProgramCpus {
     }
 }
 
-/// CPUs that the scheduler keeps others away from (`Documentation/admin-guide/kernel-parameters.txt`, `isolcpus=`).
+/// CPUs that the scheduler keeps free of other threads (`Documentation/admin-guide/kernel-parameters.txt`, `isolcpus=`).
 fn isolated(roots: &Roots) -> Vec<usize> {
     let path = roots.sys.join("devices/system/cpu/isolated");
     let list = std::fs::read_to_string(path).unwrap_or_default();
@@ -63,10 +63,11 @@ fn isolated(roots: &Roots) -> Vec<usize> {
     list.numbers().iter().map(|&cpu| cpu as usize).collect()
 }
 
-/// The calling thread is scheduled first on CPUs of its choice (`SCHED_FIFO`); dropped, it is as it was before.
+/// Runs the calling thread first on a CPU of its choice (`SCHED_FIFO`); dropping it restores the previous scheduling.
 ///
-/// For less than a millisecond at a time: nobody else, the program included, runs on that CPU meanwhile, so nobody takes a frame between
-/// its dealing and its use. Only this thread of ours is scheduled so, never one of a program.
+/// For less than a millisecond at a time. No other thread, the program's included, runs on that CPU meanwhile, so no
+/// thread takes a frame between its dealing and its use. Only this thread of ours is scheduled this way, never a
+/// program's thread.
 #[derive(Debug)]
 pub(crate) struct FirstServed {
     affinity: Option<CpuSet>,
@@ -74,9 +75,9 @@ pub(crate) struct FirstServed {
 }
 
 impl FirstServed {
-    /// Goes to `cpu`, or stays on the current one.
+    /// Moves to `cpu`, or stays on the current one.
     ///
-    /// Without the right to real-time scheduling it is served as before: others may come in between then.
+    /// Without the right to real-time scheduling the thread keeps its scheduling: other threads may then run in between.
     pub(crate) fn on(cpu: Option<usize>) -> Self {
         let scheduling = Scheduling::of(0).ok();
         let first = Scheduling::first().set(0).is_ok();
@@ -86,13 +87,13 @@ impl FirstServed {
         };
         let here = sched_getcpu();
         if cpu.is_none_or(|cpu| served.go(cpu).is_err()) {
-            // Out of our cpuset: the program's own CPU will serve its faults.
+            // The CPU is outside our cpuset: the program's own CPU will serve its faults.
             let _ = served.go(here);
         }
         served
     }
 
-    /// Goes to another CPU.
+    /// Moves to another CPU.
     ///
     /// # Errors
     /// `EINVAL`: our cpuset has no such CPU, or it is offline.
@@ -112,7 +113,7 @@ impl Drop for FirstServed {
             let _ = scheduling.set(0);
         }
         if let Some(affinity) = &self.affinity {
-            // If it is no longer allowed, the kernel has chosen already.
+            // If the old affinity is no longer allowed, the kernel has already chosen another.
             let _ = sched_setaffinity(None, affinity);
         }
     }

@@ -1,18 +1,18 @@
 //! Colors of page frames that have been measured.
 //!
-//! A frame keeps its color for as long as the host leaves it where it is, whoever uses it. So what was measured once, in
-//! memory of our own, tells the color of a program's page later by its frame number alone. A host may move frames, so
-//! a measurement is believed for ten minutes, and all of them are dropped when a check finds some wrong.
+//! A frame keeps its color as long as the host does not move it, whichever process uses it. So one measurement, in
+//! memory of our own, gives the color of a program's page later by its frame number alone. A host may move frames, so a
+//! measurement is valid for ten minutes, and all of them are dropped when a check finds some wrong.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use superhue_model::{Color, Pfn};
 
-/// How long a measurement is believed.
+/// Time for which a measurement is valid.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Frames that are remembered, at most: 1 GiB of them, in 8 MiB.
+/// Most frames that are remembered: 1 GiB of them, in 8 MiB.
 const CAPACITY: usize = 1 << 18;
 
 /// The colors of frames, by frame number.
@@ -28,7 +28,7 @@ struct Measurement {
 }
 
 impl FrameColors {
-    /// Enters what was measured at `now`, a time since some fixed moment.
+    /// Enters a measurement made at `now`, a time since some fixed moment.
     pub fn learn(&mut self, frame: Pfn, color: Color, now: Duration) {
         if self.known.len() >= CAPACITY && !self.known.contains_key(&frame) {
             self.forget_old(now);
@@ -44,29 +44,29 @@ impl FrameColors {
         (now.saturating_sub(known.at) < LIFETIME).then_some(known.color)
     }
 
-    /// Forgets one frame: it was measured again, and its color could not be found out.
+    /// Forgets one frame: it was measured again without a result.
     pub fn forget(&mut self, frame: Pfn) {
         self.known.remove(&frame);
     }
 
-    /// Forgets all: frames lie elsewhere now.
+    /// Forgets all: the host has moved frames.
     pub fn clear(&mut self) {
         self.known.clear();
     }
 
-    /// How many frames are remembered, old ones included.
+    /// Returns the number of frames remembered, old ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether none is remembered.
+    /// Returns true if no frame is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Makes room: forgets what is too old, else the older half.
+    /// Makes room: forgets the expired frames, or else the older half.
     fn forget_old(&mut self, now: Duration) {
         let is_young = |limit| move |it: &Measurement| now.saturating_sub(it.at) < limit;
         self.known.retain(|_, it| is_young(LIFETIME)(it));

@@ -1,8 +1,8 @@
-//! Gives pages of running programs frames of chosen colors, by the kernel's own paths.
+//! Gives pages of running programs frames of chosen colors, through the kernel's own paths.
 //!
 //! A process of ours frees a frame whose color it has measured, has the kernel take a page of the program out to swap, and
 //! has it brought in again on the same CPU. The kernel hands out the frame that was freed last on a CPU first
-//! (`mm/page_alloc.c`, lists of free pages per CPU), so the page comes to lie in that frame.
+//! (`mm/page_alloc.c`, lists of free pages per CPU), so the page gets that frame.
 //!
 //! ```text
 //!   look   which frame does the page have, is that color known, may the page be moved?   target.rs, frames.rs
@@ -12,11 +12,11 @@
 //!   look   did it get the frame? if not, again, three rounds at most
 //! ```
 //!
-//! Nothing of ours runs in the program, and none of its threads is stopped. It may use the page at any time: it then waits
-//! for the kernel as after any other reclaim. A page that somebody has pinned or holds a reference to (`vmsplice(2)`,
+//! No code of ours runs in the program, and none of its threads is stopped. A thread may use the page at any time: it then
+//! waits for the kernel as after any other reclaim. A page that is pinned or has an extra reference (`vmsplice(2)`,
 //! `O_DIRECT`, io_uring) stays where it is, as under memory pressure; a page that is shared since a fork is not taken out.
 //!
-//! The program may touch the page between *out* and *in*. Its own CPU serves it then, so frames are dealt there as well.
+//! The program may touch the page between *out* and *in*. The thread's own CPU then serves the fault, so frames are dealt there as well.
 //!
 //! | needs | for |
 //! |---|---|

@@ -17,45 +17,45 @@ use crate::stock::Stock;
 use crate::target::{Movable, Target};
 use crate::want::{Kept, Placed, Want};
 
-/// How often what went elsewhere is tried again in one call.
+/// Attempts in one call for pages that did not get the dealt frame.
 const ROUNDS: usize = 3;
 
-/// Pages remembered that are not mapped again, at most.
+/// Most unmapped pages that are remembered.
 const UNMAPPED: usize = 1 << 16;
 
-/// Why nothing can be done to a process.
+/// Reason why a process cannot be recolored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecolorError {
-    /// It has ended, or executes another program just now.
+    /// It has ended, or is executing another program.
     #[error("the process has ended")]
     Gone,
     /// The kernel does not allow it.
     #[error("{0}")]
     NotPermitted(String),
-    /// Memory of it is watched by a userfaultfd: `UFFDIO_MOVE` fails on pages that are in swap.
+    /// A userfaultfd watches memory of it: `UFFDIO_MOVE` fails on pages that are in swap.
     #[error("a userfaultfd watches memory of it, whose UFFDIO_MOVE fails on pages in swap")]
     Userfaultfd,
-    /// Colors can no longer be told.
+    /// The oracle failed.
     #[error(transparent)]
     Oracle(#[from] OracleError),
 }
 
-/// What recoloring took, all together.
+/// Total price of recoloring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// Pages that were tried to take out.
+    /// Pages that the kernel was asked to take out.
     pub attempts: u64,
     /// Pages that were taken out.
     pub outs: u64,
-    /// Pages that were brought in again by us; the others the program faulted in before.
+    /// Pages that we brought in again; the program faulted in the others before.
     pub ins: u64,
     /// Frames that were dealt.
     pub dealt: u64,
-    /// Passes over pages that were asked for.
+    /// Passes over requested pages.
     pub rounds: u64,
-    /// Faults that waited for swap, taken by the programs meanwhile.
+    /// Major faults of the programs in the meantime, which waited for swap.
     pub program_faults: u64,
-    /// CPU time of ours, frames measured included.
+    /// CPU time of ours, including measuring frames.
     pub cpu: Duration,
 }
 
@@ -87,20 +87,20 @@ pub struct Recolorer {
     price: Price,
 }
 
-/// A process that is colored.
+/// A process that is being recolored.
 #[derive(Debug)]
 struct Opened {
     target: Target,
     elsewhere: Elsewhere,
-    /// Pages that were not mapped again when last looked at, and the frames that they had before they went out.
+    /// Pages that were not mapped again at the last look, and the frames that they had before they went out.
     unmapped: HashMap<VirtAddr, Pfn>,
 }
 
 impl Recolorer {
-    /// With an oracle of our own memory.
+    /// Makes one with an oracle of our own memory.
     ///
     /// # Errors
-    /// Frame numbers or flags of frames may not be read (`CAP_SYS_ADMIN`), or no memory.
+    /// If frame numbers or flags of frames may not be read (`CAP_SYS_ADMIN`), or without memory.
     pub fn new(oracle: MeasuredOracle<HardwareProbe>, roots: &Roots) -> Result<Self, RecolorError> {
         let denied = |error: ReadError| RecolorError::NotPermitted(error.to_string());
         Ok(Self {
@@ -114,24 +114,24 @@ impl Recolorer {
         })
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     #[must_use]
     pub fn colors(&self) -> usize {
         self.stock.colors()
     }
 
-    /// What all of it took so far.
+    /// Returns the total price so far.
     #[must_use]
     pub const fn price(&self) -> Price {
         self.price
     }
 
-    /// Closes what is open of processes that are not among `members`.
+    /// Closes the files of processes for which `is_member` is false.
     pub fn retain(&mut self, is_member: impl Fn(ProcessId) -> bool) {
         self.targets.retain(|&id, _| is_member(id));
     }
 
-    /// The colors of pages of a process as they lie now, in their order; `None` where it is not known.
+    /// Returns the current colors of pages of a process, in their order; `None` for a page whose color is unknown.
     ///
     /// # Errors
     /// See [`RecolorError`].
@@ -149,11 +149,11 @@ impl Recolorer {
         Ok(colors.collect())
     }
 
-    /// Gives `pages` frames of wanted colors; one result for each of them, in their order. `hold` frames of the machine's may be held to
-    /// find those of wanted colors among them.
+    /// Gives `pages` frames of wanted colors; returns one result for each of them, in their order. It may hold `hold`
+    /// frames of the machine to find frames of wanted colors among them.
     ///
     /// # Errors
-    /// See [`RecolorError`]; what was done until then is done.
+    /// See [`RecolorError`]; pages recolored before the error stay recolored.
     pub fn place(
         &mut self,
         id: ProcessId,
@@ -196,7 +196,7 @@ impl Recolorer {
                 states[at].result = Some(Placed::Kept(Kept::NoFrame));
             }
             for job in &jobs {
-                // For as long as no look says more.
+                // Holds unless a later look shows another result.
                 states[job.at].result = Some(Placed::Kept(Kept::InUse));
             }
             let cpus = ProgramCpus::of(&self.roots, id.pid);
@@ -214,7 +214,7 @@ impl Recolorer {
             let out = pages.iter().zip(&states).filter(|(_, state)| is_out(state));
             let out = out.filter_map(|(page, state)| Some((*page, state.first?)));
             opened.unmapped.extend(out);
-            // Of pages that are never used again; what is forgotten is only tried once more.
+            // Pages that are never used again accumulate; a forgotten page is only tried once more.
             if opened.unmapped.len() > UNMAPPED {
                 opened.unmapped.clear();
             }
@@ -226,7 +226,7 @@ impl Recolorer {
             .collect())
     }
 
-    /// Looks at the pages that are `hungry`: notes what became of each, and returns those that are to be taken out (again).
+    /// Looks at the `hungry` pages: records the result of each, and returns those that are to be taken out (again).
     fn sort(
         &mut self,
         id: ProcessId,
@@ -246,7 +246,7 @@ impl Recolorer {
             let color = frame.and_then(|frame| self.known.color(frame, now));
             if let (Some(opened), Some(frame)) = (self.targets.get_mut(&id), frame) {
                 opened.elsewhere.note(frame);
-                // It was out and came back to where it was: somebody holds it.
+                // The page was out and came back to the same frame: something holds a reference to it.
                 if opened.unmapped.remove(&pages[at]) == Some(frame) {
                     state.result = Some(Placed::Kept(Kept::InUse));
                     continue;
@@ -272,7 +272,7 @@ impl Recolorer {
                         Placed::Kept(Kept::InUse)
                     }
                 }
-                // Shared memory that is out is not marked in `pagemap`.
+                // `pagemap` does not mark shared memory that is out.
                 (_, Err(Kept::Absent))
                     if state.first.is_some() && (word.is_swapped() || state.shared) =>
                 {
@@ -284,7 +284,7 @@ impl Recolorer {
         Ok(again)
     }
 
-    /// Finds frames for pages: of a wanted color for each, as far as there are any.
+    /// Finds frames for pages: one of a wanted color for each, as far as there are any.
     fn jobs(
         &mut self,
         pages: &[VirtAddr],
@@ -298,7 +298,7 @@ impl Recolorer {
             Want::Each(colors) => {
                 let each = movable.iter().filter_map(|(at, _)| colors.get(*at));
                 for color in each {
-                    // One for home, one for wherever else the program runs.
+                    // One for home, one for another CPU of the program.
                     if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
                         *wanted += 2;
                     }
@@ -343,8 +343,9 @@ impl Recolorer {
         Ok(jobs)
     }
 
-    /// Measures again the frames of pages whose colors are known: each page gets another frame of its color, and the one that it
-    /// had is measured. Of how many the color could be told, and for how many of them it was as known.
+    /// Measures again the frames of pages whose colors are known: each page gets another frame of its color, and its
+    /// old frame is measured. Returns for how many pages the color could be measured, and for how many of them it was
+    /// as known.
     ///
     /// # Errors
     /// See [`RecolorError`].
@@ -408,7 +409,7 @@ impl Recolorer {
                 }
                 target.page_in(job.page);
                 self.price.ins += 1;
-                // Another frame than that of the page says nothing about it.
+                // Another frame than the page's own says nothing about it.
                 let found = found?;
                 if found.frame == Some(job.movable.frame) {
                     caught.push((found, *job));
@@ -429,7 +430,7 @@ impl Recolorer {
                 None => self.known.forget(frame),
             }
         }
-        // Frames lie elsewhere: the host has moved them.
+        // The host has moved the frames.
         if told >= 8 && (told - right) * 5 > told {
             self.known.clear();
             self.stock.give_back();
@@ -456,13 +457,13 @@ impl Recolorer {
         words
     }
 
-    /// Makes sure that no userfaultfd watches memory of a process that is open.
+    /// Ensures that no userfaultfd watches memory of an open process.
     fn is_unwatched(&mut self, id: ProcessId) -> Result<(), RecolorError> {
         let opened = self.targets.get_mut(&id).ok_or(RecolorError::Gone)?;
         opened.target.is_unwatched(&self.roots, id)
     }
 
-    /// Faults of a process that waited for I/O.
+    /// Major faults of a process: those that waited for I/O.
     fn faults_of(&self, id: ProcessId) -> Option<u64> {
         stat(&self.roots, id.pid).ok().map(|stat| stat.maj_faults)
     }
@@ -473,12 +474,12 @@ impl Recolorer {
     }
 }
 
-/// What is known of a page while it is placed.
+/// State of a page while it is placed.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// The frame it had when it was first looked at.
+    /// The frame it had at the first look.
     first: Option<Pfn>,
-    /// It belongs to shared memory.
+    /// True if it belongs to shared memory.
     shared: bool,
     result: Option<Placed>,
 }

@@ -1,12 +1,12 @@
-//! Some pages out and in again, each into the frame that was dealt for it.
+//! Takes some pages out and in again, each into the frame that was dealt for it.
 //!
 //! ```text
 //!   other CPUs   deal some frames: a thread that faults there while a page is out gets one
 //!   home         for each page:  out ── still mapped? it stays ── deal ── in
 //! ```
 //!
-//! All of it happens at the front of the CPU's queue (`FirstServed`), for a few pages at a time, so that a program whose only thread runs
-//! there meets no page that is out, and waits for less than a millisecond.
+//! All of this happens at the front of the CPU's queue (`FirstServed`), for a few pages at a time. So a program whose
+//! only thread runs there never meets a page that is out, and waits for less than a millisecond.
 
 use std::collections::HashSet;
 
@@ -18,23 +18,23 @@ use crate::recolorer::Price;
 use crate::stock::Stock;
 use crate::target::{Movable, Target};
 
-/// Pages in one go: 16 take some 0.2 ms.
+/// Pages in one batch: 16 take some 0.2 ms.
 pub(crate) const BATCH: usize = 16;
 
-/// Frames dealt on another CPU beyond what was taken there the last time.
+/// Frames dealt on another CPU beyond the number that was taken there last time.
 const SPARE: usize = 2;
 
-/// A page to be taken out, and the color of the frame it is to get.
+/// A page to take out, and the color of the frame it is to get.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job {
-    /// Its place among the pages asked for.
+    /// Its index among the requested pages.
     pub(crate) at: usize,
     pub(crate) page: VirtAddr,
     pub(crate) color: Color,
     pub(crate) movable: Movable,
 }
 
-/// Frames dealt on other CPUs than home for one process, and how many of them its pages came to lie in.
+/// Frames dealt for one process on CPUs other than home, and how many of them its pages got.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     dealt: HashSet<Pfn>,
@@ -42,21 +42,21 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Notes the frame that a page has now.
+    /// Records the frame that a page has now.
     pub(crate) fn note(&mut self, frame: Pfn) {
         self.taken += usize::from(self.dealt.remove(&frame));
     }
 
-    /// How many frames to deal for a batch.
+    /// Returns the number of frames to deal for a batch.
     fn begin(&mut self) -> usize {
         let taken = std::mem::take(&mut self.taken);
-        // What was dealt before and not taken is anybody's now.
+        // Any process may have taken the frames that were dealt before.
         self.dealt.clear();
         (taken + SPARE).min(BATCH)
     }
 }
 
-/// Does a batch of jobs.
+/// Runs a batch of jobs.
 pub(crate) fn run(
     (stock, price): (&mut Stock, &mut Price),
     target: &Target,
@@ -70,7 +70,7 @@ pub(crate) fn run(
         if served.go(other).is_err() {
             continue;
         }
-        // Pages that the program's threads faulted in there cannot be taken out before they are on the kernel's lists.
+        // Pages that the program's threads faulted in there cannot be taken out before they are on the kernel's LRU lists.
         drain_new_pages();
         for job in jobs.iter().take(count) {
             elsewhere
@@ -97,7 +97,7 @@ pub(crate) fn run(
     }
 }
 
-/// Whether a page is out now. Of shared memory that is seen by its not being mapped.
+/// Returns true if a page is out now. A page of shared memory counts as out if it is not mapped.
 pub(crate) fn is_out(target: &Target, job: &Job) -> bool {
     let Ok(words) = target.words(&[job.page]) else {
         return false;

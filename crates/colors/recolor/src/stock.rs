@@ -5,8 +5,8 @@
 //!   deal     fallocate(PUNCH_HOLE) of a 7: its frame is the next that this CPU hands out
 //! ```
 //!
-//! Frames of colors that nobody wants are held on to, up to a limit: given back, they would be the very ones that the kernel
-//! hands out next.
+//! Frames of unwanted colors are kept, up to a limit: if given back, they would be the very ones that the kernel hands
+//! out next.
 
 use std::time::Duration;
 
@@ -22,24 +22,24 @@ use superhue_sys::advise::drain_new_pages;
 
 use crate::FrameColors;
 
-/// Pages looked at in one go.
+/// Pages looked at in one step.
 const CHUNK: u32 = 64;
 
-/// Address space of the stock; resident is what was looked at and not dealt.
+/// Address space of the stock, in pages; resident are the pages that were looked at and not dealt.
 const LARGEST: u32 = 1 << 20;
 
-/// Pages looked at for one call, at most; and times in a row that no color can be measured.
+/// Most pages looked at in one call; and most steps in a row in which no color could be measured.
 const AT_ONCE: u32 = 1 << 15;
 const IN_VAIN: u32 = 4;
 
-/// More pages than this are not kept for the sake of fewer than that.
+/// More than `MUCH` pages are not kept if fewer than `FEW` are wanted.
 const MUCH: u32 = 1 << 12;
 const FEW: usize = 64;
 
 /// A frame of the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Its page's number in the file.
+    /// Number of its page in the file.
     number: u32,
     /// The frame.
     pub(crate) frame: Pfn,
@@ -55,9 +55,9 @@ pub(crate) struct Stock {
     file: OwnedFd,
     mapping: Mapping,
     by_color: Vec<Vec<Held>>,
-    /// Pages that were looked at and are still there.
+    /// Number of pages that were looked at and are still there.
     held: u32,
-    /// The first page that was not looked at.
+    /// The first page that was not looked at yet.
     next: u32,
 }
 
@@ -85,21 +85,21 @@ impl Stock {
         })
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     pub(crate) fn colors(&self) -> usize {
         self.by_color.len()
     }
 
-    /// Frames there are of a color.
+    /// Number of frames of a color.
     pub(crate) fn count(&self, color: Color) -> usize {
         self.by_color.get(usize::from(color.0)).map_or(0, Vec::len)
     }
 
-    /// Looks at more pages until each color has as many frames as `wanted` says, or `limit` pages are held. What is measured is entered into
-    /// `known`.
+    /// Looks at more pages until each color has the number of frames in `wanted`, or `limit` pages are held. Enters the
+    /// measurements into `known`.
     ///
     /// # Errors
-    /// Colors have changed, or frame numbers are hidden.
+    /// If colors have changed, or frame numbers are hidden.
     pub(crate) fn provide(
         &mut self,
         wanted: &[usize],
@@ -114,7 +114,7 @@ impl Stock {
         }
         while self.lacks(wanted) && searched < limit.min(AT_ONCE) && in_vain < IN_VAIN {
             if self.next + CHUNK > LARGEST || self.held + CHUNK > limit {
-                // What is held has no use, else it would not be lacking: other frames, perhaps.
+                // The held frames lack a wanted color: give them back, in the hope of others.
                 self.give_back();
             }
             in_vain = match self.look(known, now)? {
@@ -131,12 +131,12 @@ impl Stock {
         both.any(|(wanted, have)| have.len() < *wanted)
     }
 
-    /// Looks at the pages that follow; of how many the color could be measured.
+    /// Looks at the next pages; returns the number of those whose color could be measured.
     fn look(&mut self, known: &mut FrameColors, now: Duration) -> Result<usize, OracleError> {
         let numbers: Vec<u32> = (self.next..self.next + CHUNK).collect();
         let found = self.measure(&numbers)?;
         self.mapping.forget(self.next, CHUNK);
-        // Else the kernel holds on to them for a while, and they would not be free when they are given back.
+        // Else the kernel keeps them in its batches for a while, and they would not be free after they are given back.
         drain_new_pages();
         self.next += CHUNK;
         self.held += CHUNK;
@@ -154,13 +154,13 @@ impl Stock {
         }
     }
 
-    /// Those pages of the file whose frame and color can be found out.
+    /// Returns those pages of the file whose frame and color can be found.
     fn measure(&mut self, numbers: &[u32]) -> Result<Vec<Held>, OracleError> {
         let pages: Vec<Page> = numbers
             .iter()
             .filter_map(|number| self.mapping.page(*number))
             .collect();
-        // The first touch is the reading. Twice: a frame that is taken for one of another color is worth less than none.
+        // Reading touches the pages for the first time. Measures twice: a frame with a wrong color is worse than none.
         let mut first = vec![None; pages.len()];
         let mut again = vec![None; pages.len()];
         self.oracle.classify(&pages, &mut first)?;
@@ -181,7 +181,7 @@ impl Stock {
             .collect())
     }
 
-    /// Frees a frame of this color on the CPU of the calling thread; which it was.
+    /// Frees a frame of this color on the CPU of the calling thread; returns the frame.
     pub(crate) fn deal(&mut self, color: Color) -> Option<Held> {
         let dealt = self.by_color.get_mut(usize::from(color.0))?.pop()?;
         self.held = self.held.saturating_sub(1);
@@ -191,11 +191,11 @@ impl Stock {
         Some(dealt)
     }
 
-    /// Takes the frame that this CPU hands out next into the stock's memory: the one that was freed last. It is not sorted before
-    /// [`Self::measure_caught`].
+    /// Takes the frame that this CPU hands out next, the one that was freed last, into the stock's memory.
+    /// [`Self::measure_caught`] sorts it later.
     ///
     /// # Errors
-    /// No memory, or frame numbers are hidden.
+    /// Without memory, or if frame numbers are hidden.
     pub(crate) fn catch(&mut self) -> Result<Caught, OracleError> {
         if self.next >= LARGEST {
             self.give_back();
@@ -207,7 +207,7 @@ impl Stock {
         if let (Ok(()), Some(page)) = (taken, page) {
             self.next += 1;
             self.held += 1;
-            // It must be mapped for its frame to be seen.
+            // The page must be mapped for its frame to show.
             let mut frame = [None];
             page.touch();
             self.pagemap.frames(&[page], &mut frame)?;
@@ -217,7 +217,7 @@ impl Stock {
         Err(OracleError::Unavailable("no memory".to_owned()))
     }
 
-    /// Measures what was caught: the color of each, `None` if it cannot be told. Whatever could be is sorted into the stock.
+    /// Measures caught frames: the color of each, `None` if it cannot be measured. Sorts the measured ones into the stock.
     ///
     /// # Errors
     /// As for [`Self::provide`].
@@ -249,17 +249,17 @@ impl Stock {
         }
         let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // What cannot be given back stays ours.
+        // Memory that cannot be given back stays ours.
         let _ = fallocate(&self.file, punch, 0, length);
         self.by_color.iter_mut().for_each(Vec::clear);
         (self.held, self.next) = (0, 0);
     }
 }
 
-/// A frame that was taken off the CPU's list, not measured yet.
+/// A frame taken off the CPU's list, not measured yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caught {
     number: u32,
-    /// Which it is.
+    /// The frame; `None` if it is unknown.
     pub(crate) frame: Option<Pfn>,
 }

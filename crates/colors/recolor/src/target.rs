@@ -1,4 +1,4 @@
-//! A process whose pages are given other frames: looked at and acted on from outside.
+//! A process whose pages get other frames, inspected and changed from outside.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,33 +19,33 @@ use crate::recolorer::RecolorError;
 /// Bytes in a word of `pagemap`.
 const WORD: usize = 8;
 
-/// How long is believed that a process has no userfaultfd, at least; and how many times as long as it took to find out.
+/// Shortest time for which a check for userfaultfds is valid; and that time as a multiple of the duration of the check.
 const BELIEVED: Duration = Duration::from_secs(1);
 const PACE: u32 = 50;
 
 /// Words read at a time.
 const RUN: usize = 512;
 
-/// A process and its files, open for as long as it is colored. After an `exec` they show the memory before, which is gone.
+/// A process and its files, open while it is being recolored. After an `exec` they show the old memory, which is gone.
 #[derive(Debug)]
 pub(crate) struct Target {
     pidfd: OwnedFd,
     pagemap: File,
-    /// Until when it is believed that no userfaultfd watches memory of it.
+    /// Time until which the last check is valid that found no userfaultfd on its memory.
     unwatched_until: Option<Instant>,
 }
 
 /// A page that may be taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Movable {
-    /// The frame it has.
+    /// Its current frame.
     pub(crate) frame: Pfn,
-    /// Private anonymous memory; else shared memory.
+    /// True for private anonymous memory, false for shared memory.
     pub(crate) private: bool,
 }
 
 impl Target {
-    /// Opens the files of a process, and makes sure that they are those of the process meant.
+    /// Opens the files of a process, and ensures that they belong to the process meant.
     pub(crate) fn open(roots: &Roots, id: ProcessId) -> Result<Self, RecolorError> {
         let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(RecolorError::Gone)?;
@@ -69,11 +69,12 @@ impl Target {
         }
     }
 
-    /// Makes sure that no userfaultfd watches memory of the process, which is a matter of its whole memory: `UFFDIO_MOVE` takes pages from
-    /// anywhere.
+    /// Ensures that no userfaultfd watches memory of the process. This concerns its whole memory: `UFFDIO_MOVE` takes
+    /// pages from anywhere.
     ///
-    /// Linux 6.18 moves a page that is in swap, fails the call with `EAGAIN` all the same, and the next one with `EEXIST` (seen; pages that
-    /// the kernel takes out by itself do that, too). So no page of such a process is taken out.
+    /// Linux 6.18 moves a page that is in swap, but fails that call with `EAGAIN`, and the next one with `EEXIST`
+    /// (seen; pages that the kernel takes out by itself have the same effect). So no page of such a process is taken
+    /// out.
     pub(crate) fn is_unwatched(
         &mut self,
         roots: &Roots,
@@ -97,7 +98,7 @@ impl Target {
         Ok(())
     }
 
-    /// The words of `pagemap` of some pages, in their order.
+    /// Returns the `pagemap` words of some pages, in their order.
     pub(crate) fn words(&self, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
         let mut words = Vec::with_capacity(pages.len());
         let mut buffer = [0; RUN * WORD];
@@ -123,10 +124,11 @@ impl Target {
         Ok(words)
     }
 
-    /// Whether a page may be taken out, by its word and the flags of its frame.
+    /// Returns whether a page may be taken out, by its word and the flags of its frame.
     ///
-    /// The kernel decides again when it is taken out; what is sorted out here would be in vain, or would change more than the frame.
-    /// Part of a larger folio may be taken out only with `may_split`: the kernel makes base pages of all of it first.
+    /// The kernel decides again when the page is taken out; this refuses pages for which that would fail, or would
+    /// change more than the frame. A part of a larger folio may be taken out only with `may_split`: the kernel then
+    /// splits the whole folio into base pages first.
     pub(crate) fn movable(
         word: PageWord,
         flags: &PageFlagsFile,
@@ -143,7 +145,7 @@ impl Target {
         let Some(flags) = flags.of(frame).map_err(unreadable)? else {
             return Ok(Err(Kept::Other));
         };
-        // Linux 6.12 shows the flag of KSM on all anonymous pages. What it really has merged is mapped more than once, as a rule.
+        // Linux 6.12 shows the flag of KSM on all anonymous pages. A page that KSM really merged is usually mapped more than once.
         let kept = if flags.is_zero_page() {
             Some(Kept::Absent)
         } else if flags.is_part_of_larger() && !may_split {
@@ -181,11 +183,11 @@ impl Target {
         })
     }
 
-    /// Has the kernel bring one page into memory again, if it is out: on the CPU of the calling thread.
+    /// Has the kernel bring one page into memory again, if it is out, on the CPU of the calling thread.
     ///
-    /// It comes to lie in the swap cache, and the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but also
-    /// map a page of zeroes where the program has given the page back just before: a userfaultfd would hear of that, and a `UFFDIO_MOVE`
-    /// to that place fail (seen). This advice makes nothing where there is nothing.
+    /// The page enters the swap cache, and the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but would
+    /// also map a page of zeroes if the program has just given the page back: a userfaultfd would get an event for that, and a
+    /// `UFFDIO_MOVE` to that place would fail (seen). This advice adds no page where there is none.
     pub(crate) fn page_in(&self, page: VirtAddr) {
         // A page that the program has given back meanwhile needs none.
         let _ = process_will_need(&self.pidfd, one_page(page));

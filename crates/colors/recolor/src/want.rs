@@ -1,18 +1,18 @@
-//! What a page is to get, and what became of it.
+//! The color that a page is to get, and the result.
 
 use superhue_model::{Color, ColorSet};
 
-/// Which colors pages are to have.
+/// The colors that pages are to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// Each page the color in its place; as many as there are pages.
+    /// One color for each page, in order; as many colors as pages.
     Each(Vec<Color>),
     /// Any color of the set. Larger folios are split for it: a huge page spans all colors.
     Within(ColorSet),
 }
 
 impl Want {
-    /// Whether `color` will do for the page at place `at` of those asked for.
+    /// Returns true if `color` suits the requested page at index `at`.
     pub(crate) fn accepts(&self, at: usize, color: Color) -> bool {
         match self {
             Self::Each(wanted) => wanted.get(at) == Some(&color),
@@ -28,15 +28,15 @@ pub enum Placed {
     Recolored(Color),
     /// It had a frame of a wanted color already.
     Already(Color),
-    /// It was brought in again, and nobody has used it since: its frame shows when it is mapped.
+    /// It was brought in again, and the program has not used it since: its frame shows once it is mapped.
     Unmapped,
-    /// It has a new frame whose color is not known: somebody else took the one that was dealt.
+    /// It has a new frame of unknown color: the dealt frame went to another page.
     Missed,
     /// It was left in its frame.
     Kept(Kept),
 }
 
-/// Why a page was left in its frame.
+/// Reason why a page was left in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kept {
     /// It was not in memory: never touched, given back, or swapped out.
@@ -49,7 +49,7 @@ pub enum Kept {
     Locked,
     /// KSM has merged it with equal pages.
     Merged,
-    /// The program has freed it lazily (`MADV_FREE`); to take it out would drop it.
+    /// The program has freed it lazily (`MADV_FREE`); taking it out would drop it.
     FreedLazily,
     /// It belongs to a file, a device or the kernel.
     Other,

@@ -1,4 +1,4 @@
-//! Pages of a real process are given other frames, and keep their bytes.
+//! Pages of a real process get other frames, and keep their bytes.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,10 +23,10 @@ const SEED: u64 = 0x1234;
 const PAGES: usize = 64;
 const HOLD: PageCount = PageCount(1 << 14);
 
-/// Calls until every page lies right, however busy the machine is.
+/// Calls until every page has its color, on a busy machine too.
 const CALLS: usize = 50;
 
-/// Swap in memory of this test's own, and somebody who recolors; `None`, visibly, where either cannot be had.
+/// Swap in memory of this test's own, and a recolorer; `None`, with a visible skip, where either is unavailable.
 fn recolorer(folder: &std::path::Path) -> Option<(SwapInUse, Recolorer)> {
     if !is_root() {
         skip("root", "frame numbers and swap are root's");
@@ -69,7 +69,7 @@ fn recolorer(folder: &std::path::Path) -> Option<(SwapInUse, Recolorer)> {
 #[test]
 fn pages_get_frames_of_the_colors_wanted_and_others_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
-    // Once for both: colors take a second to find, and more on a busy machine.
+    // One for both parts: finding colors takes a second, and more on a busy machine.
     let Some((_swap, mut recolorer)) = recolorer(folder.path()) else {
         return;
     };
@@ -99,7 +99,7 @@ fn pages_keep_their_bytes(recolorer: &mut Recolorer) {
             Err(error) => panic!("{error}"),
         };
         assert_eq!(placed.len(), PAGES);
-        // Pages that are used are mapped: their frames show.
+        // Used pages are mapped: their frames show.
         assert!(child.is_intact(SEED).unwrap());
         colors = recolorer.colors_of(id, &pages).unwrap();
         if colors.iter().all(is_right) {
@@ -113,7 +113,7 @@ fn pages_keep_their_bytes(recolorer: &mut Recolorer) {
         "{price:?}"
     );
 
-    // Frames are measured again by giving each page another one of its color.
+    // The check measures frames by giving each page another one of its color.
     let checked = recolorer.check(id, &pages[..16], HOLD);
     if let Err(error) = checked {
         return skip("measured", &error.to_string());
@@ -124,7 +124,7 @@ fn pages_keep_their_bytes(recolorer: &mut Recolorer) {
 fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
     let roots = Roots::default();
     let child = ScratchChild::start().unwrap();
-    // Nothing is filled yet.
+    // No page is in memory yet.
     let region = child.map(Backing::BasePages).unwrap();
     let id = identify(&roots, child.pid()).unwrap();
     let holes: Vec<VirtAddr> = (8..16)

@@ -1,10 +1,10 @@
-//! Kernel error numbers, with what they mean for Superhue's actions.
+//! Kernel error numbers, with their meaning for Superhue's actions.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A positive Linux error number (`errno(3)`), the same on every architecture Superhue runs on.
+/// Positive Linux error number (`errno(3)`), the same on every architecture that Superhue supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Errno(pub i32);
@@ -22,7 +22,7 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Resource temporarily unavailable.
     pub const EAGAIN: Self = Self(11);
-    /// Out of memory; for a collapse: no free superpage.
+    /// Out of memory; for a collapse: no free huge page.
     pub const ENOMEM: Self = Self(12);
     /// Permission denied.
     pub const EACCES: Self = Self(13);
@@ -30,14 +30,14 @@ impl Errno {
     pub const EFAULT: Self = Self(14);
     /// Busy; for a collapse: a page is locked, pinned, or not on the LRU list.
     pub const EBUSY: Self = Self(16);
-    /// Invalid argument; for a collapse: the VMA cannot hold superpages.
+    /// Invalid argument; for a collapse: the VMA cannot hold huge pages.
     pub const EINVAL: Self = Self(22);
     /// Read-only file system.
     pub const EROFS: Self = Self(30);
     /// Function not implemented.
     pub const ENOSYS: Self = Self(38);
 
-    /// The symbol of the error, e.g. `EBUSY`; `None` for one Superhue does not meet.
+    /// The symbol of the error, e.g. `EBUSY`; `None` for an error that Superhue does not expect.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {

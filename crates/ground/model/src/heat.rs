@@ -1,9 +1,8 @@
-//! Which memory is accessed, as far as sampling its accessed bits can tell.
+//! Memory accesses, as far as sampled accessed bits can show them.
 //!
-//! The processor sets a bit in a page-table entry when it first walks to a page. A *sample* clears
-//! the bits, waits for an interval, and reads them: a page is *touched* in a sample if its bit was
-//! set. How often it was touched within the interval cannot be known, so heat is the share of
-//! recent samples that found a page touched, newer ones weighing more.
+//! The processor sets a bit in a page-table entry when it first walks to a page. A *sample* clears the bits, waits for
+//! an interval, and reads them: a page is *touched* in a sample if its bit was set. One bit cannot count the accesses
+//! within the interval, so heat is the share of recent samples that found a page touched. Newer samples weigh more.
 
 use std::time::Duration;
 
@@ -35,14 +34,14 @@ impl PageSet {
         &self.0
     }
 
-    /// Adds a page. Indexes from 512 on are ignored.
+    /// Adds a page. Ignores indexes from 512 on.
     pub fn insert(&mut self, page: usize) {
         if let Some(word) = self.0.get_mut(page / 64) {
             *word |= 1 << (page % 64);
         }
     }
 
-    /// Whether a page is in it.
+    /// Returns true if the set holds `page`.
     #[must_use]
     pub fn contains(&self, page: usize) -> bool {
         self.0
@@ -50,25 +49,25 @@ impl PageSet {
             .is_some_and(|word| word >> (page % 64) & 1 == 1)
     }
 
-    /// How many pages it holds, 0 to 512.
+    /// Number of pages in the set, 0 to 512.
     #[must_use]
     pub fn len(&self) -> PageCount {
         PageCount(self.0.iter().map(|word| u64::from(word.count_ones())).sum())
     }
 
-    /// Whether it holds none.
+    /// Returns true if the set holds no page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]
     }
 
-    /// The pages of both.
+    /// The pages that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
-    /// The pages of either.
+    /// The pages that are in either set.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
@@ -89,32 +88,32 @@ impl PageSet {
     }
 }
 
-/// What recent samples say about one region.
+/// Result of recent samples of one region.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RegionHeat {
-    /// Which region.
+    /// The region.
     pub region: Region,
-    /// Pages that at least one recent sample found touched, 0 to 512. Where one entry maps the
-    /// region whole, or the tracker knows ranges only, there is no telling: `None`.
+    /// Pages that at least one recent sample found touched, 0 to 512. `None` where one entry maps the whole region, or
+    /// the tracker knows ranges only: the number cannot be known there.
     pub active: Option<PageCount>,
     /// Pages touched per sample, newer samples weighing more: 0 to 512. Where `active` is `None`,
     /// the share of samples that found the region touched at all, 0 to 1.
     pub rate: f32,
-    /// Pages touched per second, at least: what is touched twice between two samples counts once,
-    /// so samples in which nearly all was touched prove no more than the shortest of them. Where
-    /// `active` is `None`, how often per second the region, or a page of the range, was touched.
+    /// Lower bound of pages touched per second. A page that is touched twice between two samples counts once, so
+    /// samples in which nearly all pages were touched prove no more than the shortest of them. Where `active` is
+    /// `None`, touches per second of the region, or of a page of the range.
     pub per_second: f32,
-    /// How long ago, by the last sample, the newest one that found any of it touched was taken;
-    /// since the first sample if there is none.
+    /// Time from the newest sample that found any page of the region touched to the last sample; from the first sample
+    /// if no sample found one.
     pub idle: Duration,
 }
 
-/// What recent samples say about one process.
+/// Result of recent samples of one process.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ProcessHeat {
     /// Samples so far; a region says little before the second.
     pub samples: u64,
-    /// How long accesses have been watched: the sum of the intervals.
+    /// Time for which accesses have been watched: the sum of the intervals.
     pub watched: Duration,
     /// Regions with resident pages, ascending.
     pub regions: Vec<RegionHeat>,

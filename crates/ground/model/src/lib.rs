@@ -1,12 +1,12 @@
 //! Plain data shared by every stage of Superhue.
 //!
-//! Superhue works as `observe -> decide -> act`. The three stages know this crate and never each
-//! other, so the compiler enforces the direction in which information flows:
+//! Superhue works as `observe -> decide -> act`. Each of the three stages depends on this crate and on no other stage,
+//! so the compiler enforces the direction in which information flows:
 //!
 //! ```text
-//!   observe:  kernel, hardware  ->  Snapshot      what is there
-//!   decide:   Snapshot          ->  Plan          what should be done about it (pure)
-//!   act:      Plan              ->  Outcome       what became of it
+//!   observe:  kernel, hardware  ->  Snapshot      state of the memory
+//!   decide:   Snapshot          ->  Plan          changes to make (pure)
+//!   act:      Plan              ->  Outcome       result of each change
 //! ```
 //!
 //! ```
@@ -58,18 +58,18 @@ pub use units::{ByteCount, PageCount, ParseSizeError, Pfn, VirtAddr, parse_durat
 
 /// log2 of the base page size this version works with.
 ///
-/// A kernel with larger base pages (arm64 with 16 or 64 KiB) is recognised by
-/// `superhue check` and refused with the reason.
+/// `superhue check` recognises a kernel with larger base pages (arm64 with 16 or 64 KiB) and refuses it with the
+/// reason.
 pub const BASE_PAGE_SHIFT: u32 = 12;
 
 /// Bytes in a base page.
 pub const BASE_PAGE_SIZE: u64 = 1 << BASE_PAGE_SHIFT;
 
-/// log2 of the superpage size: what one page-middle-directory entry maps with 4 KiB base pages.
+/// log2 of the huge page size: one page-middle-directory entry maps that much with 4 KiB base pages.
 pub const HUGE_PAGE_SHIFT: u32 = 21;
 
-/// Bytes in a superpage, and in a [`Region`].
+/// Bytes in a huge page, and in a [`Region`].
 pub const HUGE_PAGE_SIZE: u64 = 1 << HUGE_PAGE_SHIFT;
 
-/// Base pages in a superpage (`HPAGE_PMD_NR` in the kernel).
+/// Base pages in a huge page (`HPAGE_PMD_NR` in the kernel).
 pub const PAGES_PER_REGION: u64 = HUGE_PAGE_SIZE / BASE_PAGE_SIZE;

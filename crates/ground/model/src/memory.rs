@@ -1,25 +1,26 @@
-//! Memory that superpages could be made of, whoever owns it.
+//! Memory that huge pages could map, with its owner.
 
 use crate::{
     ByteCount, ObjectView, Owner, ProcessHeat, ProcessView, RegionView, TornPage, VirtRange, Vma,
 };
 
-/// What a policy goes by: the unit of decision is the memory, not the process.
+/// Input of a policy's decision: policies decide about memory, not about processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory<'a> {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Where regions may be collapsed.
+    /// Mappings in which regions may be collapsed.
     ground: Ground<'a>,
     /// Regions with resident pages, ascending and disjoint.
     pub regions: &'a [RegionView],
     /// Huge pages of which parts were given back, ascending.
     pub torn: &'a [TornPage],
-    /// Which of them are accessed; `None` where accesses are not watched.
+    /// Accesses to the regions; `None` where accesses are not watched.
     pub heat: Option<&'a ProcessHeat>,
-    /// Whether it grows fast at this moment. A collapse would hold up the program that fills it, and what is full soon costs nothing then.
+    /// True if the memory grows fast at this moment. A collapse would delay the program that fills it. Soon its regions
+    /// are full, and then a collapse adds no memory.
     pub fills: bool,
-    /// Bytes that a budget is a share of: the resident ones that superpages could be made of.
+    /// Bytes that a budget is a share of: the resident bytes that huge pages could map.
     pub used: Option<ByteCount>,
 }
 
@@ -54,7 +55,7 @@ impl<'a> Memory<'a> {
             torn: &[],
             heat: view.heat.as_ref(),
             fills: view.fills,
-            // What is cached of a file can be dropped at any time.
+            // The kernel can drop cached pages of a file at any time.
             used: Some(match view.is_file {
                 true => ByteCount(0),
                 false => view.resident,
@@ -62,7 +63,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Ranges of which each region may be collapsed that lies wholly inside one, ascending; for an object offsets in it.
+    /// Ranges whose regions may be collapsed if they lie wholly inside the range, ascending; for an object, ranges are
+    /// offsets in it.
     pub fn promotable(&self) -> impl Iterator<Item = VirtRange> + use<'a> {
         let (vmas, parts) = match self.ground {
             Ground::Vmas(vmas) => (vmas, &[][..]),
@@ -72,7 +74,7 @@ impl<'a> Memory<'a> {
         vmas.map(|vma| vma.range).chain(parts.iter().copied())
     }
 
-    /// Whether `range` lies wholly inside one mapping of it, promotable or not.
+    /// Returns true if `range` lies wholly inside one mapping of this memory, promotable or not.
     #[must_use]
     pub fn is_mapped(&self, range: &VirtRange) -> bool {
         match self.ground {

@@ -1,4 +1,4 @@
-//! Memory that has no process of its own: shared objects, and who owns what a plan is about.
+//! Shared objects, which belong to no single process, and the owner of the memory that a plan changes.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteCount, HUGE_PAGE_SIZE, ProcessHeat, ProcessId, RegionView, VirtAddr, VirtRange};
 
-/// A piece of memory that processes can share: shared memory (a file on tmpfs, a memfd, anonymous shared memory, a System V segment), or a
-/// file on a disk.
+/// Memory that processes can share: shared memory (a file on tmpfs, a memfd, anonymous shared memory, a System V
+/// segment), or a file on a disk.
 ///
-/// The four kinds of shared memory are files of a tmpfs to the kernel (`mm/shmem.c`), the last three of one that nobody mounts. So device
-/// and inode name each of them for as long as it exists.
+/// To the kernel, the four kinds of shared memory are files of a tmpfs (`mm/shmem.c`); the last three are files of a
+/// tmpfs that only the kernel mounts. So device and inode identify each of them for as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectId {
     /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// Its number there.
+    /// Inode number in that file system.
     pub inode: u64,
 }
 
@@ -26,18 +26,18 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// Whose memory a region is part of, which says what its number counts.
+/// Owner of the memory that a region is part of; it decides the origin of the region's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
     /// Private memory of a process: regions of its address space.
     Process(ProcessId),
-    /// A shared object, whoever maps it: 2 MiB windows of the object, the first one at its offset 0.
+    /// A shared object with any number of mappers: 2 MiB windows of the object, the first one at its offset 0.
     Object(ObjectId),
 }
 
 impl Owner {
-    /// The process, if it is the private memory of one.
+    /// The process, if the memory is private memory of a process.
     #[must_use]
     pub const fn process(self) -> Option<ProcessId> {
         match self {
@@ -71,17 +71,18 @@ impl fmt::Display for Owner {
 /// The part of a shared object that a VMA maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ObjectPart {
-    /// Which object.
+    /// The object.
     pub object: ObjectId,
     /// The offset in it that the first byte of the VMA maps, in bytes.
     pub offset: u64,
 }
 
 impl ObjectPart {
-    /// How far a mapping that starts at `address` is from where superpages could map it: 0 to 2 MiB - 1 bytes, and 0 if they can.
+    /// Distance between `address`, where a mapping starts, and the nearest address below it where huge pages could map
+    /// the object: 0 to 2 MiB - 1 bytes; 0 if they can.
     ///
-    /// One entry maps 2 MiB of the object at an aligned offset to 2 MiB of addresses at an aligned address, so both have to agree
-    /// modulo 2 MiB (`thp_vma_suitable_order` in `include/linux/huge_mm.h`).
+    /// One entry maps 2 MiB of the object at an aligned offset to 2 MiB of addresses at an aligned address. So offset
+    /// and address have to agree modulo 2 MiB (`thp_vma_suitable_order` in `include/linux/huge_mm.h`).
     #[must_use]
     pub const fn misaligned_by(&self, address: VirtAddr) -> u64 {
         address.0.wrapping_sub(self.offset) % HUGE_PAGE_SIZE
@@ -98,22 +99,22 @@ impl ObjectPart {
     }
 }
 
-/// One shared object at one moment, as those see it who map it so that superpages could.
+/// One shared object at one moment, as seen by the processes whose mappings huge pages could map.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObjectView {
-    /// Which object.
+    /// The object.
     pub id: ObjectId,
-    /// Whether it is a file, whose pages are cached and not memory of any program.
+    /// True for a file on a disk: its pages are page cache, not memory of a program.
     pub is_file: bool,
-    /// Whether a process that maps it is filling its memory at this moment.
+    /// True if a process that maps it fills its memory at this moment.
     pub fills: bool,
     /// Its resident pages.
     pub resident: ByteCount,
-    /// The parts of it that some process maps well aligned, ascending and disjoint; addresses are offsets.
+    /// The parts of it that some process maps with huge page alignment, ascending and disjoint; addresses are offsets.
     pub mapped: Vec<VirtRange>,
     /// Its regions with resident pages that lie wholly in one of these parts, ascending; numbers count from offset 0.
     pub regions: Vec<RegionView>,
-    /// Which of them are accessed, summed up over its mappers; `None` where accesses are not watched.
+    /// Accesses to the regions, summed up over the processes that map it; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,
 }
 

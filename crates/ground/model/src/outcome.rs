@@ -1,4 +1,4 @@
-//! What became of a plan.
+//! Result of a plan.
 
 use std::time::Duration;
 
@@ -6,17 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Action, Errno};
 
-/// Why an action was left undone on purpose.
+/// Reason why Superhue did not try an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
     /// Only recorded (`--dry-run`).
     DryRun,
-    /// Other processes map pages of the region as well, copy-on-write (`fork(2)`): a collapse would use that memory twice.
+    /// Other processes map pages of the region too, copy-on-write (`fork(2)`): a collapse would use that memory twice.
     Shared,
-    /// The program has given back pages of the region since it was planned, so that a huge page would add more than planned.
+    /// The program has given back pages of the region after the plan was made, so a huge page would add more memory
+    /// than planned.
     GivenBack,
-    /// The program has freed pages of the region lazily (`MADV_FREE`), which the plan did not count as memory that is added.
+    /// The program has freed pages of the region lazily (`MADV_FREE`); the plan did not count them as memory that a
+    /// huge page adds.
     FreedLazily,
     /// The program, or the kernel for the stack of a thread, forbids huge pages there (`MADV_NOHUGEPAGE`).
     Forbidden,
@@ -24,31 +26,31 @@ pub enum SkipReason {
     Disabled,
     /// A userfaultfd watches the memory.
     Userfaultfd,
-    /// The program has put guard pages among the pages (`MADV_GUARD_INSTALL`).
+    /// The program has installed guard pages in the region (`MADV_GUARD_INSTALL`).
     Guarded,
     /// Pages are pinned: buffers of I/O.
     Pinned,
-    /// It is of a kind of memory that is never huge.
+    /// The memory is of a kind that is never huge.
     OtherKind,
     /// The file system of shared memory has no room for the memory that the huge page would add.
     NoRoomOnTmpfs,
-    /// Pages of the file are not yet written to the disk, or nobody can tell. The kernel would write them first.
+    /// Pages of the file are not yet written to the disk, or their state is unknown. The kernel would write them first.
     NotWritten,
-    /// A control group of the process has no room for a superpage beside the pages that it takes the place of.
+    /// A control group of the process has no room for a huge page beside the base pages that it replaces.
     NoHeadroom,
-    /// A control group of the process has room for that, but not for the memory that the superpage would add.
+    /// A control group of the process has room for that, but not for the memory that the huge page would add.
     NoRoomToGrow,
-    /// Programs of its control group wait for memory, or have just come to a limit.
+    /// Programs of its control group wait for memory, or have just reached a limit.
     MemoryPressure,
     /// The daemon acts for a user, and the huge page would add more memory than the daemon allows.
     UserBudget,
-    /// The daemon acts for a user, and its rate for this second is used up.
+    /// The daemon acts for a user, and the user's rate for this second is used up.
     UserRate,
     /// The daemon acts for a user, and does not answer any more.
     ServiceLost,
-    /// The process unmapped it after it was planned, or changed the mapping so that it is no longer one.
+    /// The process unmapped the memory after the plan was made, or changed the mapping so that it is no longer one.
     Unmapped,
-    /// The watch ended before its turn came, or the plan had turned out to be old.
+    /// The watch ended before the action's turn, or the plan had become outdated.
     Cancelled,
 }
 
@@ -83,35 +85,35 @@ impl SkipReason {
     }
 }
 
-/// What one action came to.
+/// Result of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "effect", rename_all = "kebab-case")]
 pub enum Effect {
-    /// The kernel did it.
+    /// The kernel did the action.
     Done,
     /// The kernel refused.
     Failed {
         /// With this error.
         errno: Errno,
     },
-    /// The process was gone. Counted, not an error.
+    /// The process was gone. Superhue counts this; it is no error.
     Vanished,
-    /// Deliberately not tried.
+    /// Superhue did not try, on purpose.
     Skipped {
         /// For this reason.
         reason: SkipReason,
     },
 }
 
-/// One action and what it came to.
+/// One action and its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionResult {
-    /// What was to be done.
+    /// The action.
     pub action: Action,
-    /// What it came to.
+    /// Its result.
     #[serde(flatten)]
     pub effect: Effect,
-    /// How long the kernel took over it.
+    /// Time that the kernel needed for it.
     pub took: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy wants done.
+//! Changes that a policy wants.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,28 +8,28 @@ use crate::{Owner, PageCount, Region};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Action {
-    /// Promote: make one superpage of the region's base pages (`MADV_COLLAPSE`).
+    /// Promote: replace the region's base pages by one huge page (`MADV_COLLAPSE`).
     Collapse {
-        /// Whose memory.
+        /// Owner of the memory.
         #[serde(flatten)]
         owner: Owner,
-        /// Which 2 MiB.
+        /// The region.
         region: Region,
-        /// Base pages this adds to it, by what was resident when it was decided.
+        /// Base pages that the collapse adds to it, computed from the resident pages at the time of the decision.
         growth: PageCount,
     },
-    /// Split the superpage into base pages; no page is lost or moved.
+    /// Split the huge page into base pages; no page is lost or moved.
     Split {
-        /// Whose memory.
+        /// Owner of the memory.
         #[serde(flatten)]
         owner: Owner,
-        /// Which 2 MiB.
+        /// The region.
         region: Region,
     },
 }
 
 impl Action {
-    /// Whose memory it changes.
+    /// Owner of the memory that the action changes.
     #[must_use]
     pub const fn owner(&self) -> Owner {
         match *self {
@@ -37,7 +37,7 @@ impl Action {
         }
     }
 
-    /// Base pages it adds; none, if it is a split.
+    /// Base pages that the action adds; 0 for a split.
     #[must_use]
     pub const fn growth(&self) -> PageCount {
         match *self {
@@ -46,7 +46,7 @@ impl Action {
         }
     }
 
-    /// Which region it changes.
+    /// Region that the action changes.
     #[must_use]
     pub const fn region(&self) -> Region {
         match *self {
@@ -55,7 +55,7 @@ impl Action {
     }
 }
 
-/// Actions in the order in which they should be tried.
+/// Actions, in the order in which to try them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// The actions; no two name the same region of the same memory.

@@ -1,4 +1,4 @@
-//! Virtual address ranges and the aligned 2 MiB windows that superpages fill.
+//! Virtual address ranges and the aligned 2 MiB windows that huge pages fill.
 
 use std::fmt;
 
@@ -28,19 +28,19 @@ impl VirtRange {
         ByteCount(self.end.0.saturating_sub(self.start.0))
     }
 
-    /// Whether some byte lies in both.
+    /// Returns true if the ranges have a byte in common.
     #[must_use]
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.start.0 < other.end.0 && other.start.0 < self.end.0
     }
 
-    /// Whether the range holds no byte.
+    /// Returns true if the range holds no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
     }
 
-    /// Whether `other` lies wholly inside.
+    /// Returns true if `other` lies wholly inside the range.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
         self.start <= other.start && other.end <= self.end
@@ -59,7 +59,8 @@ impl VirtRange {
         (first..last.max(first)).map(Region)
     }
 
-    /// The range cut at the bounds of regions, in ascending order: each piece with the region that it lies in.
+    /// Pieces of the range, cut at the bounds of regions, in ascending order: each piece with the region that it lies
+    /// in.
     pub fn cut(&self) -> impl Iterator<Item = (Region, Self)> + use<> {
         let (mut at, end) = (self.start, self.end);
         std::iter::from_fn(move || {
@@ -78,7 +79,7 @@ impl fmt::Display for VirtRange {
     }
 }
 
-/// An aligned 2 MiB window of virtual memory: what one superpage can map.
+/// Aligned 2 MiB window of virtual memory, which one huge page can map.
 ///
 /// Holds the window's number (its start address divided by 2 MiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Amounts of memory given either absolutely or as a part of something.
+//! Amounts of memory: an absolute size, or a part of a whole.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,9 @@ use crate::{ByteCount, ParseSizeError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(ByteCount),
-    /// So many hundredths of a percent of a whole that the reader knows.
+    /// Hundredths of a percent of a whole; the context defines the whole.
     BasisPoints(u32),
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for Share {
     }
 }
 
-/// Why a size or percentage given by a user was not understood.
+/// Reason why a size or percentage from a user was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseShareError {
-    /// It ends in `%`, but what stands before is no number from 0 to 100,000.
+    /// The text ends in `%`, but the part before it is no number from 0 to 100,000.
     #[error("`{0}` is not a percentage: write e.g. 5% or 12.5%")]
     Percent(String),
-    /// It was read as a size.
+    /// The text has no `%`, and is no size.
     #[error(transparent)]
     Size(#[from] ParseSizeError),
 }

@@ -1,4 +1,4 @@
-//! What one look at a set of processes showed.
+//! Snapshot of a set of processes at one moment.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::{
     Region, VirtRange,
 };
 
-/// One process, beyond the reuse of its number.
+/// Identity of one process, beyond the reuse of its number.
 ///
-/// `start_ticks` is field 22 of `/proc/PID/stat` (clock ticks after boot); together with the PID it
-/// names a process for as long as the machine runs.
+/// `start_ticks` is field 22 of `/proc/PID/stat` (clock ticks after boot); together with the PID it identifies a
+/// process for as long as the machine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Process number in the caller's PID namespace.
@@ -28,11 +28,11 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// What backs a mapping, as far as placement cares.
+/// Backing of a mapping, as far as it matters for placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmaKind {
-    /// Private memory without a file: what `malloc` and `mmap(MAP_ANONYMOUS)` give.
+    /// Private memory without a file, from `malloc` or `mmap(MAP_ANONYMOUS)`.
     Anonymous,
     /// The `brk` heap; anonymous too.
     Heap,
@@ -40,12 +40,12 @@ pub enum VmaKind {
     Stack,
     /// A file mapped privately (program text, copy-on-write data).
     PrivateFile,
-    /// A shared object of memory alone, and which part of it.
+    /// Shared memory, which exists in memory only, and the part of it that is mapped.
     Shmem(ObjectPart),
-    /// A file of a local file system, mapped so that writing to it changes the file, and which part of it; where the kernel makes huge pages
-    /// of such files.
+    /// A file of a local file system in a mapping whose writes change the file, and the part of it that is mapped. Only
+    /// where the kernel makes huge pages of such files.
     File(ObjectPart),
-    /// Any other file, mapped so that writing to it changes the file.
+    /// Any other file in a mapping whose writes change the file.
     Shared,
     /// Made by the kernel or a driver: vdso, vvar, device memory, hugetlb, `VM_IO`.
     Special,
@@ -65,25 +65,25 @@ impl VmaKind {
 /// One virtual memory area (a line of `/proc/PID/maps`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vma {
-    /// Where it lies.
+    /// Its addresses.
     pub range: VirtRange,
-    /// What backs it.
+    /// Its backing.
     pub kind: VmaKind,
-    /// Whether the process may write to it.
+    /// True if the process may write to it.
     pub writable: bool,
 }
 
 impl Vma {
-    /// Whether superpages may be collapsed here: private anonymous memory that can be written.
+    /// Returns true if regions of it may be collapsed: private anonymous memory that can be written.
     ///
-    /// Read-only anonymous memory is left alone (guard pages, memory sealed by a JIT), and so is a
-    /// stack: its VMA moves while it grows.
+    /// Superhue leaves read-only anonymous memory alone (guard pages, memory sealed by a JIT), and also stacks: the VMA
+    /// of a stack moves while it grows.
     #[must_use]
     pub fn is_promotable(&self) -> bool {
         self.writable && matches!(self.kind, VmaKind::Anonymous | VmaKind::Heap)
     }
 
-    /// The part of a shared object that it maps, where superpages could map it as well.
+    /// The part of a shared object that it maps, if huge pages could map it at these addresses.
     #[must_use]
     pub const fn aligned_part(&self) -> Option<ObjectPart> {
         match self.kind {
@@ -100,13 +100,13 @@ impl Vma {
 /// One region that lies wholly inside a promotable VMA and has at least one resident page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionView {
-    /// Which region.
+    /// The region.
     pub region: Region,
-    /// Base pages present, 1 to 512. A huge-mapped region has 512. Pages that the program has freed lazily (`MADV_FREE`) are as good as
-    /// absent and do not count.
+    /// Base pages present, 1 to 512. A huge-mapped region has 512. Pages that the program has freed lazily
+    /// (`MADV_FREE`) count as absent.
     pub resident: PageCount,
-    /// Whether one page-table entry maps it whole; `None` where the kernel does not tell
-    /// (before `PAGEMAP_SCAN`, Linux 6.7).
+    /// True if one page-table entry maps the whole region; `None` where the kernel does not report it (before
+    /// `PAGEMAP_SCAN`, Linux 6.7).
     pub huge: Option<bool>,
 }
 
@@ -117,52 +117,53 @@ impl RegionView {
         PageCount(PAGES_PER_REGION.saturating_sub(self.resident.0))
     }
 
-    /// Notes that it was collapsed since.
+    /// Records that the region has been collapsed since.
     pub const fn collapsed(&mut self) {
         self.huge = Some(true);
         self.resident = PageCount(PAGES_PER_REGION);
     }
 }
 
-/// A huge page of which the program has given back a part: the kernel maps what is left by base pages, and charges all of it until it is
-/// split.
+/// Huge page of which the program has given back a part: the kernel maps the rest by base pages, and charges the whole
+/// page until it splits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TornPage {
-    /// Which 2 MiB it was mapped to. They may lie in several VMAs by now, or partly in none.
+    /// The region that it was mapped to. By now the addresses may lie in several VMAs, or partly in none.
     pub region: Region,
-    /// Base pages of it that nobody maps.
+    /// Base pages of it that no page table maps.
     pub held: PageCount,
 }
 
 /// One process at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessView {
-    /// Which process.
+    /// The process.
     pub id: ProcessId,
     /// Resident memory of every kind.
     pub rss: Option<ByteCount>,
-    /// Resident anonymous memory (`RssAnon`): what coverage is a share of.
+    /// Resident anonymous memory (`RssAnon`); coverage is a share of it.
     pub rss_anon: Option<ByteCount>,
-    /// What it uses of that: of a page that it shares since a fork, its part (`Pss_Anon`). `None` where it shares none, or nobody looked.
+    /// The process's own part of that (`Pss_Anon`): a page shared since a fork counts in proportion. `None` if it
+    /// shares no page, or the value was not read.
     pub pss_anon: Option<ByteCount>,
     /// Its VMAs, ascending and disjoint.
     pub vmas: Vec<Vma>,
     /// Its regions with resident pages, ascending and disjoint.
     pub regions: Vec<RegionView>,
-    /// Huge pages of which parts were given back, as far as they are known, ascending.
+    /// Huge pages of which the program has given back parts, as far as they are known, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torn: Vec<TornPage>,
-    /// What the kernel holds for it, and charges, beside what is resident: parts of huge pages that were given back. `None` where it cannot
-    /// be told.
+    /// Memory that the kernel holds and charges for it, beside the resident pages: given-back parts of huge pages.
+    /// `None` if it is not known.
     pub held: Option<PageCount>,
-    /// Whether it is filling its memory at this moment: see `Memory::fills`.
+    /// True while the process fills its memory: see `Memory::fills`.
     pub fills: bool,
-    /// Which of them are accessed; `None` where accesses are not watched.
+    /// Accesses to the regions; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,
 }
 
 impl ProcessView {
-    /// Bytes of anonymous memory mapped by superpages, or `None` where some region is not known.
+    /// Bytes of anonymous memory that huge pages map, or `None` if [`RegionView::huge`] is `None` for some region.
     #[must_use]
     pub fn huge_mapped(&self) -> Option<ByteCount> {
         self.regions
@@ -189,15 +190,15 @@ impl ProcessView {
     )]
     pub fn coverage(&self) -> Option<f64> {
         let anon = self.rss_anon.filter(|anon| anon.0 > 0)?;
-        // RssAnon is summed from per-CPU counters and may lag behind the page tables a little.
+        // The kernel sums RssAnon from per-CPU counters, so it may lag behind the page tables a little.
         Some((self.huge_mapped()?.0 as f64 / anon.0 as f64).min(1.0))
     }
 }
 
-/// Everything one look showed.
+/// All processes and shared objects at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// When the look was taken: time since the watch began. Policies get their clock from here.
+    /// Time of the snapshot, since the watch began. Policies get their clock from here.
     pub at: Duration,
     /// The processes, in ascending order of their identity.
     pub processes: Vec<ProcessView>,
@@ -207,32 +208,32 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The view of a process, if the look showed it.
+    /// The view of a process, if the snapshot has it.
     #[must_use]
     pub fn process(&self, id: ProcessId) -> Option<&ProcessView> {
         self.processes.get(self.index_of(id).ok()?)
     }
 
-    /// The same, to be brought up to date.
+    /// The same, to update it.
     pub fn process_mut(&mut self, id: ProcessId) -> Option<&mut ProcessView> {
         let index = self.index_of(id).ok()?;
         self.processes.get_mut(index)
     }
 
-    /// The view of a shared object, if the look showed it.
+    /// The view of a shared object, if the snapshot has it.
     #[must_use]
     pub fn object(&self, id: ObjectId) -> Option<&ObjectView> {
         let index = self.objects.binary_search_by_key(&id, |object| object.id);
         self.objects.get(index.ok()?)
     }
 
-    /// The same, to be brought up to date.
+    /// The same, to update it.
     pub fn object_mut(&mut self, id: ObjectId) -> Option<&mut ObjectView> {
         let index = self.objects.binary_search_by_key(&id, |object| object.id);
         self.objects.get_mut(index.ok()?)
     }
 
-    /// Everything that superpages could be made of, by owner: first processes, then objects.
+    /// All memory that huge pages could map, by owner: first processes, then objects.
     pub fn memories(&self) -> impl Iterator<Item = Memory<'_>> {
         let private = self.processes.iter().map(Memory::of_process);
         private.chain(self.objects.iter().map(Memory::of_object))
@@ -243,7 +244,7 @@ impl Snapshot {
             .binary_search_by_key(&id, |process| process.id)
     }
 
-    /// Puts a view where it belongs; returns the one it replaces.
+    /// Inserts a view in order; returns the view that it replaces.
     pub fn put(&mut self, view: ProcessView) -> Option<ProcessView> {
         match self.index_of(view.id) {
             Ok(index) => Some(std::mem::replace(&mut self.processes[index], view)),

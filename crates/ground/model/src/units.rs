@@ -18,7 +18,7 @@ use crate::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE};
 pub struct VirtAddr(pub u64);
 
 impl VirtAddr {
-    /// The address `bytes` further on, or `None` past the end of the address space.
+    /// The address `bytes` higher, or `None` past the end of the address space.
     #[must_use]
     pub fn checked_add(self, bytes: ByteCount) -> Option<Self> {
         self.0.checked_add(bytes.0).map(Self)
@@ -99,7 +99,7 @@ impl fmt::Display for ByteCount {
             value /= 1024.0;
             unit += 1;
         }
-        // KiB are whole in practice (pages); larger units deserve a decimal.
+        // Sizes below 1 MiB are whole KiB in practice (pages); larger units deserve a decimal.
         let text = if unit == 0 {
             format!("{value:.0} {}", UNITS[unit])
         } else {
@@ -138,13 +138,13 @@ macro_rules! arithmetic {
 arithmetic!(PageCount);
 arithmetic!(ByteCount);
 
-/// Why a size given by a user was not understood.
+/// Reason why a size from a user was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a size: {why} (write e.g. 64M, 2G, 4096)")]
 pub struct ParseSizeError {
-    /// What was given.
+    /// Text that the user gave.
     pub text: String,
-    /// What is wrong with it.
+    /// Fault of the text.
     pub why: &'static str,
 }
 
@@ -169,10 +169,10 @@ impl FromStr for ByteCount {
     }
 }
 
-/// Reads a time as users write it: `250us`, `100ms`, `1.5s`, `1m30s`, `2h`; a bare number other than 0 is refused.
+/// Reads a time as users write it: `250us`, `100ms`, `1.5s`, `1m30s`, `2h`; refuses a bare number other than 0.
 ///
 /// # Errors
-/// A sentence naming what is wrong, when the text is no such time or is negative.
+/// A sentence that names the fault, if the text is no such time or is negative.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim())
         .map_err(|error| format!("`{text}` is not a time: {error} (write e.g. 100ms, 2s, 1m30s)"))

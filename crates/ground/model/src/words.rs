@@ -1,19 +1,19 @@
-//! Words of others on their way to a terminal, a log, a metric: harmless, and such that the word can be had back.
+//! Names from untrusted sources on their way to a terminal, a log or a metric: made harmless, and reversibly so.
 //!
-//! Whoever may name a program, a file or a control group may put anything into the name: commands to the terminal, ends of lines, marks that turn
-//! round what stands beside them.
+//! Any user who names a program, a file or a control group chooses its bytes: terminal commands, line ends, marks that
+//! reverse the direction of the text around them.
 //!
 //! ```
 //! use superhue_model::words::{harmless, restored};
 //!
 //! assert_eq!(harmless("redis\u{1b}[31m"), r"redis\u{1b}[31m");
 //! assert_eq!(restored(r"redis\u{1b}[31m"), "redis\u{1b}[31m");
-//! // What looks like such a mark and is none is told apart.
+//! // A text that looks like such a mark, but is none, stays distinct.
 //! assert_eq!(harmless(r"a\u{1b}"), r"a\u{5c}u{1b}");
 //! assert_eq!(harmless(r"dev-disk\x2duuid ä 日本"), r"dev-disk\x2duuid ä 日本");
 //! ```
 //!
-//! A name is any bytes to the kernel. [`of_bytes`] makes a word of them, and [`bytes_of`] has them back:
+//! The kernel allows any bytes in a name. [`of_bytes`] makes a word of them, and [`bytes_of`] restores the bytes:
 //!
 //! ```
 //! use superhue_model::words::{bytes_of, of_bytes};
@@ -25,11 +25,12 @@
 
 use std::borrow::Cow;
 
-/// The letter that stands for byte 0x80, and the last one, for 0xff: private ones (plane 16), which no name has a use for.
+/// Letters that stand for bytes 0x80 to 0xff: private ones (plane 16), which no name has a use for.
 const STAND_INS: std::ops::RangeInclusive<u32> = 0x10_ff80..=0x10_ffff;
 const FIRST_BYTE: u32 = 0x10_ff00;
 
-/// Returns a name as a word: bytes that are no UTF-8, and letters that would look like them, have a private letter for each byte.
+/// Returns a name as a word: one private letter stands for each byte that is no UTF-8, and for each byte of a letter
+/// that is a stand-in itself.
 #[must_use]
 pub fn of_bytes(name: &[u8]) -> Cow<'_, str> {
     if let Ok(word) = str::from_utf8(name)
@@ -59,7 +60,7 @@ pub fn of_bytes(name: &[u8]) -> Cow<'_, str> {
     word.into()
 }
 
-/// Returns the name that [`of_bytes`] was given.
+/// Returns the name from which [`of_bytes`] made `word`.
 #[must_use]
 pub fn bytes_of(word: &str) -> Vec<u8> {
     let mut name = Vec::with_capacity(word.len());
@@ -77,8 +78,9 @@ fn is_stand_in(letter: char) -> bool {
     STAND_INS.contains(&u32::from(letter))
 }
 
-/// Whether a letter shows itself and does nothing else: neither a control character nor one that says how others are to be shown (directions,
-/// joiners, marks without width, ends of lines, tags).
+/// Returns true if a letter shows itself and does nothing else: it is neither a control character, nor a stand-in for a
+/// byte, nor a letter that changes how other letters are shown (directions, joiners, marks without width, ends of
+/// lines, tags).
 #[must_use]
 pub fn is_harmless(letter: char) -> bool {
     !letter.is_control()
@@ -98,13 +100,14 @@ pub fn is_harmless(letter: char) -> bool {
         )
 }
 
-/// The word with a mark, `\u{1b}`, in the place of each letter that is not harmless, and of a backslash that would make what follows look like one.
+/// Returns the word with a mark such as `\u{1b}` in place of each letter that is not harmless, and of each backslash
+/// that would look like the start of a mark.
 #[must_use]
 pub fn harmless(word: &str) -> Cow<'_, str> {
     escaped(word, |_| false)
 }
 
-/// The same for a text of ours, which has lines and columns.
+/// Does the same for a text of Superhue's own, in which line ends and tabs stay.
 #[must_use]
 pub fn harmless_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| matches!(letter, '\n' | '\t'))
@@ -127,7 +130,7 @@ fn escaped(word: &str, is_fine: impl Fn(char) -> bool) -> Cow<'_, str> {
     text.into()
 }
 
-/// The word that [`harmless`] was given.
+/// Returns the word from which [`harmless`] made `text`.
 #[must_use]
 pub fn restored(text: &str) -> String {
     let mut word = String::with_capacity(text.len());

@@ -1,8 +1,8 @@
-//! Control groups: which processes belong to one, and what a group says to swapping.
+//! Control groups: their processes, and their limits on swapping.
 //!
 //! `Documentation/admin-guide/cgroup-v2.rst`, `cgroups(7)`. A cgroup is a directory of a mounted
-//! `cgroup2` (or, version 1, `cgroup`) file system, its processes stand in `cgroup.procs`, and so do
-//! those of the cgroups below it, each in its own. Where a system mounts both versions (hybrid), the
+//! `cgroup2` (or, version 1, `cgroup`) file system. `cgroup.procs` lists its processes; each cgroup below has
+//! a list of its own. Where a system mounts both versions (hybrid), the
 //! same service has a directory in several trees; one of them is enough.
 
 mod swap;
@@ -23,28 +23,28 @@ use crate::{Roots, mounts};
 
 pub use swap::{ShortGroup, short_of_room, swap_room};
 
-/// Why a cgroup cannot be watched.
+/// Reason why a cgroup cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// The machine has none, or shows none to the caller.
+    /// The machine has no cgroup file system, or hides it from the caller.
     #[error("no cgroup file system is mounted here (see /proc/self/mountinfo)")]
     NotMounted,
-    /// The path has parts that lead elsewhere.
+    /// The path is empty, or contains `.` or `..`.
     #[error(
         "`{}` is not the path of a cgroup: give it as below the mount, such as \
          system.slice/foo.service, or in full, such as /sys/fs/cgroup/system.slice/foo.service, \
          without . and ..", path.display()
     )]
     NotAPath {
-        /// What was given.
+        /// Path as given.
         path: PathBuf,
     },
     /// There is no such directory.
     #[error("there is no cgroup `{}` below {looked_in}; systemd-cgls shows which there are", path.display())]
     Unknown {
-        /// What was given.
+        /// Path as given.
         path: PathBuf,
-        /// The mounts.
+        /// Mount points.
         looked_in: String,
     },
     /// No unit of systemd has that name.
@@ -55,27 +55,27 @@ pub enum CgroupError {
         /// The whole name.
         name: String,
     },
-    /// It is there, but is not a cgroup.
+    /// The directory exists, but is not a cgroup.
     #[error("{} is not a cgroup: it does not lie in a cgroup file system, which is mounted at {mounts}", path.display())]
     Foreign {
-        /// What was given.
+        /// Path as given.
         path: PathBuf,
-        /// The mounts.
+        /// Mount points.
         mounts: String,
     },
-    /// It was removed.
+    /// The cgroup was removed.
     #[error("the cgroup {} is gone", path.display())]
     Gone {
-        /// Where it was.
+        /// Former directory.
         path: PathBuf,
     },
-    /// Its processes are listed elsewhere.
+    /// The cgroup is threaded: a cgroup above it lists its processes.
     #[error(
         "the cgroup {} is threaded, which lists no processes: give the nearest one above it that \
          is not", path.display()
     )]
     Threaded {
-        /// Where it is.
+        /// Directory.
         path: PathBuf,
     },
     /// Any other failure to read.
@@ -88,20 +88,20 @@ pub enum CgroupError {
     },
 }
 
-/// A cgroup and all below it.
+/// A cgroup and all cgroups below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
     folder: PathBuf,
-    /// Device and inode: a cgroup that was made again under the same name has another one.
+    /// Device and inode: a cgroup made again under the same name has another identity.
     identity: (u64, u64),
 }
 
 /// The processes of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CgroupMembers {
-    /// By number.
+    /// Process ids.
     pub pids: BTreeSet<u32>,
-    /// Processes of other PID namespaces, which have no number here (`cgroup.procs` says 0).
+    /// Number of processes of other PID namespaces, which have no number here (`cgroup.procs` shows 0).
     pub unreachable: u64,
 }
 
@@ -117,7 +117,7 @@ impl Cgroup {
         let is_plain = path
             .components()
             .all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
-        // `components` passes over single dots inside a path.
+        // `components` skips single dots inside a path.
         let has_dots = path
             .as_os_str()
             .as_bytes()
@@ -170,14 +170,14 @@ impl Cgroup {
         Self::at(folder)
     }
 
-    /// Finds the cgroup of a unit of the system's systemd: the folder of its name that is nearest to the mount, below slices alone.
+    /// Finds the cgroup of a unit of the system's systemd: the directory of that name nearest to the mount, searched in slices only.
     /// A name without the suffix of a unit is that of a service.
     ///
-    /// What lies below a service or scope was made by whoever it was delegated to, under any name, and is no unit
+    /// A directory below a service or scope belongs to the delegate, which may choose any name, and is no unit
     /// (`https://systemd.io/CGROUP_DELEGATION`).
     ///
     /// # Errors
-    /// [`CgroupError::NoUnit`] where none has the name; [`CgroupError::NotMounted`], [`CgroupError::Gone`],
+    /// [`CgroupError::NoUnit`] if no unit has the name; [`CgroupError::NotMounted`], [`CgroupError::Gone`],
     /// [`CgroupError::Threaded`], [`CgroupError::Io`].
     pub fn of_unit(roots: &Roots, name: &str) -> Result<Self, CgroupError> {
         let name = if UNITS.iter().any(|suffix| name.ends_with(suffix)) {
@@ -195,7 +195,7 @@ impl Cgroup {
         Self::at(found.ok_or(CgroupError::NoUnit { name })?)
     }
 
-    /// The cgroup at `folder`, which lies in a mount.
+    /// Returns the cgroup at `folder`, which lies in a mount.
     fn at(folder: PathBuf) -> Result<Self, CgroupError> {
         let identity = identity(&folder).ok_or_else(|| CgroupError::Gone {
             path: folder.clone(),
@@ -205,16 +205,16 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Its directory.
+    /// Returns the directory of the cgroup.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The processes in it and in all below it, now. None is no error.
+    /// Returns the processes now in the cgroup and in all cgroups below it. An empty cgroup is no error.
     ///
     /// # Errors
-    /// [`CgroupError::Gone`] once it was removed, also when another one has its name meanwhile;
+    /// [`CgroupError::Gone`] once it was removed, even if another cgroup has the name now;
     /// [`CgroupError::Threaded`], [`CgroupError::Io`].
     pub fn members(&self) -> Result<CgroupMembers, CgroupError> {
         let gone = || CgroupError::Gone {
@@ -228,7 +228,7 @@ impl Cgroup {
         while let Some(folder) = to_visit.pop() {
             match members.add_those_of(&folder) {
                 Ok(()) => {}
-                // A threaded one below: its processes are listed by one above.
+                // Skip a threaded cgroup below: a cgroup above it lists its processes.
                 Err(_) if folder != self.folder => continue,
                 Err(error) => {
                     return Err(match Errno::from_io_error(&error) {
@@ -241,7 +241,7 @@ impl Cgroup {
                     });
                 }
             }
-            // What is removed while it is read has no members any more.
+            // A cgroup removed during the walk has no members any more.
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             to_visit.extend(
                 entries
@@ -253,13 +253,13 @@ impl Cgroup {
     }
 }
 
-/// What names of units that have a cgroup end with.
+/// Suffixes of the units that have a cgroup.
 const UNITS: [&str; 3] = [".slice", ".service", ".scope"];
 
-/// Folders that are looked into for a unit.
+/// Maximum number of directories searched for a unit.
 const MOST_FOLDERS: usize = 10_000;
 
-/// The folder `name` in `mount` or in a slice below it, breadth first.
+/// Finds the directory `name` in `mount` or in a slice below it, breadth first.
 fn unit_below(mount: PathBuf, name: &str) -> Option<PathBuf> {
     let mut slices = VecDeque::from([mount]);
     for _ in 0..MOST_FOLDERS {
@@ -277,11 +277,11 @@ fn unit_below(mount: PathBuf, name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The file in which a cgroup lists its processes.
+/// Name of the file in which a cgroup lists its processes.
 const PROCESSES: &str = "cgroup.procs";
 
 impl CgroupMembers {
-    /// The members in the text of a `cgroup.procs`.
+    /// Reads the members in the text of a `cgroup.procs`.
     #[must_use]
     pub fn of_text(text: &[u8]) -> Self {
         let mut members = Self::default();
@@ -294,7 +294,7 @@ impl CgroupMembers {
         Ok(())
     }
 
-    /// Takes in the lines of a `cgroup.procs`; what is not a number is passed over.
+    /// Adds the lines of a `cgroup.procs`; skips lines that are not a number.
     fn add(&mut self, text: &[u8]) {
         for line in text.split(|&b| b == b'\n') {
             match str::from_utf8(line).ok().and_then(|pid| pid.parse().ok()) {
@@ -313,8 +313,8 @@ fn identity(folder: &Path) -> Option<(u64, u64)> {
     Some((about.dev(), about.ino()))
 }
 
-/// The path of process `pid`'s cgroup below its mount: of version 2; where there is none, of systemd's tree of version 1, or of the
-/// first that is not the root. `None` if its `/proc/PID/cgroup` does not tell. The path is a word of [`words::of_bytes`].
+/// Returns the path of process `pid`'s cgroup below its mount: of version 2; else of systemd's tree of version 1; else the
+/// first that is not the root. `None` if `/proc/PID/cgroup` lists no cgroup. The path is a word of [`words::of_bytes`].
 ///
 /// # Errors
 /// Those of reading that file: `NotFound` or `ESRCH` if there is no such process.
@@ -322,7 +322,7 @@ pub fn path_of_process(roots: &Roots, pid: u32) -> io::Result<Option<String>> {
     Ok(path_of(&fs::read(roots.of_process(pid, "cgroup"))?))
 }
 
-/// The path that a `/proc/PID/cgroup` tells.
+/// Reads the path in the text of a `/proc/PID/cgroup`.
 fn path_of(text: &[u8]) -> Option<String> {
     let text = words::of_bytes(text);
     let lines: Vec<_> = memberships(&text).collect();
@@ -332,7 +332,7 @@ fn path_of(text: &[u8]) -> Option<String> {
     Some(found.or(lines.first())?.1.to_owned())
 }
 
-/// Where the unified tree (version 2) is mounted; `None` if it is not, or hidden.
+/// Returns the mount point of the unified tree (version 2); `None` if it is not mounted, or hidden.
 #[must_use]
 pub fn unified_mount(roots: &Roots) -> Option<PathBuf> {
     let text = fs::read(roots.proc.join("self/mountinfo")).ok()?;
@@ -341,14 +341,14 @@ pub fn unified_mount(roots: &Roots) -> Option<PathBuf> {
     Some(roots.below(&unified.place()))
 }
 
-/// Where cgroup file systems are mounted, the most useful first.
+/// Returns the mount points of cgroup file systems, the most useful first.
 fn mounts(roots: &Roots) -> Result<Vec<PathBuf>, CgroupError> {
     let path = roots.proc.join("self/mountinfo");
     let text = fs::read(&path).map_err(|source| CgroupError::Io { path, source })?;
     Ok(parse_mounts(&text))
 }
 
-/// The mount points of cgroup file systems in a table of mounts.
+/// Reads the mount points of cgroup file systems from a table of mounts.
 fn parse_mounts(text: &[u8]) -> Vec<PathBuf> {
     let mut found: Vec<(u8, PathBuf)> = mounts::parse(text)
         .filter_map(|mount| {
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A recorded tree with two mounts.
+    /// Makes a recorded tree with two mounts.
     fn tree() -> (tempfile::TempDir, Roots) {
         let folder = tempfile::tempdir().unwrap();
         let roots = Roots::under(folder.path());

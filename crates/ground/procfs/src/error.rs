@@ -1,33 +1,33 @@
-//! Why a kernel file could not be used.
+//! Reasons why a kernel file could not be used.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why a kernel file could not be read or understood.
+/// Reason why a kernel file could not be read or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The process exited (or never existed, or `/proc` hides it). Usually counted, not reported.
     #[error("process {pid} does not exist, has exited, or is hidden (/proc mounted hidepid=)")]
     Vanished {
-        /// Its number.
+        /// Process id.
         pid: u32,
     },
-    /// A thread of the kernel, which has no user memory to look at.
+    /// A kernel thread, which has no user memory.
     #[error("process {pid} is a kernel thread: it has no memory of its own to place")]
     KernelThread {
-        /// Its number.
+        /// Process id.
         pid: u32,
     },
-    /// The numbers in `/proc` are not those by which the kernel knows processes here.
+    /// The numbers in `/proc` belong to another PID namespace.
     #[error(
         "{} belongs to another PID namespace, where a number means another process: mount the one \
          of this namespace (unshare --mount-proc does)",
         proc.display()
     )]
     ForeignProc {
-        /// Where procfs is mounted.
+        /// Mount point of procfs.
         proc: PathBuf,
     },
     /// The kernel offers no such file here.
@@ -35,23 +35,23 @@ pub enum ReadError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// What its absence means to the user.
+        /// Meaning of its absence for the user.
         meaning: &'static str,
     },
-    /// The caller may not open it.
+    /// The caller may not open the file.
     #[error("may not open {}: {remedy}", path.display())]
     Denied {
         /// The file.
         path: PathBuf,
-        /// What would allow it.
+        /// Change that would allow it.
         remedy: &'static str,
     },
-    /// It was read, but is not in the format the kernel documents.
+    /// The file was read, but is not in the format that the kernel documents.
     #[error("{} is not understood: {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong and where.
+        /// Fault, and its place in the file.
         what: String,
     },
     /// Any other failure to read.
@@ -64,12 +64,12 @@ pub enum ReadError {
     },
 }
 
-/// What would let the caller read another process's memory map.
+/// Advice for reading another process's memory map.
 pub const PROCESS_REMEDY: &str =
     "run as the process's owner or with CAP_SYS_PTRACE (and a /proc not mounted hidepid=)";
 
 impl ReadError {
-    /// Sorts an I/O error on a file of process `pid`.
+    /// Converts an I/O error on a file of process `pid`.
     #[must_use]
     pub fn of_process(pid: u32, path: &Path, source: io::Error) -> Self {
         match Errno::from_io_error(&source) {
@@ -85,7 +85,7 @@ impl ReadError {
         }
     }
 
-    /// Sorts an I/O error on a system-wide file, whose absence has the given meaning.
+    /// Converts an I/O error on a system-wide file, whose absence has the given meaning.
     pub(crate) fn of_system(path: &Path, source: io::Error, meaning: &'static str) -> Self {
         match source.kind() {
             io::ErrorKind::NotFound => Self::Missing {
@@ -103,7 +103,7 @@ impl ReadError {
         }
     }
 
-    /// Whether the process was simply gone.
+    /// Returns true if the process does not exist any more, or is hidden.
     #[must_use]
     pub const fn is_vanished(&self) -> bool {
         matches!(self, Self::Vanished { .. })

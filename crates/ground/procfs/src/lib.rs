@@ -1,4 +1,4 @@
-//! Kernel files and hardware as data: what is there. Nothing here changes anything.
+//! Kernel files and hardware as data. This crate only reads and changes nothing.
 //!
 //! Every reader takes a root (see [`Roots`]), so that tests feed it trees recorded on other machines, and every reader's parser
 //! takes bytes, so that fuzzing feeds it nonsense: malformed input is an error, never a panic.
@@ -18,7 +18,7 @@
 //! * [`process`]: one process: identity, memory map, resident and huge-mapped pages.
 //! * [`cgroup`]: the processes of a control group.
 //! * [`system`]: settings and counters of huge pages, free memory by order.
-//! * [`hardware`]: caches, TLB reach, hypervisor, and whether what they claim is usable.
+//! * [`hardware`]: caches, TLB reach, hypervisor, and a verdict on what they report.
 
 pub mod cgroup;
 mod error;

@@ -1,4 +1,4 @@
-//! `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`): what is mounted where.
+//! `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`): the mounts.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,24 +7,24 @@ use std::path::PathBuf;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount<'a> {
-    /// Major and minor number of what is mounted.
+    /// Major and minor number of the mounted device.
     pub(crate) device: (u32, u32),
-    /// Where, as the table writes it; see [`Self::place`].
+    /// Mount point, as the table writes it; see [`Self::place`].
     place: &'a [u8],
-    /// The kind of file system.
+    /// File system type.
     pub(crate) kind: &'a [u8],
-    /// Its options, separated by commas.
+    /// Options of the file system, separated by commas.
     pub(crate) options: &'a [u8],
 }
 
 impl Mount<'_> {
-    /// The mount point.
+    /// Returns the mount point.
     pub(crate) fn place(&self) -> PathBuf {
         PathBuf::from(OsString::from_vec(unescape(self.place)))
     }
 }
 
-/// The mounts of a table, in its order. Lines that are not as documented are passed over.
+/// Reads the mounts of a table, in its order. Skips lines that are not as documented.
 pub(crate) fn parse(text: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     text.split(|&b| b == b'\n').filter_map(|line| {
         let mut words = line.split(|&b| b == b' ');
@@ -41,13 +41,13 @@ pub(crate) fn parse(text: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     })
 }
 
-/// `major:minor`, in decimal.
+/// Parses `major:minor`, in decimal.
 fn device(text: &[u8]) -> Option<(u32, u32)> {
     let (major, minor) = str::from_utf8(text).ok()?.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// `\ooo`, by which the kernel's tables write blanks, newlines and backslashes.
+/// Decodes `\ooo`, with which the kernel's tables write blanks, newlines and backslashes.
 pub(crate) fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,15 +1,15 @@
-//! Where the kernel's file systems are: the real ones, or a recorded tree.
+//! Mount points of the kernel's file systems: the real ones, or a recorded tree.
 
 use std::path::{Path, PathBuf};
 
 use superhue_sys::busy;
 
-/// The roots under which every reader looks.
+/// Directories below which every reader works.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Roots {
-    /// Where procfs is.
+    /// Mount point of procfs.
     pub proc: PathBuf,
-    /// Where sysfs is.
+    /// Mount point of sysfs.
     pub sys: PathBuf,
 }
 
@@ -23,7 +23,7 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// A recorded tree with `proc` and `sys` below `root`.
+    /// Uses a recorded tree with `proc` and `sys` below `root`.
     #[must_use]
     pub fn under(root: &Path) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Roots {
         }
     }
 
-    /// An absolute path of the running system, such as a mount point, as seen from these roots.
+    /// Translates an absolute path of the running system, such as a mount point, to these roots.
     #[must_use]
     pub fn below(&self, path: &Path) -> PathBuf {
         match path.strip_prefix("/sys") {
@@ -41,10 +41,10 @@ impl Roots {
         }
     }
 
-    /// `/proc/PID/NAME`. Of a process that is to be left alone it is a path that does not exist, as of one that has ended.
+    /// Returns `/proc/PID/NAME`. For a process that is to be left alone it returns a path that does not exist, as if the process had ended.
     ///
-    /// Every path of a process is made here, so here is told whom this thread is busy with (see [`busy`]): what is done with the path may wait
-    /// for that process.
+    /// Every path of a process comes from here, so this function records the process with which the thread is busy (see [`busy`]): an operation
+    /// on the path may wait for that process.
     #[must_use]
     pub fn of_process(&self, pid: u32, name: &str) -> PathBuf {
         if busy::is_left_alone(pid) {

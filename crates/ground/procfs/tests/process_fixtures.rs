@@ -1,4 +1,4 @@
-//! `process` on processes recorded under several kernels and on arm64.
+//! Tests of `process` on processes recorded under several kernels and on arm64.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -44,7 +44,7 @@ fn kinds(vmas: &[Vma]) -> String {
     )
 }
 
-/// What the text alone tells of it: that it is memory takes a look at its device.
+/// Returns the VMA as the text alone describes it: only its device shows that it is memory.
 fn as_file(vma: Vma) -> Vma {
     match vma.kind {
         VmaKind::Shmem(_) => Vma {
@@ -144,7 +144,7 @@ fn the_rollup_is_the_sum_of_the_vmas() {
     ] {
         let mut rollup = memory_use(&fixture(tree), pid).unwrap();
         assert!(rollup.rss.is_some() && rollup.anon_huge.is_some(), "{tree}");
-        // The VMAs do not tell that.
+        // The VMAs do not have that field.
         rollup.pss_anon = None;
 
         let copy = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn what_has_no_memory_says_why() {
             view(&roots, &mut PageScanner::new(), id).unwrap_err()
         ));
     }
-    // 702 is a zombie, 9999 never was.
+    // 702 is a zombie; 9999 never existed.
     assert!(maps(&roots, 702).unwrap_err().is_vanished());
     assert!(memory_use(&roots, 702).unwrap_err().is_vanished());
     let zombie = identify(&roots, 702).unwrap();

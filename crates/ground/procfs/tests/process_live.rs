@@ -1,4 +1,4 @@
-//! `process` on living, exited and forbidden processes of this machine.
+//! Tests of `process` on living, exited and forbidden processes of this machine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -96,7 +96,7 @@ fn another_process_can_be_viewed() {
     );
 }
 
-/// Until the program has started and sleeps. Ends: it sleeps for longer than any test.
+/// Waits until the program has started and sleeps. This ends: it sleeps for longer than any test.
 fn wait_until_asleep(roots: &Roots, pid: u32) {
     while stat(roots, pid).unwrap().state != 'S' || stat(roots, pid).unwrap().comm != "sleep" {
         thread::yield_now();
@@ -131,7 +131,7 @@ fn an_exited_process_is_first_a_zombie_and_then_nothing() {
     while !stat(&roots, pid).unwrap().is_zombie() {
         thread::yield_now();
     }
-    // Not waited for: it still has its number, and no memory.
+    // No process has waited for it: it still has its number, and no memory.
     assert!(still_is(&roots, id));
     assert!(maps(&roots, pid).unwrap_err().is_vanished());
     assert!(memory_use(&roots, pid).unwrap_err().is_vanished());
@@ -156,7 +156,7 @@ fn an_exited_process_is_first_a_zombie_and_then_nothing() {
 #[test]
 fn a_kernel_thread_is_called_one() {
     let roots = Roots::default();
-    // kthreadd, except in a PID namespace of its own.
+    // 2 is kthreadd, except in a PID namespace of its own.
     match stat(&roots, 2) {
         Ok(stat) if stat.is_kernel_thread() => {}
         _ => return skip("kernel-thread", "process 2 is no kernel thread here"),

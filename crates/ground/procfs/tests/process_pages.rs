@@ -1,4 +1,4 @@
-//! Both ways of counting pages against memory whose pages are known.
+//! Tests of both methods of counting pages, on memory whose pages are known.
 //!
 //! A single test in a process of its own: other tests would allocate in the same VMA and change
 //! what is being counted.
@@ -23,7 +23,7 @@ use superhue_testing::skip;
 const HUGE: usize = HUGE_PAGE_SIZE as usize;
 const PAGE: usize = BASE_PAGE_SIZE as usize;
 
-/// Zeroed memory that has not been touched. So large that the allocator maps it afresh.
+/// Zeroed memory that has not been touched. It is so large that the allocator maps it afresh.
 struct Memory {
     bytes: Vec<u8>,
     /// Offset of the first whole region.
@@ -53,14 +53,14 @@ impl Memory {
         black_box(&mut self.bytes);
     }
 
-    /// Reads from pages of a region, which maps the shared zero page where there is none.
+    /// Reads from pages of a region, which maps the shared zero page where no page is present.
     fn read(&self, index: usize, pages: impl Iterator<Item = usize>) {
         for page in pages {
             black_box(black_box(&self.bytes)[self.first + index * HUGE + page * PAGE]);
         }
     }
 
-    /// The regions of `views` that lie in this memory, by index.
+    /// Returns the regions of `views` that lie in this memory, by index.
     fn own(&self, views: &[RegionView]) -> Vec<(usize, u64, Option<bool>)> {
         let first = self.region(0);
         let base = first.start().0;
@@ -85,8 +85,8 @@ struct Looker {
 }
 
 impl Looker {
-    /// What both methods find, having checked that they agree: the second may know less about huge
-    /// mappings, but no count and no knowledge may differ.
+    /// Returns the results of both methods, after checking that they agree: the second may know less about huge
+    /// mappings, but no count may differ, and no known mapping.
     fn look(&mut self, memory: &Memory) -> [Vec<(usize, u64, Option<bool>)>; 2] {
         let vmas = maps(&self.roots, self.id.pid).unwrap();
         let by_scan = self.scan.regions(&self.roots, self.id, &vmas).unwrap();
@@ -113,7 +113,7 @@ fn both_methods_find_the_pages_that_are_there() {
         .unwrap_or("[always]")
         .contains("[always]")
     {
-        // The first touch of a region would bring a superpage.
+        // The first touch of a region would allocate a huge page.
         return skip(
             "base-pages",
             "huge pages are `always` here, or nobody knows",
@@ -138,7 +138,7 @@ fn both_methods_find_the_pages_that_are_there() {
     memory.read(5, 256..512);
     memory.write(6, 0..512);
     memory.write(8, 500..512);
-    // More runs than the kernel's own buffer holds (512), and then than ours.
+    // First more runs than the kernel's own buffer holds (512), then more than ours holds.
     let scattered = 11..29;
     for index in scattered.clone() {
         memory.write(index, (0..512).step_by(2));
@@ -168,8 +168,7 @@ fn both_methods_find_the_pages_that_are_there() {
     view_agrees(&mut looker, &memory);
 }
 
-/// Superpages out of full regions, and out of one that is not full.
-/// Both methods find the same pages in the same windows of the memory, and as many of them huge.
+/// Checks that both methods find the same pages in the same windows of the memory, and the same number of huge windows.
 fn windows_agree(looker: &mut Looker, memory: &Memory) {
     let vmas = vma_uses(&looker.roots, looker.id.pid).unwrap();
     let first = memory.region(0);
@@ -199,6 +198,7 @@ fn windows_agree(looker: &mut Looker, memory: &Memory) {
     assert_eq!(found.bytes(), rss);
 }
 
+// Makes huge pages from full regions, and from one that is not full.
 fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
     for index in [1, 6, 8] {
         if let Err(errno) = own_collapse(memory.region(index)) {
@@ -225,7 +225,7 @@ fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
         assert_eq!(by_scan, expected);
     }
 
-    // One full region that is not huge-mapped: now the words cannot tell which.
+    // One full region is not huge-mapped: now the words cannot show which.
     memory.write(9, 0..512);
     let [by_scan, by_words] = looker.look(memory);
     let of = |found: &[(usize, u64, Option<bool>)]| -> Vec<_> {
@@ -241,7 +241,7 @@ fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
     }
 }
 
-/// Reading advised memory maps the shared zero *superpage*.
+/// Reading advised memory maps the huge zero page.
 fn zero_superpages_are_not_resident(looker: &mut Looker) {
     let mut scratch = Scratch::untouched(2 * HUGE).unwrap();
     if let Err(errno) = scratch.advise_huge() {
@@ -266,7 +266,7 @@ fn zero_superpages_are_not_resident(looker: &mut Looker) {
     assert!(by_scan.is_some_and(|pages| pages >= PageCount(1)));
 }
 
-/// The view holds what the parts say.
+/// The view agrees with its parts.
 fn view_agrees(looker: &mut Looker, memory: &Memory) {
     let seen = view(&looker.roots, &mut looker.scan, looker.id).unwrap();
     let [by_scan, _] = looker.look(memory);
@@ -283,7 +283,7 @@ fn view_agrees(looker: &mut Looker, memory: &Memory) {
             .iter()
             .all(|view| (1..=PAGES_PER_REGION).contains(&view.resident.0))
     );
-    // What superpages map by our count is what the kernel's own sum says.
+    // Our count of huge-mapped memory equals the kernel's own sum.
     if let Some(huge) = seen.huge_mapped() {
         let total = memory_use(&looker.roots, looker.id.pid).unwrap();
         assert_eq!(total.anon_huge, Some(huge));

@@ -1,4 +1,4 @@
-//! Counting the zeroes of superpages of a living process.
+//! Tests of counting the zeroes in huge pages of a living process.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ fn region_of(bytes: &[u8]) -> Region {
     Region::containing(VirtAddr(bytes.as_ptr().addr() as u64))
 }
 
-/// One aligned region out of memory of its own.
+/// Returns one aligned region of `bytes`.
 fn aligned(bytes: &mut [u8]) -> &mut [u8] {
     let start = bytes.as_ptr().addr();
     let first = start.next_multiple_of(HUGE) - start;
@@ -37,7 +37,7 @@ fn the_pages_that_were_never_written_are_counted() {
     let id = identify(&roots, std::process::id()).unwrap();
     let mut zeroes = ZeroPages::new(roots.clone());
     for used in [0..0, 0..1, 100..200, 0..512_usize] {
-        // Afresh each time: large enough that the allocator maps it.
+        // A new buffer each time, so large that the allocator maps it afresh.
         let mut bytes = std::hint::black_box(vec![0_u8; 64 << 20]);
         let memory = aligned(&mut bytes);
         memory[PAGE * 511] = u8::from(used.end == 512);
@@ -47,7 +47,7 @@ fn the_pages_that_were_never_written_are_counted() {
         let region = region_of(memory);
         let unmapped = zeroes.count(id, region, ALL);
         if is_huge_mapped(&roots, id, region).unwrap() == Some(false) {
-            // Base pages are not read: there might be holes.
+            // The counter does not read base pages: there might be holes.
             assert!(
                 matches!(unmapped, Err(UnreadZeroes::NotHuge { .. })),
                 "{unmapped:?}"
@@ -70,7 +70,7 @@ fn the_pages_that_were_never_written_are_counted() {
         let half = zeroes.count(id, region, PageCount(256)).unwrap();
         println!("{used:?}: {half:?} in {:?}", begun.elapsed());
         if used.len() == 512 {
-            // Most samples miss the one byte that each page here has; so it is counted after all, or not.
+            // Most samples miss the one byte that each page has here; so the region may be counted or not.
             assert!(matches!(half, Zeroes::Few | Zeroes::Counted(PageCount(0))));
         } else {
             assert_eq!(half, counted);
@@ -95,7 +95,7 @@ fn a_full_superpage_is_left_after_a_few_samples() {
     assert!(scratch.is_intact(5));
 }
 
-/// To read by pinning would unshare it: split it, and copy what was read.
+/// Reading by pinning would unshare the huge page: split it, and copy the read part.
 #[test]
 fn a_superpage_shared_since_a_fork_stays_as_it_is() {
     let roots = Roots::default();

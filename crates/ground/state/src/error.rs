@@ -1,4 +1,4 @@
-//! Why a file or folder is not used.
+//! Reasons why Superhue does not use a file or folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Why a file or folder is not used.
+/// Reason why Superhue does not use a file or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Somebody else may have made it or written to it.
+    /// Another user may have made it or written to it.
     #[error("{} is not used: {reason}; {remedy}", path.display())]
     Untrusted {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the file or folder.
         reason: String,
-        /// What to do.
+        /// Step that the user should take.
         remedy: &'static str,
     },
-    /// Somebody holds the lock.
+    /// Another process holds the lock.
     #[error(
         "{} is still locked after {} s{}: end whoever holds it (`fuser -v` of that file tells who), then try again",
         path.display(), waited.as_secs(), told(*holder)
@@ -27,19 +27,19 @@ pub enum StateError {
     Locked {
         /// The lock.
         path: PathBuf,
-        /// For how long it was waited for.
+        /// Time for which Superhue waited.
         waited: Duration,
-        /// Who holds it, if that is known.
+        /// Process that holds the lock, if that is known.
         holder: Option<u32>,
     },
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
-        /// On what.
+        /// File or folder of the operation.
         path: PathBuf,
-        /// Why not.
+        /// Reason of the kernel.
         source: io::Error,
     },
 }
@@ -49,7 +49,7 @@ fn told(holder: Option<u32>) -> String {
 }
 
 impl StateError {
-    /// Whether the caller simply may not.
+    /// Returns true if the caller lacks the permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)

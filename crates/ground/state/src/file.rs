@@ -1,4 +1,4 @@
-//! Reading a file that a user has named, without being held up or filled by it.
+//! Bounded reads of a file that a user has named: they neither block nor fill the memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// The contents of a regular file of at most `largest` bytes.
+/// Reads the contents of a regular file of at most `largest` bytes.
 ///
-/// Anything else that has a path (a pipe, a device, a folder) is refused: it may have no end.
+/// Refuses anything else that has a path (a pipe, a device, a folder): it may have no end.
 ///
 /// # Errors
-/// Why not, without the path.
+/// The reason of the refusal, without the path.
 pub fn read_regular(path: &Path, largest: u64) -> io::Result<Vec<u8>> {
-    // Without the flag, opening a pipe waits for somebody who writes.
+    // Without the flag, opening a pipe waits for a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options()
         .read(true)
@@ -27,7 +27,7 @@ pub fn read_regular(path: &Path, largest: u64) -> io::Result<Vec<u8>> {
     read_bounded(file, largest)
 }
 
-/// All that is left of an open file, if that is at most `largest` bytes.
+/// Reads the rest of an open file, if it is at most `largest` bytes.
 pub(crate) fn read_bounded(file: File, largest: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(largest.saturating_add(1))
@@ -60,7 +60,7 @@ mod tests {
             let error = read_regular(other, 5).unwrap_err().to_string();
             assert!(error.contains("no regular file"), "{other:?}: {error}");
         }
-        // The kernel says 0 of these, and they have contents.
+        // The kernel reports size 0 for these files, and yet they have contents.
         assert!(
             !read_regular(Path::new("/proc/self/status"), 1 << 16)
                 .unwrap()

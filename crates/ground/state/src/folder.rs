@@ -1,4 +1,4 @@
-//! A folder whose files are believed.
+//! Folders whose files Superhue trusts.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,33 +17,33 @@ use rustix::process::geteuid;
 use crate::file::read_bounded;
 use crate::{StateError, lock_within};
 
-/// The bits of a mode that let others write.
+/// Mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
-/// Mode of what is the owner's alone.
+/// Mode of a file for its owner alone.
 const PRIVATE: u32 = 0o600;
 
-/// An open folder of root's or ours in which nobody else can change what is ours.
+/// Open folder, owned by root or by this process's user, in which no other user can change this user's files.
 #[derive(Debug)]
 pub struct Folder {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// What may be done with a file.
+/// Use of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Read,
-    /// Its lock decides, so nobody else may be able to open it.
+    /// Its lock matters, so no other user may be able to open it.
     Lock,
 }
 
 impl Folder {
-    /// Opens a folder, and makes it first if it is missing, with exactly these permissions whatever
-    /// the umask. One of ours that gives others more than these is set right.
+    /// Opens a folder. Makes it first if it is missing, with exactly these permissions, independent of the umask.
+    /// Removes excess permissions from a folder of this process's user.
     ///
     /// # Errors
-    /// [`StateError::Untrusted`] if it belongs to somebody else; those of the kernel.
+    /// [`StateError::Untrusted`] if it belongs to another user; errors of the kernel.
     pub fn make(path: &Path, mode: u32) -> Result<Self, StateError> {
         let is_new = match mkdirat(CWD, path, Mode::from_raw_mode(mode)) {
             Ok(()) => true,
@@ -54,7 +54,7 @@ impl Folder {
         let stat = fstat(&fd).map_err(StateError::io("examine", path))?;
         let now = stat.st_mode & 0o7777;
         let wanted = if is_new { mode } else { now & mode };
-        // Sticky folders are the system's.
+        // Folders with the sticky bit (`/tmp`, `/dev/shm`) belong to the system.
         if stat.st_uid == geteuid().as_raw() && now != wanted && now & STICKY == 0 {
             fchmod(&fd, Mode::from_raw_mode(wanted))
                 .map_err(StateError::io("set the mode of", path))?;
@@ -62,7 +62,7 @@ impl Folder {
         Self::trusted(fd, path)
     }
 
-    /// Opens a folder that is there; `None` if there is none.
+    /// Opens an existing folder; `None` if there is none.
     ///
     /// # Errors
     /// As [`Self::make`].
@@ -94,23 +94,23 @@ impl Folder {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether nobody else can reach what is in it.
+    /// Returns true if only this process's user and root can reach its files.
     #[must_use]
     pub fn is_private(&self) -> bool {
         let stat = fstat(&self.fd);
         stat.is_ok_and(|stat| not_ours(&stat).is_none() && stat.st_mode & 0o077 == 0)
     }
 
-    /// The names of what is in it, sorted.
+    /// The names of its entries, sorted.
     ///
     /// # Errors
-    /// Those of `getdents(2)`.
+    /// Errors of `getdents(2)`.
     pub fn names(&self) -> Result<Vec<OsString>, StateError> {
         let failed = || StateError::io("list", &self.path);
         let mut names = Vec::new();
@@ -127,7 +127,7 @@ impl Folder {
     /// Opens a file for reading; `None` if there is none.
     ///
     /// # Errors
-    /// [`StateError::Untrusted`] if somebody else can have written it; those of the kernel.
+    /// [`StateError::Untrusted`] if another user can have written it; errors of the kernel.
     pub fn open_file(&self, name: impl AsRef<Path>) -> Result<Option<File>, StateError> {
         let path = self.path.join(name.as_ref());
         match self.open_at(name.as_ref(), OFlags::RDONLY) {
@@ -140,10 +140,10 @@ impl Folder {
         }
     }
 
-    /// The contents of a file, if that is at most `largest` bytes.
+    /// Reads the contents of a file of at most `largest` bytes.
     ///
     /// # Errors
-    /// Those of the kernel; that it is larger.
+    /// Errors of the kernel; the file is larger.
     pub fn read(
         &self,
         name: impl AsRef<Path>,
@@ -160,10 +160,10 @@ impl Folder {
         })
     }
 
-    /// Makes a file that is not there yet, for us alone whatever the umask.
+    /// Makes a new file with mode 0600, independent of the umask.
     ///
     /// # Errors
-    /// Those of `open(2)`.
+    /// Errors of `open(2)`.
     pub fn create_file(&self, name: impl AsRef<Path>) -> Result<File, StateError> {
         let path = self.path.join(name.as_ref());
         let file = self
@@ -174,14 +174,16 @@ impl Folder {
         Ok(file.into())
     }
 
-    /// Opens a file of ours for writing and locking that nobody else can open; makes it if need be.
+    /// Opens a file for writing and locking; only its owner, this process's user, can open it. Makes the file if it is
+    /// missing.
     ///
     /// # Errors
-    /// [`StateError::Untrusted`] if somebody else can have opened it; those of the kernel.
+    /// [`StateError::Untrusted`] if another user can have opened it; errors of the kernel.
     pub fn private_file(&self, name: impl AsRef<Path>) -> Result<File, StateError> {
         let path = self.path.join(name.as_ref());
         let found = match self.open_at(name.as_ref(), OFlags::RDWR) {
-            // Not made where somebody else's lies: kernels refuse that in sticky folders.
+            // `O_CREAT` only after `ENOENT`: in sticky folders kernels refuse to open another user's file with it
+            // (`fs.protected_regular`).
             Err(Errno::NOENT) => {
                 match self.open_at(name.as_ref(), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
                     Err(Errno::EXIST) => self.open_at(name.as_ref(), OFlags::RDWR),
@@ -205,10 +207,10 @@ impl Folder {
         Ok(file.into())
     }
 
-    /// Takes the lock `name` of this folder, which is made if need be; it holds until the file is dropped.
+    /// Takes the lock `name` of this folder until the caller drops the file. Makes the lock file if it is missing.
     ///
     /// # Errors
-    /// [`StateError::Locked`] if somebody holds it for longer than `patience`; else as
+    /// [`StateError::Locked`] if another process holds it for longer than `patience`; otherwise as
     /// [`Self::private_file`].
     pub fn lock(&self, name: impl AsRef<Path>, patience: Duration) -> Result<File, StateError> {
         let path = self.path.join(name.as_ref());
@@ -222,14 +224,14 @@ impl Folder {
                     holder: holder(&file),
                 });
             }
-            // Else somebody has removed it while we waited, and the next one makes a new one.
+            // Otherwise another process has removed the lock file during the wait, and the next turn makes a new one.
             if self.is_at(&file, name.as_ref()) {
                 return Ok(file);
             }
         }
     }
 
-    /// Whether an open file is the one of this name.
+    /// Returns true if the open file is the one with this name.
     fn is_at(&self, file: &File, name: &Path) -> bool {
         match (
             fstat(file),
@@ -240,10 +242,10 @@ impl Folder {
         }
     }
 
-    /// Gives a file another name, in place of whatever has it, and makes that last.
+    /// Renames a file, replaces any file of the new name, and makes the change durable.
     ///
     /// # Errors
-    /// Those of `rename(2)` and `fsync(2)`.
+    /// Errors of `rename(2)` and `fsync(2)`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StateError> {
         let path = self.path.join(from.as_ref());
         renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref())
@@ -251,10 +253,10 @@ impl Folder {
             .map_err(StateError::io("rename", &path))
     }
 
-    /// Removes a file; that it is gone already is no failure.
+    /// Removes a file. A missing file is no failure.
     ///
     /// # Errors
-    /// Those of `unlink(2)`.
+    /// Errors of `unlink(2)`.
     pub fn remove(&self, name: impl AsRef<Path>) -> Result<(), StateError> {
         match unlinkat(&self.fd, name.as_ref(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -265,7 +267,8 @@ impl Folder {
     }
 
     fn open_at(&self, name: &Path, how: OFlags) -> Result<OwnedFd, Errno> {
-        // A pipe must not hold us up, nor a terminal become ours, until it is known what it is.
+        // Before the type is known: opening a pipe must not block, and a terminal must not become the controlling
+        // terminal.
         let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         openat(&self.fd, name, flags, Mode::from_raw_mode(PRIVATE))
     }
@@ -282,7 +285,7 @@ fn open_folder(path: &Path) -> Result<OwnedFd, StateError> {
 fn refused(path: &Path, errno: Errno) -> StateError {
     match errno {
         Errno::LOOP => StateError::untrusted(path, "it is a symbolic link"),
-        // A socket; a folder that is to be written.
+        // A socket, or a folder opened for writing.
         Errno::NXIO | Errno::ISDIR => StateError::untrusted(path, "it is no regular file"),
         errno => StateError::io("open", path)(errno),
     }
@@ -315,13 +318,13 @@ fn require_trusted(file: &OwnedFd, path: &Path, how: Use) -> Result<(), StateErr
     reason.map_or(Ok(()), |reason| Err(StateError::untrusted(path, reason)))
 }
 
-/// Who owns it, if that is neither root nor we.
+/// Names the owner, if that is neither root nor this process's user.
 fn foreign(stat: &Stat) -> Option<String> {
     let us = geteuid().as_raw();
     (stat.st_uid != 0 && stat.st_uid != us).then(|| belongs(stat))
 }
 
-/// Who owns it, if that is not we.
+/// Names the owner, if that is not this process's user.
 fn not_ours(stat: &Stat) -> Option<String> {
     (stat.st_uid != geteuid().as_raw()).then(|| belongs(stat))
 }
@@ -330,7 +333,7 @@ fn belongs(stat: &Stat) -> String {
     format!("it belongs to user {}", stat.st_uid)
 }
 
-/// Who holds the lock of a file, as far as `/proc/locks` says.
+/// Finds the process that holds the lock of a file, as far as `/proc/locks` names it.
 fn holder(file: &File) -> Option<u32> {
     let inode = fstat(file).ok()?.st_ino;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -383,7 +386,7 @@ mod tests {
             assert_eq!(mode(&folder.path().join(name)), 0o600);
         }
         assert_eq!(folder.names().unwrap(), ["lock", "new"]);
-        // What was left open to others is closed; what was closed stays so.
+        // Excess permissions are removed; missing ones are not added.
         chmod(folder.path(), 0o777);
         Folder::make(folder.path(), 0o700).unwrap();
         assert_eq!(mode(folder.path()), 0o700);

@@ -1,14 +1,14 @@
 //! Files that superhue keeps between runs: journals, claims, locks.
 //!
-//! What such a file says is done with the rights of whoever reads it, so it is believed only if
-//! nobody else can have written it: an open descriptor is asked who owns the file, what it is and
-//! who may write to it, and symbolic links are not followed. Locks are files that nobody else can
-//! open, since whoever can open a file can lock it; and no lock is waited for without end.
+//! Superhue acts on the contents of such a file with the rights of the process that reads it. So it trusts a file only
+//! if no other user can have written it: it checks owner, type and mode on an open descriptor, and follows no symbolic
+//! links. Locks are files that no other user can open, because a process that can open a file can lock it. Every wait
+//! for a lock has a limit.
 //!
 //! ```text
-//!   folder      of root or ours; writable by the owner alone, or sticky (/dev/shm)
-//!   file in it  a regular file of root or ours, with one name, writable by the owner alone
-//!   lock        such a file, ours, mode 0600
+//!   folder      of root or this user; writable by the owner alone, or sticky (/dev/shm)
+//!   file in it  a regular file of root or this user, with one name, writable by the owner alone
+//!   lock        such a file of this user, mode 0600
 //! ```
 //!
 //! ```

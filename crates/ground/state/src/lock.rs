@@ -1,4 +1,4 @@
-//! Waiting for a lock, but not for ever.
+//! Bounded wait for a lock.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// How often somebody who waits looks again.
+/// Time between two tries to take a lock.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Takes the lock of an open file; whether that came true within `patience`.
+/// Takes the lock of an open file. Returns false if another process still holds it after `patience`.
 ///
 /// # Errors
-/// Those of `flock(2)`.
+/// Errors of `flock(2)`, other than `EWOULDBLOCK` and `EINTR`.
 pub fn lock_within(file: impl AsFd, patience: Duration) -> Result<bool, Errno> {
     let begun = Instant::now();
     loop {

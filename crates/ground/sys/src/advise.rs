@@ -1,6 +1,6 @@
-//! What can be done to one region, and the call that does it: `madvise(2)`, `process_madvise(2)`.
+//! Operations on one region, and the calls that perform them: `madvise(2)`, `process_madvise(2)`.
 //!
-//! One definition for both ends: Superhue makes the call from outside, the client library from inside.
+//! Both sides share one definition: Superhue calls from outside, the client library from inside.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,23 +9,23 @@ use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Region, VirtRange};
 
 use crate::pagemap::last_errno;
 
-/// What can be done to one region of a process.
+/// Operation on one region of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Promote: one superpage of its base pages.
+    /// Promote: make one huge page of its base pages.
     Collapse,
-    /// Split: base pages of its superpage.
+    /// Split: make base pages of its huge page.
     Split,
-    /// Split a huge page that is mapped by base pages, since parts of it were given back: what nobody maps is freed.
+    /// Split a torn huge page, which base pages map because the program gave parts back: the kernel frees the unmapped parts.
     Release,
 }
 
 /// A `madvise(2)` call about a part of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Advice {
-    /// Where the part starts, in bytes from the region's start.
+    /// Start of the part, in bytes from the region's start.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: usize,
     /// `MADV_*`.
     pub advice: i32,
@@ -47,23 +47,23 @@ const MADV_PAGEOUT: i32 = 21;
 const MADV_COLLAPSE: i32 = 25;
 
 impl Operation {
-    /// The call that does it.
+    /// Returns the call that performs the operation.
     ///
-    /// A superpage is split by calling *one* of its base pages cold: to treat the part differently
+    /// Marking *one* base page of a huge page cold splits the huge page. To treat the part differently
     /// from the rest, the kernel first makes base pages of the whole
-    /// (`madvise_cold_or_pageout_pte_range` in `mm/madvise.c`). Calling all of it cold would only
-    /// deactivate the superpage and leave it whole.
+    /// (`madvise_cold_or_pageout_pte_range` in `mm/madvise.c`). Marking the whole huge page cold would only
+    /// deactivate it and leave it whole.
     ///
     /// ```text
     ///   region  |..............................................|cold|
     ///            stays as active as it was                       the last base page
     /// ```
     ///
-    /// The page named pays for it: its accessed bit is cleared and it goes to the inactive list. It
-    /// stays mapped, so the next access costs no fault, and that access is all it takes to be found
-    /// active again when the kernel comes to reclaim. It is the *last* page, because memory is filled
-    /// upwards: allocators keep their own words at the start of a chunk, and what a superpage
-    /// holds without use is most often its end. A page of zeroes has even nothing to lose: since
+    /// The call clears the accessed bit of the cold page and moves it to the inactive list. The page
+    /// stays mapped, so the next access costs no fault, and after that access reclaim finds it
+    /// active again. The code uses the *last* page, because memory is filled
+    /// upwards: allocators keep their own words at the start of a chunk, and the unused part of a huge page
+    /// is most often its end. A page of zeroes even loses nothing: since
     /// Linux 6.12 the split gives it back, and the advice then finds the shared zero page, which
     /// is on no list.
     #[must_use]
@@ -79,7 +79,7 @@ impl Operation {
                 length: BASE_PAGE,
                 advice: MADV_COLD,
             },
-            // Which of the pages are parts of it, only the kernel knows. All that are left go to the inactive list, and the next
+            // Only the kernel knows which pages are parts of it. All remaining pages go to the inactive list, and the next
             // access makes them active again.
             Self::Release => Advice {
                 offset: 0,
@@ -90,7 +90,7 @@ impl Operation {
     }
 }
 
-/// The address of the part of `region` that the operation names, and the rest of the call.
+/// Returns the operation's part of `region` and its advice, as arguments of the call.
 fn call(operation: Operation, region: Region) -> (libc::iovec, libc::c_int) {
     let Advice {
         offset,
@@ -104,7 +104,7 @@ fn call(operation: Operation, region: Region) -> (libc::iovec, libc::c_int) {
     (part, advice)
 }
 
-/// Does it to the process behind `pidfd`.
+/// Performs the operation on the process behind `pidfd`.
 pub(crate) fn process_advise(
     pidfd: impl AsFd,
     operation: Operation,
@@ -114,7 +114,7 @@ pub(crate) fn process_advise(
     process_madvise(pidfd, part, advice)
 }
 
-/// Gives one piece of advice, of those that leave bytes as they are, about a part of the process behind `pidfd`.
+/// Gives advice that leaves bytes as they are, about a part of the process behind `pidfd`.
 fn process_madvise(pidfd: impl AsFd, part: libc::iovec, advice: libc::c_int) -> Result<(), Errno> {
     // SAFETY: the kernel reads one iovec, which lives across the call. The address belongs to the other process; the advice
     // of this file changes how its bytes are mapped, never the bytes.
@@ -132,10 +132,10 @@ fn process_madvise(pidfd: impl AsFd, part: libc::iovec, advice: libc::c_int) -> 
 }
 
 /// Clears the accessed bits of base pages of the process behind `pidfd` and drops their translations from the TLB (`MADV_COLD`;
-/// of another process Linux 5.10). The bytes stay where they are, mapped; the pages go to the inactive list, on which the next access
-/// saves them from being reclaimed.
+/// of another process Linux 5.10). The bytes stay where they are, mapped. The pages go to the inactive list, where the next access
+/// saves them from reclaim.
 ///
-/// Of a superpage, or a smaller large folio, the range must hold all or nothing: the kernel splits one of which it holds a part.
+/// The range must hold all or nothing of a huge page or a smaller large folio: the kernel splits one of which it holds a part.
 ///
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
 ///
@@ -145,10 +145,10 @@ pub fn process_cool(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
     process_madvise(pidfd, part_of(range)?, MADV_COLD)
 }
 
-/// Has the kernel reclaim pages of the process behind `pidfd` now (`MADV_PAGEOUT`; of another process Linux 5.10): anonymous
-/// memory and that of tmpfs is written to swap.
+/// Makes the kernel reclaim pages of the process behind `pidfd` now (`MADV_PAGEOUT`; of another process Linux 5.10): it writes
+/// anonymous memory and memory of tmpfs to swap.
 ///
-/// It is advice: a page that is pinned, that somebody else holds a reference to or maps, or for which swap has no room, stays.
+/// It is advice. A page stays if it is pinned, if another process maps it or holds a reference to it, or if swap has no room for it.
 /// See `madvise_pageout` in `mm/madvise.c` and `shrink_folio_list` in `mm/vmscan.c`.
 ///
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
@@ -159,8 +159,8 @@ pub fn process_page_out(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno>
     process_madvise(pidfd, part_of(range)?, MADV_PAGEOUT)
 }
 
-/// Has the kernel read pages of the process behind `pidfd` from swap, without mapping them (`MADV_WILLNEED`; of another process
-/// Linux 5.10). It makes nothing where there is nothing: a page that was never touched, or was given back, stays so.
+/// Makes the kernel read pages of the process behind `pidfd` from swap, without mapping them (`MADV_WILLNEED`; of another process
+/// Linux 5.10). It creates no pages: a page that was never touched, or was given back, stays absent.
 ///
 /// See `madvise_willneed` in `mm/madvise.c`. Needs what [`process_page_out`] needs.
 ///
@@ -177,7 +177,7 @@ fn part_of(range: VirtRange) -> Result<libc::iovec, Errno> {
     })
 }
 
-/// Does it to the calling process.
+/// Performs the operation on the calling process.
 pub(crate) fn own_advise(operation: Operation, region: Region) -> Result<(), Errno> {
     let (part, advice) = call(operation, region);
     // SAFETY: every operation changes how the bytes of the range are mapped, never the bytes,
@@ -186,10 +186,10 @@ pub(crate) fn own_advise(operation: Operation, region: Region) -> Result<(), Err
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Has the kernel put pages that this CPU faulted in last on its lists: until it does, in batches, it holds a reference to
-/// each, and they are not free when nobody else uses them any more.
+/// Makes the kernel put the pages that this CPU faulted in last on its LRU lists. Until it does, in batches, it holds a reference to
+/// each page, and the page is not free when its last user frees it.
 ///
-/// Any `MADV_COLD` does (`madvise_cold` in `mm/madvise.c` begins with `lru_add_drain`), of nothing too.
+/// Any `MADV_COLD` does this, even for an empty range (`madvise_cold` in `mm/madvise.c` begins with `lru_add_drain`).
 pub fn drain_new_pages() {
     let page = 0_u8;
     let start = (&raw const page as usize) & !(BASE_PAGE - 1);

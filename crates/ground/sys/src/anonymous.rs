@@ -1,4 +1,4 @@
-//! Private anonymous memory of this process: on superpages, or in base pages.
+//! Private anonymous memory of this process: on huge pages, or in base pages.
 //!
 //! See `mmap(2)`, `madvise(2)`, `mlock(2)`.
 
@@ -12,8 +12,8 @@ use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
 const PAGE: usize = BASE_PAGE_SIZE as usize;
 
-/// Maps `length` bytes (a multiple of 2 MiB, not 0) of zeroes at a multiple of 2 MiB, and asks for
-/// superpages.
+/// Maps `length` bytes (a multiple of 2 MiB, not 0) of zeroes at a multiple of 2 MiB, and requests
+/// huge pages.
 ///
 /// ```text
 ///   mapped    |-----[====== length ======]--------|     length + 2 MiB
@@ -33,7 +33,7 @@ fn map_aligned(length: usize) -> Result<NonNull<c_void>, Errno> {
     let head = base.align_offset(ALIGNMENT);
     let start = base.wrapping_byte_add(head);
     let end = start.wrapping_byte_add(length);
-    // SAFETY: head and tail belong to the mapping just made, which nobody else knows. `align_offset`
+    // SAFETY: head and tail belong to the mapping just made, to which no other code has a pointer. `align_offset`
     // counts bytes, as `c_void` is one byte long.
     unsafe {
         if head > 0 {
@@ -42,26 +42,26 @@ fn map_aligned(length: usize) -> Result<NonNull<c_void>, Errno> {
         if ALIGNMENT > head {
             let _ = munmap(end, ALIGNMENT - head);
         }
-        // Where superpages are compiled out the memory is good all the same.
+        // On a kernel without huge pages the memory is usable all the same.
         let _ = madvise(start, length, Advice::LinuxHugepage);
     }
     NonNull::new(start).ok_or(Errno::NOMEM)
 }
 
-/// Mapped zeroes, unmapped on drop. Nothing of it is resident at first.
+/// Mapped zeroes, unmapped on drop. No page is resident at first.
 #[derive(Debug)]
 pub struct AnonymousMemory {
     start: NonNull<c_void>,
     length: usize,
 }
 
-// SAFETY: it only holds the addresses; access to the bytes is the caller's affair.
+// SAFETY: it only holds the addresses; the caller is responsible for access to the bytes.
 unsafe impl Send for AnonymousMemory {}
 // SAFETY: as above.
 unsafe impl Sync for AnonymousMemory {}
 
 impl AnonymousMemory {
-    /// At least `size` bytes of zeroes, rounded up to 2 MiB, asking for superpages.
+    /// Maps at least `size` bytes of zeroes, rounded up to 2 MiB, and requests huge pages.
     ///
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`.
@@ -73,7 +73,7 @@ impl AnonymousMemory {
         Ok(Self { start, length })
     }
 
-    /// `pages` pages at an address of the kernel's choice, which never become superpages.
+    /// Maps `pages` pages at an address of the kernel's choice, which never become huge pages.
     ///
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`, also when a limit (`RLIMIT_AS`, the number of mappings) is reached.
@@ -84,7 +84,7 @@ impl AnonymousMemory {
         let start = unsafe { mmap_anonymous(null_mut(), length, protection, MapFlags::PRIVATE)? };
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let memory = Self { start, length };
-        // Where superpages are compiled out (EINVAL) there are none to be had anyway.
+        // On a kernel without huge pages (`EINVAL`) the advice is not needed.
         let _ = memory.advise(Advice::LinuxNoHugepage);
         Ok(memory)
     }
@@ -95,7 +95,7 @@ impl AnonymousMemory {
     /// `EINVAL` for an address that is not a multiple of 2 MiB, or size 0.
     ///
     /// # Safety
-    /// The address is from `into_raw`, asked with this size, and nothing else owns it.
+    /// The address is from `into_raw` of memory made with this size, and nothing else owns it.
     pub unsafe fn from_raw(start: NonNull<c_void>, size: usize) -> Result<Self, Errno> {
         let length = size
             .checked_next_multiple_of(ALIGNMENT)
@@ -114,7 +114,7 @@ impl AnonymousMemory {
         start
     }
 
-    /// Where it is.
+    /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         let start = self.start.as_ptr() as u64;
@@ -124,13 +124,13 @@ impl AnonymousMemory {
         }
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub const fn start(&self) -> NonNull<c_void> {
         self.start
     }
 
-    /// Has every page in memory now (`MADV_POPULATE_WRITE`, Linux 5.14).
+    /// Makes every page resident now (`MADV_POPULATE_WRITE`, Linux 5.14).
     ///
     /// # Errors
     /// `EINVAL` before 5.14; `ENOMEM`.
@@ -138,7 +138,7 @@ impl AnonymousMemory {
         self.advise(Advice::LinuxPopulateWrite)
     }
 
-    /// Keeps its pages in memory from now on (`mlock(2)`), filling holes.
+    /// Keeps the pages in memory from now on (`mlock(2)`), and fills holes.
     ///
     /// # Errors
     /// `ENOMEM` beyond `RLIMIT_MEMLOCK`, `EPERM` if that is 0.
@@ -147,7 +147,7 @@ impl AnonymousMemory {
         unsafe { mlock(self.start.as_ptr(), self.length) }
     }
 
-    /// Leaves it out of forked children (`MADV_DONTFORK`).
+    /// Leaves the memory out of forked children (`MADV_DONTFORK`).
     ///
     /// # Errors
     /// Those of `madvise(2)`.
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(memory.range().len().0, 4 << 20);
         assert_eq!(memory.range().start.0 % HUGE_PAGE_SIZE, 0);
         memory.populate().unwrap();
-        // SAFETY: within the mapping, which nobody else knows.
+        // SAFETY: within the mapping, to which no other code has a pointer.
         unsafe {
             let last = memory.start().as_ptr().cast::<u8>().add((4 << 20) - 1);
             assert_eq!(last.read(), 0);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(memory.range().len().0, 3 * BASE_PAGE_SIZE);
         memory.populate().unwrap();
         memory.keep_from_children().unwrap();
-        // SAFETY: within the mapping, which nobody else knows.
+        // SAFETY: within the mapping, to which no other code has a pointer.
         unsafe {
             let last = memory.start().as_ptr().cast::<u8>().add(3 * PAGE - 1);
             assert_eq!(last.read(), 0);

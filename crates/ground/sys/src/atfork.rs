@@ -1,16 +1,16 @@
-//! What is done around `fork(2)`. See `pthread_atfork(3)`.
+//! Handlers around `fork(2)`. See `pthread_atfork(3)`.
 
 use rustix::io::Errno;
 
-/// Has these called by every `fork` of the C library from now on: before it, and after it in the parent and in the
-/// child. Not by a bare `clone`.
+/// Makes every `fork` of the C library call these functions from now on: before it, and after it in the parent and in the
+/// child. A bare `clone` does not call them.
 ///
 /// # Errors
 /// `ENOMEM`.
 ///
 /// # Safety
-/// They may be called in any thread at any time, and `child` where only one thread of several is left: they use
-/// nothing but what allows that (atomics, futexes).
+/// The functions may be called in any thread at any time, and `child` in a process where only one thread of several is left. They
+/// use only operations that are safe there (atomics, futexes).
 pub unsafe fn at_fork(
     prepare: unsafe extern "C" fn(),
     parent: unsafe extern "C" fn(),

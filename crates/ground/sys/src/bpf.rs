@@ -1,6 +1,6 @@
-//! `bpf(2)`: may the caller run programs in the kernel, and may they read its memory?
+//! `bpf(2)`: trials whether the caller may run programs in the kernel, and whether they may read its memory.
 //!
-//! Two fixed programs of type `BPF_PROG_TYPE_SYSCALL`, which run once when told to and are attached
+//! There are two fixed programs of type `BPF_PROG_TYPE_SYSCALL`, which run once on request and are attached
 //! to nothing. Superhue's page-table walk is such a program. See `bpf(2)`,
 //! `Documentation/bpf/standardization/instruction-set.rst` and `linux/bpf.h`.
 
@@ -13,7 +13,7 @@ use crate::pagemap::last_errno;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_PROG_TYPE_SYSCALL: u32 = 31;
-/// Programs of this type may sleep, and must say so.
+/// Flag of programs that may sleep, which this type requires.
 const BPF_F_SLEEPABLE: u32 = 1 << 4;
 
 /// `struct bpf_insn`: operation, registers (source in the high four bits), offset, immediate.
@@ -90,7 +90,7 @@ const RETURN_ZERO: [Instruction; 2] = [
     instruction(EXIT, 0x00, 0, 0),
 ];
 
-/// Reads eight bytes of the caller's own `task_struct`, forgets them, and returns how it went.
+/// Program that reads eight bytes of the caller's own `task_struct`, discards them, and returns the result of the read.
 const READ_KERNEL: [Instruction; 8] = [
     instruction(CALL, 0x00, 0, HELPER_GET_CURRENT_TASK), // r0 = current
     instruction(MOVE_REGISTER, 0x03, 0, 0),              // r3 = r0: from where
@@ -102,7 +102,7 @@ const READ_KERNEL: [Instruction; 8] = [
     instruction(EXIT, 0x00, 0, 0),
 ];
 
-/// Which program.
+/// Trial program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
     /// Does nothing and returns 0.
@@ -117,7 +117,7 @@ pub enum Trial {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// `BPF_PROG_LOAD`.
+    /// Loads a program (`BPF_PROG_LOAD`).
     ///
     /// # Errors
     /// `EPERM` without `CAP_BPF` (for [`Trial::ReadKernel`] also `CAP_PERFMON`) in the initial user
@@ -132,7 +132,7 @@ impl Program {
             prog_type: BPF_PROG_TYPE_SYSCALL,
             insn_cnt: u32::try_from(instructions.len()).map_err(|_| Errno::TOOBIG)?,
             insns: instructions.as_ptr() as u64,
-            // Kernel memory may only be read by programs under its own licence.
+            // The kernel lets only programs under its own licence read its memory.
             license: c"GPL".as_ptr() as u64,
             log_level: 0,
             log_size: 0,
@@ -146,10 +146,10 @@ impl Program {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// `BPF_PROG_TEST_RUN`: runs it once, for real, and returns what it returned.
+    /// Runs the program once, for real (`BPF_PROG_TEST_RUN`), and returns its return value.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF`; `EINVAL`/`ENOTSUPP` where the kernel cannot.
+    /// `EPERM` without `CAP_BPF`; `EINVAL`/`ENOTSUPP` if the kernel cannot run it.
     pub fn run(&self) -> Result<i32, Errno> {
         let prog_fd = u32::try_from(self.0.as_raw_fd()).map_err(|_| Errno::BADF)?;
         let mut run = TestRun {

@@ -1,16 +1,16 @@
-//! Which other process each thread of this one is busy with, told to whoever started this one.
+//! Record of the other process with which each thread of this one is busy, for the parent process.
 //!
-//! A read of `/proc/PID`, or a call that changes a process, can wait for that process for as long as its owner likes, and can not be ended from
-//! inside. So that it can be from outside, [`note`] writes the number of the process into a page of memory, the [`Board`], which is shared with
-//! a parent that watches over this process:
+//! A read of `/proc/PID`, or a call that changes a process, can wait for that process for as long as its owner likes, and this process cannot
+//! end the wait itself. Another process can. So [`note`] writes the number of the process into a page of memory, the [`Board`], which is
+//! shared with a parent that watches this process:
 //!
 //! ```text
 //!   worker   note(7): board[thread] = (7, count + 1)        then reads /proc/7/...
 //!   parent   board[thread] is (7, the same count) and the thread sleeps in the kernel: 7 holds it up
 //! ```
 //!
-//! A process without a board pays for a look at a pointer. What must be left alone ([`leave_alone`]) is asked for in the same place, where paths of
-//! processes are made (`superhue_procfs::Roots::of_process`).
+//! A process without a board pays only for reading a pointer. The function that makes the paths of processes
+//! (`superhue_procfs::Roots::of_process`) also checks which processes to leave alone ([`leave_alone`]).
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -24,36 +24,36 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::thread::gettid;
 
-/// Threads that have a place; further ones are not seen.
+/// Maximum number of threads with a place; further threads do not show.
 const SLOTS: usize = 128;
 
-/// Bytes of a board.
+/// Size of a board in bytes.
 const SIZE: usize = size_of::<Slots>();
 
-/// What a thread is busy with.
+/// Process with which a thread is busy.
 #[derive(Debug, Default)]
 struct Slot {
-    /// The thread; 0 for a place that is free.
+    /// Thread id; 0 for a free place.
     thread: AtomicU32,
-    /// The process; 0 for none.
+    /// Process id; 0 for none.
     process: AtomicU32,
-    /// Counts up with each note.
+    /// Number of notes so far.
     count: AtomicU32,
 }
 
 type Slots = [Slot; SLOTS];
 
-/// The board that this process writes on.
+/// Board on which this process writes.
 static HERE: AtomicPtr<Slots> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Counts the boards that this process has had: places on others do not hold.
+/// Number of boards that this process has had: a place on an earlier board is not valid any more.
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// Processes that are to be left alone; and whether there are any.
+/// Processes to leave alone; below, true if there are any.
 static LEFT_ALONE: RwLock<BTreeSet<u32>> = RwLock::new(BTreeSet::new());
 static IS_ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// The place of a thread, which it gives back at its end.
+/// Place of a thread, which it gives back when it ends.
 struct Place(Cell<(u32, Option<usize>)>);
 
 impl Drop for Place {
@@ -72,18 +72,18 @@ thread_local! {
     static PLACE: Place = const { Place(Cell::new((0, None))) };
 }
 
-/// A thread of another process, as its board shows it.
+/// Thread of another process, as its board shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy {
-    /// The thread's number.
+    /// Thread id.
     pub thread: u32,
-    /// The process that it is busy with.
+    /// Process with which the thread is busy.
     pub process: u32,
-    /// Another one with each note.
+    /// Count that changes with each note.
     pub count: u32,
 }
 
-/// Memory that is shared with a process that tells what it is busy with.
+/// Memory shared with a process that records the processes with which it is busy.
 #[derive(Debug)]
 pub struct Board(NonNull<Slots>);
 
@@ -93,7 +93,7 @@ unsafe impl Send for Board {}
 unsafe impl Sync for Board {}
 
 impl Board {
-    /// A board for children that are forked.
+    /// Makes a board for forked children.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -105,7 +105,7 @@ impl Board {
         NonNull::new(start.cast()).map(Self).ok_or(Errno::NOMEM)
     }
 
-    /// A board for a program that is executed, and the file that it is to be given (see [`tell`]).
+    /// Makes a board for a program that is executed, and the file to pass to it (see [`tell`]).
     ///
     /// # Errors
     /// Those of `memfd_create(2)` and `mmap(2)`.
@@ -117,7 +117,7 @@ impl Board {
 
     fn of_file(file: impl AsFd) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address that the kernel chooses. Whoever has the file may change it at any time: it holds atomics.
+        // SAFETY: a new mapping, at an address that the kernel chooses. Any process with the file may change it at any time: it holds atomics.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -131,13 +131,13 @@ impl Board {
         NonNull::new(start.cast()).map(Self).ok_or(Errno::NOMEM)
     }
 
-    /// Has this process write on it from now on. To be called by a child right after the fork.
+    /// Makes this process write on the board from now on. A child calls it right after the fork.
     pub fn write_here(&self) {
         HERE.store(self.0.as_ptr(), Ordering::Release);
         TURN.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Forgets what is on it: another process is to write there.
+    /// Clears the board for another process.
     pub fn clear(&self) {
         for slot in self.slots() {
             slot.process.store(0, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Board {
         }
     }
 
-    /// The threads that are busy with a process.
+    /// Returns the threads that are busy with a process.
     #[must_use]
     pub fn busy(&self) -> Vec<Busy> {
         let busy = |slot: &Slot| {
@@ -168,36 +168,36 @@ impl Board {
 impl Drop for Board {
     fn drop(&mut self) {
         if HERE.load(Ordering::Acquire) == self.0.as_ptr() {
-            // This process tells somebody else: the memory has to stay.
+            // This process writes on the board: the memory has to stay mapped.
             return;
         }
-        // SAFETY: nobody in this process has another reference to it.
+        // SAFETY: no code in this process has another reference to it.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), SIZE) };
     }
 }
 
-/// Tells whoever gave us this file ([`Board::in_file`]) from now on.
+/// Writes on the board in this file ([`Board::in_file`]) from now on.
 ///
 /// # Errors
 /// `EINVAL` for a file that is too short; those of `mmap(2)`.
 pub fn tell(file: impl AsFd) -> Result<(), Errno> {
     let about = rustix::fs::fstat(&file)?;
     if u64::try_from(about.st_size).unwrap_or_default() < SIZE as u64 {
-        // Touching it would end the process.
+        // A touch of the missing part would end the process with SIGBUS.
         return Err(Errno::INVAL);
     }
     let board = Board::of_file(file)?;
     board.write_here();
-    // It stays until the process ends.
+    // The board stays mapped until the process ends.
     std::mem::forget(board);
     Ok(())
 }
 
-/// Says that this thread is busy with process `pid` from now on; 0 is for none.
+/// Records that this thread is busy with process `pid` from now on; 0 means none.
 pub fn note(pid: u32) {
     let Some(slots) = slots() else { return };
     let turn = TURN.load(Ordering::Relaxed);
-    // At its very end a thread has no place any more.
+    // A thread has no place any more when its local variables are gone.
     let _ = PLACE.try_with(|place| {
         if place.0.get().0 != turn {
             place.0.set((turn, take_place(slots)));
@@ -211,13 +211,13 @@ pub fn note(pid: u32) {
     });
 }
 
-/// The processes that are to be left alone from now on: their files are as if they had ended.
+/// Sets the processes to leave alone from now on: their files then look as if they had ended.
 pub fn leave_alone(pids: BTreeSet<u32>) {
     IS_ANY_LEFT.store(!pids.is_empty(), Ordering::Relaxed);
     *LEFT_ALONE.write().unwrap_or_else(PoisonError::into_inner) = pids;
 }
 
-/// Whether a process is to be left alone.
+/// Returns true if a process is to be left alone.
 #[must_use]
 pub fn is_left_alone(pid: u32) -> bool {
     IS_ANY_LEFT.load(Ordering::Relaxed)
@@ -228,7 +228,7 @@ pub fn is_left_alone(pid: u32) -> bool {
 
 fn slots() -> Option<&'static Slots> {
     let here = NonNull::new(HERE.load(Ordering::Acquire))?;
-    // SAFETY: what is here stays mapped: a board that this process writes on is never unmapped.
+    // SAFETY: the memory stays mapped: a board on which this process writes is never unmapped.
     Some(unsafe { here.as_ref() })
 }
 
@@ -247,7 +247,7 @@ fn take_place(slots: &Slots) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// In one test: the board is one for the process.
+    /// A single test, because a process has only one board.
     #[test]
     fn a_board_shows_who_is_busy_with_whom() {
         note(7);

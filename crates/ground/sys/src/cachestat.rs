@@ -1,4 +1,4 @@
-//! `cachestat(2)`: how much of a file is in memory (Linux 6.5).
+//! `cachestat(2)`: the pages of a file that are in memory (Linux 6.5).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,7 +7,7 @@ use superhue_model::{ByteCount, PageCount};
 
 use crate::pagemap::last_errno;
 
-/// Its number, the same on every architecture but alpha ("syscall_64.tbl").
+/// Number of the call, the same on every architecture but alpha ("syscall_64.tbl").
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// `struct cachestat_range` of `linux/mman.h`.
@@ -34,16 +34,16 @@ const _: () = assert!(size_of::<Counts>() == 40);
 /// Pages of a file in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cached {
-    /// All of them.
+    /// All pages in memory.
     pub pages: PageCount,
-    /// Those that are not written to the disk yet, or are just being written.
+    /// Pages that are not written to the disk yet, or are just being written.
     pub unwritten: PageCount,
 }
 
-/// Pages of `[offset, offset + length)` of an open file that are in memory. A length of 0 means up to the end.
+/// Counts the pages of `[offset, offset + length)` of an open file that are in memory. A length of 0 means up to the end.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 6.5; `EPERM` for a file that is neither the caller's nor one he may write to (Linux 6.14); `EOPNOTSUPP` for
+/// `ENOSYS` before Linux 6.5; `EPERM` for a file that the caller neither owns nor may write to (Linux 6.14); `EOPNOTSUPP` for
 /// hugetlbfs.
 pub fn cached_pages(
     file: impl AsFd,

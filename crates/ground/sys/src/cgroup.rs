@@ -1,11 +1,11 @@
-//! How much memory the control groups of a process still allow.
+//! Memory that the control groups of a process still allow.
 //!
-//! Memory past the limit of a group is no error of a system call: the kernel makes the program wait, or ends it. So it is looked at
-//! before memory is taken. Of each group the lower of `memory.max` and `memory.high` less `memory.current` ("cgroup-v2.rst"), under
-//! version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`, and the same with swap (`memory.memsw.`). Cached files are given
-//! back before a limit is reached, and fill every group that reads enough: they count as free.
+//! Memory past the limit of a group is no error of a system call: the kernel makes the program wait, or ends it. So Superhue reads the limits
+//! before it takes memory. For each group that is the lower of `memory.max` and `memory.high` less `memory.current` ("cgroup-v2.rst"), under
+//! version 1 `memory.limit_in_bytes` less `memory.usage_in_bytes`, and the same with swap (`memory.memsw.`). The kernel gives cached files
+//! back before a group reaches its limit, and they fill every group that reads enough: they count as free.
 //!
-//! `memory.swap.max` and `memory.swap.high` are not looked at. They bound what goes to swap, and nothing does on account of a group
+//! This code ignores `memory.swap.max` and `memory.swap.high`. They limit swap, and the kernel swaps nothing because of a group
 //! that stays below `memory.high` and `memory.max`.
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use superhue_model::{ByteCount, words};
 
-/// Files with limits, and those with what counts against them.
+/// Files with limits, each with the file of the usage that counts against it.
 const BOUNDS: [(&str, &str); 4] = [
     ("memory.max", "memory.current"),
     ("memory.high", "memory.current"),
@@ -25,16 +25,16 @@ const BOUNDS: [(&str, &str); 4] = [
     ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
 ];
 
-/// Version 1 writes the largest number of whole pages where there is no limit.
+/// Value above which a limit of version 1 means no limit: the kernel writes the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Longer than any of these files: `memory.stat` has 2 KiB.
+/// Size above the longest of these files: `memory.stat` has 2 KiB.
 const LONGEST_FILE: usize = 8192;
 
-/// Bytes that the control groups of a process leave it: the least that one of them and those above it does. `None` without a
-/// limit, or where none can be seen.
+/// Returns the bytes that the control groups of a process still allow: the minimum over its group and the groups above it. `None`
+/// without a limit, or if no limit can be read.
 ///
-/// `process` is its number, or `self`; `proc` and `sys` are where these file systems are mounted.
+/// `process` is its number, or `self`; `proc` and `sys` are the mount points of these file systems.
 #[must_use]
 pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
     let folders = groups(proc, sys, process);
@@ -46,8 +46,8 @@ pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
     left.min()
 }
 
-/// The groups in the text of a `/proc/PID/cgroup` (`cgroups(7)`): the controllers of each tree, none of which are named for version 2,
-/// and the path in it. What is no such line is passed over.
+/// Returns the groups in the text of a `/proc/PID/cgroup` (`cgroups(7)`): the controllers of each tree (empty for version 2),
+/// and the path in it. Skips malformed lines.
 pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split('\n').filter_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -56,10 +56,10 @@ pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The folders of the control groups that memory of a process is charged to: its own first, then those above it. None where there
-/// is no such process, or no control group can be seen.
+/// Returns the folders of the control groups to which memory of a process is charged: its own first, then those above it. Empty if there
+/// is no such process, or no control group is visible.
 ///
-/// Memory belongs to the group in which the first thread of the process is, and `/proc/PID/cgroup` is about that one. The
+/// The kernel charges the group of the process's first thread, and `/proc/PID/cgroup` shows that group. The
 /// arguments are those of [`headroom`].
 #[must_use]
 pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
@@ -89,20 +89,21 @@ pub fn folder_below(mount: &Path, path: &str) -> PathBuf {
     mount.join(OsString::from_vec(path))
 }
 
-/// What is charged to the group at `folder` and to those below it (`memory.current`, `memory.usage_in_bytes`). `None` where that is not told.
+/// Returns the memory charged to the group at `folder` and the groups below it (`memory.current`, `memory.usage_in_bytes`). `None` if
+/// unreadable.
 #[must_use]
 pub fn charged(folder: &Path) -> Option<ByteCount> {
     number_of(folder, ["memory.current", "memory.usage_in_bytes"])
 }
 
-/// The most that was charged to the group at `folder` and to those below it at once (`memory.peak`, Linux 5.19; `memory.max_usage_in_bytes`).
-/// `None` where that is not told.
+/// Returns the maximum charged so far to the group at `folder` and the groups below it (`memory.peak`, Linux 5.19;
+/// `memory.max_usage_in_bytes`). `None` if unreadable.
 #[must_use]
 pub fn peak_charged(folder: &Path) -> Option<ByteCount> {
     number_of(folder, ["memory.peak", "memory.max_usage_in_bytes"])
 }
 
-/// The number in the first of these files that there is.
+/// Reads the number in the first of these files that exists.
 fn number_of(folder: &Path, names: [&str; 2]) -> Option<ByteCount> {
     let mut texts = names
         .iter()
@@ -110,17 +111,17 @@ fn number_of(folder: &Path, names: [&str; 2]) -> Option<ByteCount> {
     texts.next()?.trim().parse().ok().map(ByteCount)
 }
 
-/// A limit of a group, and what counts against it.
+/// A limit of a group, and the usage that counts against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The limit.
     pub limit: ByteCount,
-    /// What is used of it. It can be more, where the limit was lowered.
+    /// Usage. It can exceed the limit if the limit was lowered.
     pub used: ByteCount,
 }
 
 impl Usage {
-    /// What is left if `cached` of what is used can be had back.
+    /// Returns the room below the limit if `cached` bytes of the usage can be reclaimed.
     #[must_use]
     pub const fn left_with(&self, cached: ByteCount) -> ByteCount {
         let used = self.used.0.saturating_sub(cached.0);
@@ -128,13 +129,13 @@ impl Usage {
     }
 }
 
-/// A group was removed. Its processes have moved to another one before.
+/// Error: the group was removed. Its processes have moved to another group before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
-/// A control group whose files are open, so that it can be asked again and again: 1 us a file, 3 us `memory.stat`.
+/// A control group whose files stay open, so that repeated reads are cheap: 1 us a file, 3 us `memory.stat`.
 ///
-/// What is not there, cannot be read or makes no sense is not known, and never a limit.
+/// A missing, unreadable or malformed value is unknown, and never a limit.
 #[derive(Debug)]
 pub struct Group {
     bounds: Vec<(File, File)>,
@@ -146,7 +147,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group at `folder`.
+    /// Opens the group at `folder`.
     #[must_use]
     pub fn open(folder: &Path) -> Self {
         let open = |name: &str| File::open(folder.join(name)).ok();
@@ -163,7 +164,7 @@ impl Group {
         }
     }
 
-    /// Of its limits the one that leaves least, cached files counted as used; `None` without a limit.
+    /// Returns the limit of the group with the least room, with cached files counted as used; `None` without a limit.
     ///
     /// # Errors
     /// [`Gone`] if it was removed.
@@ -189,12 +190,12 @@ impl Group {
         Ok(least)
     }
 
-    /// Cached files that the group is charged with, those of the groups below it included.
+    /// Returns the cached files that are charged to the group and the groups below it, in bytes.
     #[must_use]
     pub fn cached(&self) -> ByteCount {
         let text = self.stat.as_ref().and_then(|file| text(file).ok());
         let text = text.unwrap_or_default();
-        // Version 1 has the sums in lines of their own.
+        // Version 1 has separate lines for the sums.
         let both = |prefix: &str| {
             let inactive = entry(&text, &format!("{prefix}inactive_file "))?;
             Some(inactive.saturating_add(entry(&text, &format!("{prefix}active_file "))?))
@@ -202,8 +203,8 @@ impl Group {
         ByteCount(both("total_").or_else(|| both("")).unwrap_or(0))
     }
 
-    /// How often the group and those below it have come to a limit (`high`, `max`, `oom` and `oom_kill` of `memory.events`; under
-    /// version 1 `memory.failcnt` and the `oom_kill` of `memory.oom_control`). Where that is not told it is 0.
+    /// Returns the number of times that the group and those below it have reached a limit (`high`, `max`, `oom` and `oom_kill` of
+    /// `memory.events`; under version 1 `memory.failcnt` and the `oom_kill` of `memory.oom_control`). An unreadable count is 0.
     #[must_use]
     pub fn times_at_limit(&self) -> u64 {
         let events = self.events.as_ref().and_then(|file| text(file).ok());
@@ -218,15 +219,15 @@ impl Group {
         all.fold(0, u64::saturating_add)
     }
 
-    /// In how many percent of the last ten seconds some of its programs waited for memory (`some avg10` of `memory.pressure`,
-    /// "psi.rst"). `None` where the kernel does not tell.
+    /// Returns the percentage of the last ten seconds in which some of the group's programs waited for memory (`some avg10` of
+    /// `memory.pressure`, "psi.rst"). `None` if the kernel does not report it.
     #[must_use]
     pub fn pressure(&self) -> Option<f64> {
         some_average(&text(self.pressure.as_ref()?).ok()?)
     }
 }
 
-/// Understands a file of pressure stall information: `some avg10`, in percent.
+/// Parses a file of pressure stall information: `some avg10`, in percent.
 #[must_use]
 pub fn some_average(text: &str) -> Option<f64> {
     let mut lines = text.lines();
@@ -239,7 +240,7 @@ pub fn some_average(text: &str) -> Option<f64> {
     (0.0..=100.0).contains(&percent).then_some(percent)
 }
 
-/// The number after `name` at the beginning of a line.
+/// Returns the number after `name` at the beginning of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -249,7 +250,7 @@ fn number(file: &File) -> Result<Option<u64>, Gone> {
     Ok(text(file)?.trim().parse().ok())
 }
 
-/// All of a file, from its beginning; nothing where it cannot be read.
+/// Reads the whole file from its beginning; empty if it cannot be read.
 fn text(file: &File) -> Result<String, Gone> {
     let mut bytes = [0; LONGEST_FILE];
     match file.read_at(&mut bytes, 0) {
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(look(), Some(500));
     }
 
-    /// A group with these files.
+    /// Makes a group with these files.
     fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

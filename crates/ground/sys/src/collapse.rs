@@ -1,4 +1,4 @@
-//! `MADV_COLLAPSE`: make one superpage of the base pages of a range, now (Linux 6.1).
+//! `MADV_COLLAPSE`: makes one huge page of the base pages of a range, now (Linux 6.1).
 //!
 //! See `madvise(2)`, `process_madvise(2)` and `mm/khugepaged.c` (`madvise_collapse`).
 
@@ -19,8 +19,8 @@ use crate::advise::{Operation, own_advise, process_advise};
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
 ///
 /// # Errors
-/// `ESRCH` gone; `EPERM` not allowed; `EINVAL` the VMA cannot hold superpages; `ENOMEM` no free
-/// superpage or the address is not mapped; `EBUSY`/`EAGAIN` a page was busy.
+/// `ESRCH` gone; `EPERM` not allowed; `EINVAL` the VMA cannot hold huge pages; `ENOMEM` no free
+/// huge page or the address is not mapped; `EBUSY`/`EAGAIN` a page was busy.
 pub fn process_collapse(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
     process_advise(pidfd, Operation::Collapse, region)
 }
@@ -33,8 +33,8 @@ pub fn own_collapse(region: Region) -> Result<(), Errno> {
     own_advise(Operation::Collapse, region)
 }
 
-/// Whether the kernel makes huge pages of files on disks (Linux 7.2, of file systems with large folios). Found out once, with the first 2 MiB of
-/// the program's own file: what is cached of it may be one huge page afterwards.
+/// Returns true if the kernel makes huge pages of files on disks (Linux 7.2, on file systems with large folios). The first call tries it on the
+/// first 2 MiB of the program's own file: their cached pages may be one huge page afterwards.
 #[must_use]
 pub fn collapses_files() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
@@ -46,12 +46,12 @@ fn collapse_own_file() -> Result<(), Errno> {
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let size = HUGE_PAGE_SIZE as usize;
     let length = file.metadata().map_or(0, |about| about.len());
-    // Files on tmpfs tell nothing of others.
+    // A file on tmpfs shows nothing about other files.
     if length < HUGE_PAGE_SIZE || is_in_memory(&file)? {
         return Err(Errno::INVAL);
     }
-    // Twice as much as needed, of which the aligned part takes the file.
-    // SAFETY: nobody else uses the addresses that the kernel picks.
+    // Maps twice the needed size; the file takes the aligned part.
+    // SAFETY: no other code uses the addresses that the kernel picks.
     let place =
         unsafe { mmap_anonymous(null_mut(), 2 * size, ProtFlags::empty(), MapFlags::PRIVATE) }?;
     let start = (place as usize).next_multiple_of(size);
@@ -64,7 +64,7 @@ fn collapse_own_file() -> Result<(), Errno> {
     done
 }
 
-/// Whether a file is memory: on tmpfs or ramfs (`linux/magic.h`).
+/// Returns true if a file is memory: on tmpfs or ramfs (`linux/magic.h`).
 ///
 /// # Errors
 /// Those of `fstatfs(2)`.
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_answer_stays_the_same_and_nothing_stays_mapped() {
-        // Other tests map memory meanwhile, but no file shared and for reading.
+        // Other tests map memory meanwhile, but no file as shared and read-only.
         let mappings = || {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             maps.lines().filter(|line| line.contains(" r--s ")).count()

@@ -1,6 +1,6 @@
-//! Private anonymous memory that exists for the sake of its page frames, which will be moved elsewhere.
+//! Private anonymous memory that exists for its page frames, which will be moved elsewhere.
 //!
-//! See `mmap(2)`, `madvise(2)`, `mlock2(2)`. Children of `fork(2)` do not get it: a frame that is shared with one cannot be
+//! See `mmap(2)`, `madvise(2)`, `mlock2(2)`. Children of `fork(2)` do not inherit it: a frame shared with a child cannot be
 //! moved.
 
 use std::ffi::c_void;
@@ -12,24 +12,24 @@ use rustix::mm::{
 };
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 
-/// A mapping of zeroes, unmapped on drop. Nothing of it is resident at first.
+/// Mapping of zeroes, unmapped on drop. No page is resident at first.
 #[derive(Debug)]
 pub struct Frames {
     start: NonNull<c_void>,
     length: usize,
 }
 
-// SAFETY: it only holds the addresses, and has no way to the bytes.
+// SAFETY: it only holds the addresses, and has no access to the bytes.
 unsafe impl Send for Frames {}
 // SAFETY: as above.
 unsafe impl Sync for Frames {}
 
-/// What a page is a part of.
+/// Page size of the mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grain {
     /// Base pages only.
     Base,
-    /// Superpages where the kernel has some; the mapping starts at one, and is one or more long.
+    /// Huge pages, if the kernel has free ones; start and length of the mapping are multiples of the huge page size.
     Super,
 }
 
@@ -64,7 +64,7 @@ impl Frames {
             base.align_offset(unit)
         };
         let start = base.wrapping_byte_add(head);
-        // SAFETY: head and tail belong to the mapping just made, which nobody else knows.
+        // SAFETY: head and tail belong to the mapping just made, to which no other code has a pointer.
         unsafe {
             if head > 0 {
                 let _ = munmap(base, head);
@@ -76,18 +76,18 @@ impl Frames {
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let frames = Self { start, length };
         frames.advise(Advice::LinuxDontFork)?;
-        // Where superpages are compiled out (EINVAL) there are none.
+        // A kernel without huge pages returns `EINVAL`; then there are none.
         let _ = frames.advise(match grain {
             Grain::Base => Advice::LinuxNoHugepage,
             Grain::Super => Advice::LinuxHugepage,
         });
-        // `mlockall(MCL_FUTURE)` has locked it; pages move only between mappings that are locked alike.
+        // `mlockall(MCL_FUTURE)` may have locked it; pages move only between mappings with the same `VM_LOCKED`.
         // SAFETY: no byte changes.
         let _ = unsafe { munlock(frames.start.as_ptr(), frames.length) };
         Ok(frames)
     }
 
-    /// Where it is.
+    /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         let start = self.start.as_ptr() as u64;
@@ -97,7 +97,7 @@ impl Frames {
         }
     }
 
-    /// Keeps in memory what comes to be there (`MLOCK_ONFAULT`, Linux 4.4).
+    /// Keeps pages in memory once they are faulted in (`MLOCK_ONFAULT`, Linux 4.4).
     ///
     /// # Errors
     /// `ENOMEM` beyond `RLIMIT_MEMLOCK`, `EPERM` if that is 0.
@@ -106,8 +106,8 @@ impl Frames {
         unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT) }
     }
 
-    /// Has the kernel fill all holes with pages of zeroes (`MADV_POPULATE_WRITE`, Linux 5.14): unlike a fault, it
-    /// says so when there is no memory.
+    /// Fills all holes with pages of zeroes (`MADV_POPULATE_WRITE`, Linux 5.14): unlike a fault, it
+    /// returns an error when there is no memory.
     ///
     /// # Errors
     /// `ENOMEM`, with some holes filled; `EINVAL` before 5.14.
@@ -120,7 +120,7 @@ impl Frames {
         }
     }
 
-    /// Gives the pages of a part back to the kernel; holes are left.
+    /// Gives the pages of a part back to the kernel, which leaves holes.
     ///
     /// # Errors
     /// `EINVAL` if the range is not inside.
@@ -135,8 +135,8 @@ impl Frames {
             return Err(Errno::INVAL);
         };
         let start = self.start.as_ptr().wrapping_byte_add(offset);
-        // The second is for locked memory (Linux 5.18).
-        // SAFETY: inside the mapping, which is this value's own; whoever reads it sees zeroes.
+        // The second call is for locked memory (Linux 5.18).
+        // SAFETY: inside the mapping, which is this value's own; later reads return zeroes.
         unsafe {
             madvise(start, length, Advice::LinuxDontNeed)
                 .or_else(|_| madvise(start, length, Advice::LinuxDontneedLocked))
@@ -159,11 +159,11 @@ impl Drop for Frames {
 /// Copies a base page.
 ///
 /// # Safety
-/// Both are whole base pages, mapped, not the same, and nobody else reads or writes the one or writes the other.
+/// Both are whole base pages, mapped and different. No other code writes the source, or reads or writes the destination.
 pub unsafe fn copy_page(to: VirtAddr, from: VirtAddr) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to.0 as usize);
     let from = std::ptr::with_exposed_provenance::<u8>(from.0 as usize);
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from, to, BASE_PAGE_SIZE as usize) }
 }
 

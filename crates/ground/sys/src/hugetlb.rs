@@ -1,4 +1,4 @@
-//! `mmap(MAP_HUGETLB)`: one page of a hugetlb pool, taken and given back.
+//! `mmap(MAP_HUGETLB)`: allocates one page of a hugetlb pool and frees it.
 //!
 //! See `mmap(2)` and `Documentation/admin-guide/mm/hugetlbpage.rst`.
 
@@ -9,7 +9,7 @@ use superhue_model::ByteCount;
 
 use crate::pagemap::last_errno;
 
-/// Maps one page of the pool with this page size, has it filled in, and unmaps it.
+/// Maps one page of the pool with this page size, populates it, and unmaps it.
 ///
 /// # Errors
 /// `ENOMEM` no free page in the pool, or a limit on address space; `EFAULT` forbidden by the
@@ -30,8 +30,8 @@ pub fn borrow_page(page_size: ByteCount) -> Result<(), Errno> {
     if start == libc::MAP_FAILED {
         return Err(last_errno());
     }
-    // Not by touching it: where the cgroup forbids the page, that would be a SIGBUS.
-    // SAFETY: the mapping is the one just made, which nobody else knows.
+    // Does not touch the page: if the cgroup forbids it, a touch raises SIGBUS.
+    // SAFETY: the mapping is the one just made, to which no other code has a pointer.
     let filled = match unsafe { libc::madvise(start, length, libc::MADV_POPULATE_WRITE) } {
         0 => Ok(()),
         _ => Err(last_errno()),

@@ -1,6 +1,6 @@
-//! Ends what takes too long: SIGTERM, some seconds, SIGKILL.
+//! Ends processes that take too long: SIGTERM, some seconds, SIGKILL.
 //!
-//! See `pidfd_open(2)`, `pidfd_send_signal(2)`. Here and not with those who do it, since a comparison and the lab do, and it must
+//! See `pidfd_open(2)`, `pidfd_send_signal(2)`. The code is here because both a comparison and the lab use it, and it must
 //! be the same for both.
 
 use std::os::fd::OwnedFd;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// How long programs have between SIGTERM and SIGKILL.
+/// Time that programs have between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// Processes that were told to end. Those that are still there when this is dropped are killed; a number that somebody else has
-/// by then is left alone.
+/// Processes that have received SIGTERM. The drop kills those that still exist; it spares another process that has one of the
+/// numbers by then.
 #[derive(Debug)]
 pub struct Overdue {
     members: Vec<OwnedFd>,
@@ -20,8 +20,8 @@ pub struct Overdue {
 }
 
 impl Overdue {
-    /// Sends SIGTERM to these processes, each of which is there: a child that was not waited for yet comes first, then those that
-    /// it has started. Where descriptors run out, those that come later are told, and not killed.
+    /// Sends SIGTERM to these processes, all of which must exist: first a child that its parent has not waited for, then
+    /// its descendants. If descriptors run out, later processes receive SIGTERM, but no SIGKILL.
     pub fn tell(processes: impl IntoIterator<Item = u32>) -> Self {
         let numbers = processes.into_iter();
         let numbers = numbers.filter_map(|pid| i32::try_from(pid).ok().and_then(Pid::from_raw));
@@ -43,7 +43,7 @@ impl Overdue {
         }
     }
 
-    /// When they have had time enough.
+    /// Returns the end of the grace period.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.since + GRACE
@@ -70,7 +70,7 @@ mod tests {
         Command::new("sh").args(["-c", script]).spawn().unwrap()
     }
 
-    /// How a child ends, which it must do soon.
+    /// Waits for a child that must end soon, and returns the signal that ended it.
     fn signal_of(child: &mut Child) -> Option<i32> {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_does_not_end_when_told_is_killed() {
-        // `exec`, so that nothing else is started.
+        // Uses `exec`, so that the shell starts no further process.
         let mut obeys = shell("exec sleep 1000");
         let ready = tempfile::NamedTempFile::new().unwrap();
         let mut deaf = shell(&format!(
@@ -109,7 +109,7 @@ mod tests {
         let overdue = Overdue::tell([child.id(), u32::MAX, 0]);
         assert_eq!(signal_of(&mut child), Some(Signal::TERM.as_raw()));
         assert_eq!(overdue.members.len(), 1);
-        // It was waited for: its number may be anybody's.
+        // The child was waited for: its number may belong to any process.
         drop(overdue);
     }
 }

@@ -1,7 +1,7 @@
-//! `prctl(PR_PAGE_COLOR)`: the page colors of what a task allocates.
+//! `prctl(PR_PAGE_COLOR)`: page colors of a task's allocations.
 //!
-//! Of kernels with the project's patch series (`kernel/`, `include/uapi/linux/prctl.h` there); any other
-//! says `EINVAL`. The policy is the calling thread's, threads and children inherit it, `execve` keeps it.
+//! Exists in kernels with the project's patch series (`kernel/`, `include/uapi/linux/prctl.h` there); any other
+//! returns `EINVAL`. The policy belongs to the calling thread; its threads and children inherit it, and `execve` keeps it.
 
 use rustix::io::Errno;
 
@@ -14,19 +14,19 @@ const PR_PAGE_COLOR_SPREAD: libc::c_ulong = 2;
 const PR_PAGE_COLOR_OFF: libc::c_ulong = 3;
 const PR_PAGE_COLOR_STRICT: libc::c_ulong = 1;
 
-/// Which colors a task takes.
+/// Colors that a task takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskColors<'a> {
     /// All of them, in turn.
     Spread,
     /// These only.
     Set {
-        /// A bitmap, lowest color first.
+        /// Bitmap, lowest color first.
         colors: &'a [u64],
-        /// Rather fail than leave the set.
+        /// True if allocations fail rather than leave the set.
         strict: bool,
     },
-    /// Those of its group or of the system.
+    /// Colors of its group or of the system.
     Inherited,
 }
 
@@ -47,7 +47,7 @@ pub fn set_task_colors(wanted: TaskColors<'_>) -> Result<(), Errno> {
             if strict { PR_PAGE_COLOR_STRICT } else { 0 },
         ),
     };
-    // SAFETY: the kernel reads `size` bytes at `address`, which are those of `colors`, or neither.
+    // SAFETY: the kernel reads `size` bytes at `address`, which are those of `colors`; otherwise both are 0.
     let done = unsafe { libc::prctl(PR_PAGE_COLOR, operation, address, size, flags) };
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
@@ -58,7 +58,7 @@ mod tests {
 
     const PR_PAGE_COLOR_GET: libc::c_ulong = 0;
 
-    /// Reads the colors in effect into a bitmap; returns how many of its words were filled, and whether the set is strict.
+    /// Reads the colors in effect into a bitmap. Returns the number of words filled, and true for a strict set.
     fn task_colors(colors: &mut [u64]) -> Result<(usize, bool), Errno> {
         let address = colors.as_mut_ptr() as libc::c_ulong;
         let size = size_of_val(colors) as libc::c_ulong;
@@ -66,11 +66,11 @@ mod tests {
         // SAFETY: the kernel writes at most `size` bytes at `address`, all of `colors`.
         let done = unsafe { libc::prctl(PR_PAGE_COLOR, PR_PAGE_COLOR_GET, address, size, none) };
         let told = usize::try_from(done).map_err(|_| last_errno())?;
-        // Sizes are those of whole words, so the lowest bits are free.
+        // The size is a multiple of a word, so the lowest bits are free.
         Ok((told / size_of::<u64>(), told & 1 == 1))
     }
 
-    /// On kernels without the patches nothing happens; on others a thread of its own is colored and ends.
+    /// On kernels without the patches nothing changes; on others a separate thread takes colors and ends.
     #[test]
     fn a_thread_is_given_colors_or_told_why_not() {
         let told = std::thread::spawn(|| {

@@ -10,26 +10,26 @@ use rustix::io::{Errno, pread};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, PageCount, Region, VirtAddr, VirtRange};
 
-/// The page is one of a file, or of memory shared between processes (`PAGE_IS_FILE`).
+/// The page belongs to a file, or to memory shared between processes (`PAGE_IS_FILE`).
 pub const PAGE_IS_FILE: u64 = 1 << 2;
-/// The page is mapped by a present entry (`PAGE_IS_PRESENT`).
+/// A present entry maps the page (`PAGE_IS_PRESENT`).
 pub const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// The page is swapped out, or its entry holds another mark in place of a page (`PAGE_IS_SWAPPED`).
 pub const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// The page is the shared zero page (`PAGE_IS_PFNZERO`).
 pub const PAGE_IS_PFNZERO: u64 = 1 << 5;
-/// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
+/// A huge entry maps the page (`PAGE_IS_HUGE`).
 pub const PAGE_IS_HUGE: u64 = 1 << 6;
 /// A guard page lies there (`PAGE_IS_GUARD`, Linux 6.15).
 pub const PAGE_IS_GUARD: u64 = 1 << 8;
 
-/// In a word of `pagemap`: the page is mapped by a present entry.
+/// In a word of `pagemap`: a present entry maps the page.
 pub const WORD_PRESENT: u64 = 1 << 63;
 /// In a word of `pagemap`: the page is swapped out, or being moved.
 pub const WORD_SWAPPED: u64 = 1 << 62;
-/// In a word of `pagemap`: the page is one of a file or of shared memory.
+/// In a word of `pagemap`: the page belongs to a file or to shared memory.
 pub const WORD_FILE: u64 = 1 << 61;
-/// In a word of `pagemap`: nobody else maps the page (Linux 4.2). Never so for the shared zero page.
+/// In a word of `pagemap`: no other process maps the page (Linux 4.2). Never set for the shared zero page.
 pub const WORD_EXCLUSIVE: u64 = 1 << 56;
 
 /// `struct page_region` of `linux/fs.h`: pages with equal categories, `[start, end)` in bytes.
@@ -38,9 +38,9 @@ pub const WORD_EXCLUSIVE: u64 = 1 << 56;
 pub struct PageRegion {
     /// First byte.
     pub start: u64,
-    /// First byte after.
+    /// First byte after the last page.
     pub end: u64,
-    /// `PAGE_IS_*` bits, those asked for only.
+    /// `PAGE_IS_*` bits, only those that the caller requested.
     pub categories: u64,
 }
 
@@ -68,13 +68,13 @@ const _: () = assert!(size_of::<PmScanArg>() == 96);
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<PmScanArg>(b'f', 16);
 
-/// The call as rustix makes it.
+/// The call in the form that rustix needs.
 struct Scan<'a>(&'a mut PmScanArg);
 
 // SAFETY: the opcode is that of `PmScanArg`, whose layout is asserted above; the kernel reads and writes
 // it through the exclusive reference.
 unsafe impl Ioctl for Scan<'_> {
-    /// How many runs were found.
+    /// Number of runs found.
     type Output = usize;
 
     const IS_MUTATING: bool = true;
@@ -95,7 +95,7 @@ unsafe impl Ioctl for Scan<'_> {
 /// Fills `found` with the runs of pages in `range` that have every category of `wanted`, each with
 /// those of `reported` that hold.
 ///
-/// Returns how many runs were found and the address where the walk stopped; below `range.end` when
+/// Returns the number of runs found and the address where the walk stopped; below `range.end` when
 /// `found` was full. `pagemap` is an open `/proc/PID/pagemap`.
 ///
 /// # Errors
@@ -115,21 +115,22 @@ pub fn pagemap_scan(
     scan(pagemap, range, wanted, found)
 }
 
-/// Which pages a walk is about.
+/// Pages that a walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// Those that have all of these categories (`PAGE_IS_*`).
+    /// Pages that have all of these categories (`PAGE_IS_*`).
     All(u64),
-    /// Those that have one of these at least; which of them is told, too.
+    /// Pages that have at least one of these; the run reports which.
     Any(u64),
 }
 
-/// Calls `each` with the runs of wanted pages in `range`, ascending, each with those categories of `told` that hold; for as long as
-/// it says that it wants more. `runs` is scratch space: so many runs are taken from the kernel at a time.
+/// Calls `each` with the runs of wanted pages in `range`, ascending, until it returns false. Each run has those categories of `told` that
+/// hold. `runs` is scratch space; its length limits the runs read from the kernel at a time.
 ///
-/// The call reports runs until its vector is full, and says in `walk_end` where it stopped. That address cannot be trusted alone: the
-/// kernel collects runs in a buffer of 512, notes the address each time that one is full, and after a walk that got to its end leaves
-/// the note as it was (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). Who goes on from there is told of the same pages
+/// The call reports runs until its vector is full, and returns in `walk_end` where it stopped. That address cannot be trusted alone. The
+/// kernel collects runs in a buffer of 512, notes the address each time the buffer is full, and after a complete walk leaves
+/// the note as it was (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). A caller that continues there gets the same pages
+/// twice. So a vector that is not full ends the walk, and after a full one the walk continues behind the last run.
 /// twice. So a vector that is not full ends the walk, and a full one is continued behind the last run.
 ///
 /// # Errors
@@ -171,7 +172,7 @@ pub fn for_each_run(
     Ok(())
 }
 
-/// Scans for what the masks of `wanted` say.
+/// Scans for the pages that the masks of `wanted` select.
 fn scan(
     pagemap: impl AsFd,
     range: VirtRange,
@@ -192,13 +193,13 @@ fn scan(
     Ok((count.min(found.len()), VirtAddr(arg.walk_end)))
 }
 
-/// How many pages of `region` other processes map as well: what a collapse would copy although the old ones stay in use. Anonymous
-/// pages only, and not the zero page, which is shared by all: to replace it copies nothing that anybody keeps.
+/// Returns the number of pages of `region` that other processes map as well: a collapse would copy them although the old ones stay in
+/// use. Counts anonymous pages only, without the zero page: replacing that copies nothing that another process keeps.
 ///
 /// Reads the words of `pagemap`, an open `/proc/PID/pagemap`: 4 KiB.
 ///
 /// # Errors
-/// `EIO` where fewer words can be read; what reading them and [`pagemap_scan`] say.
+/// `EIO` if fewer words can be read; those of reading them and of [`pagemap_scan`].
 pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Errno> {
     const PAGES: usize = PAGES_PER_REGION as usize;
     let mut words = [0; 8 * PAGES];
@@ -221,7 +222,7 @@ pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Err
     if shared == 0 {
         return Ok(PageCount(0));
     }
-    // A run for every page at worst.
+    // At worst every page is a run.
     let mut runs = [PageRegion::default(); PAGES];
     let wanted = PAGE_IS_PRESENT | PAGE_IS_PFNZERO;
     let zeroes = match pagemap_scan(pagemap, region.range(), wanted, wanted, &mut runs) {
@@ -230,7 +231,7 @@ pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Err
             runs.map(|run| (run.end - run.start) >> BASE_PAGE_SHIFT)
                 .sum()
         }
-        // Not told before Linux 6.7.
+        // Linux before 6.7 does not show zero pages.
         Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => 0,
         Err(errno) => return Err(errno),
     };

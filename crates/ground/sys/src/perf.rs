@@ -1,4 +1,4 @@
-//! `perf_event_open(2)`: one counter of the calling thread, or of another one.
+//! `perf_event_open(2)`: one counter of the calling thread, or of another thread.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -19,13 +19,13 @@ const DTLB_WRITE_MISS: u64 = 3 | (1 << 8) | (1 << 16);
 const FORMAT_TIME_ENABLED: u64 = 1 << 0;
 const FORMAT_TIME_RUNNING: u64 = 1 << 1;
 
-/// `exclude_kernel` and `exclude_hv` in the flags of `struct perf_event_attr`: what an ordinary
+/// `exclude_kernel` and `exclude_hv` in the flags of `struct perf_event_attr`: events that an ordinary
 /// user may count under the default `kernel.perf_event_paranoid`.
 const USER_MODE_ONLY: u64 = (1 << 5) | (1 << 6);
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
-/// `struct perf_event_attr` as it first was (`PERF_ATTR_SIZE_VER0`).
+/// First version of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -43,32 +43,32 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64);
 
-/// What to count, in user mode.
+/// Event to count, in user mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Core clock cycles.
     Cycles,
     /// Loads whose translation was not in the data TLB.
     DtlbLoadMisses,
-    /// Stores whose translation was not; AMD's processors count them among the loads, and have no such event.
+    /// Stores whose translation was not in the data TLB. AMD's processors count them as loads, and have no such event.
     DtlbStoreMisses,
-    /// Nanoseconds on a CPU: the kernel's own count, which needs no hardware. Unlike the figures of `/proc` it is exact while the
+    /// Nanoseconds on a CPU: the kernel's own count, which needs no hardware. Unlike the values of `/proc` it is exact while the
     /// thread runs.
     TaskClock,
 }
 
-/// What a counter has counted.
+/// Values of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Events.
+    /// Number of events.
     pub count: u64,
-    /// Nanoseconds for which it should have counted.
+    /// Nanoseconds for which the counter was enabled.
     pub enabled_ns: u64,
-    /// Nanoseconds for which it had a hardware counter to itself; less when there are too few.
+    /// Nanoseconds for which it had a hardware counter to itself; less than `enabled_ns` if there are too few hardware counters.
     pub running_ns: u64,
 }
 
-/// A running counter of one thread; stopped when dropped.
+/// Running counter of one thread; stopped when dropped.
 #[derive(Debug)]
 pub struct Counter(OwnedFd);
 
@@ -129,7 +129,7 @@ impl Counter {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// What it has counted so far.
+    /// Reads the values so far.
     ///
     /// # Errors
     /// `EIO` for a short read; those of `read(2)`.

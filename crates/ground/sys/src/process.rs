@@ -1,4 +1,4 @@
-//! Waiting for children and signals with the details the standard library leaves out.
+//! Waiting for children and signals, with details that the standard library leaves out.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::pagemap::last_errno;
 
-/// What a child used, itself and the descendants it waited for (`getrusage(2)`).
+/// Resources that a child used, including the descendants for which it waited (`getrusage(2)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// CPU time in user space.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Largest resident set of any one of them, in KiB.
+    /// Largest resident set of any one of these processes, in KiB.
     pub max_rss_kib: u64,
     /// Page faults served without I/O.
     pub minor_faults: u64,
@@ -23,23 +23,23 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
-/// How a child changed.
+/// Change of a child's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildEvent {
-    /// It ended with this status.
+    /// The child ended with this status.
     Exited(i32),
-    /// It was ended by this signal.
+    /// This signal ended the child.
     Killed(i32),
-    /// It was stopped by this signal and can go on.
+    /// This signal stopped the child, which can continue.
     Stopped(i32),
-    /// It goes on.
+    /// The child continues.
     Continued,
 }
 
-/// Asks once, without blocking, how child `pid` changed (`wait4(2)`).
+/// Polls once, without blocking, for a change of child `pid` (`wait4(2)`).
 ///
 /// # Errors
-/// `ECHILD` when it is no child of the caller or was waited for already.
+/// `ECHILD` when it is no child of the caller, or the caller has waited for it already.
 pub fn child_event(pid: u32) -> Result<Option<(ChildEvent, Usage)>, Errno> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
     let mut status: libc::c_int = 0;
@@ -68,8 +68,8 @@ pub fn child_event(pid: u32) -> Result<Option<(ChildEvent, Usage)>, Errno> {
     Ok(Some((event, usage.into())))
 }
 
-/// Raises the limit on open files to `wanted`, or as far as the hard limit allows, and never lowers it. Returns what holds then; `None`
-/// for no limit (`setrlimit(2)`). `None` wants all that is allowed.
+/// Raises the limit on open files to `wanted`, or as far as the hard limit allows, and never lowers it. Returns the resulting limit; `None`
+/// for no limit (`setrlimit(2)`). A `wanted` of `None` raises it to the hard limit.
 pub fn raise_descriptor_limit(wanted: Option<u64>) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = match (wanted, limit.maximum) {
@@ -90,7 +90,7 @@ pub fn raise_descriptor_limit(wanted: Option<u64>) -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Forks, as long as the caller is the only thread of its process: `None` in the child, the child's number in the parent (`fork(2)`).
+/// Forks if the caller is the only thread of its process. Returns `None` in the child, the child's number in the parent (`fork(2)`).
 ///
 /// # Errors
 /// `EBUSY` with other threads, whose locks would stay locked in the child; `EAGAIN` past a limit on processes; `ENOMEM`.
@@ -99,7 +99,7 @@ pub fn fork_alone() -> Result<Option<u32>, Errno> {
     if tasks.count() != 1 {
         return Err(Errno::BUSY);
     }
-    // SAFETY: there is no other thread, so the child is as free as the parent.
+    // SAFETY: there is no other thread, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
         0 => Ok(None),
         pid if pid < 0 => Err(last_errno()),
@@ -107,15 +107,15 @@ pub fn fork_alone() -> Result<Option<u32>, Errno> {
     }
 }
 
-/// CPU time that a process used so far, all its threads together, those that have ended too; not its children
-/// (`clock_getcpuclockid(3)`, `clock_gettime(2)`). `None` if there is no such process. Anybody may ask; counted in nanoseconds, where
-/// `/proc/PID/stat` counts in ticks.
+/// Returns the CPU time of a process so far: of all its threads, including ended ones, without its children
+/// (`clock_getcpuclockid(3)`, `clock_gettime(2)`). `None` if there is no such process. Every user may read it. It counts in nanoseconds,
+/// `/proc/PID/stat` in ticks.
 #[must_use]
 pub fn cpu_time_of(pid: u32) -> Option<Duration> {
     /// `CPUCLOCK_SCHED` of `include/linux/posix-timers_types.h`.
     const SCHEDULED: libc::clockid_t = 2;
     let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0)?;
-    // `make_process_cpuclock` of the same file. The library's function asks the kernel whether there is one, as the next call does.
+    // `make_process_cpuclock` of the same file. The library's function first asks the kernel whether the process exists; so does the next call.
     let clock: libc::clockid_t = (!pid << 3) | SCHEDULED;
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -130,11 +130,11 @@ pub fn cpu_time_of(pid: u32) -> Option<Duration> {
     Some(Duration::new(seconds, nanos))
 }
 
-/// What the calling process itself used so far, without its children (`getrusage(2)`).
+/// Returns the resources that the calling process used so far, without its children (`getrusage(2)`).
 #[must_use]
 pub fn own_usage() -> Usage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills `usage`; all-zero is a valid `rusage` should it not.
+    // SAFETY: the kernel fills `usage`; if it does not, all-zero is a valid `rusage`.
     unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()
@@ -160,7 +160,7 @@ impl From<libc::rusage> for Usage {
     }
 }
 
-/// A set of signals, kept in a form that can be copied into a child.
+/// Set of signals, in a form that can be copied into a child.
 #[derive(Clone, Copy)]
 pub struct SignalSet(libc::sigset_t);
 
@@ -171,7 +171,7 @@ impl std::fmt::Debug for SignalSet {
 }
 
 impl SignalSet {
-    /// The set of the given signals; numbers that are no signal are left out.
+    /// Makes the set of the given signals; skips numbers that are no signal.
     #[must_use]
     pub fn of(signals: &[i32]) -> Self {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -185,7 +185,7 @@ impl SignalSet {
         }
     }
 
-    /// All signals.
+    /// Makes the set of all signals.
     #[must_use]
     pub fn all() -> Self {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -196,18 +196,18 @@ impl SignalSet {
         }
     }
 
-    /// The set as the C library has it.
+    /// Returns the C library's form of the set.
     pub(crate) const fn raw(&self) -> *const libc::sigset_t {
         &raw const self.0
     }
 
-    /// The signals blocked in the calling thread.
+    /// Returns the signals blocked in the calling thread.
     #[must_use]
     pub fn blocked_now() -> Self {
         Self::of(&[]).block()
     }
 
-    /// Blocks these signals in the calling thread and returns what was blocked before.
+    /// Blocks these signals in the calling thread and returns the set blocked before.
     #[must_use]
     pub fn block(&self) -> Self {
         let mut before = Self::of(&[]);
@@ -224,7 +224,7 @@ impl SignalSet {
         }
     }
 
-    /// Waits up to `timeout` for one of these (blocked) signals; `None` when none came.
+    /// Waits up to `timeout` for one of these (blocked) signals; `None` if none arrived.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Signal> {
         let timeout = libc::timespec {
@@ -240,10 +240,10 @@ impl SignalSet {
         };
         (number > 0).then_some(Signal {
             number,
-            // SI_USER, SI_QUEUE and SI_TKILL are 0 and below; what the kernel itself sends
-            // (terminal keys, SIGCHLD) is above.
+            // SI_USER, SI_QUEUE and SI_TKILL are 0 and below; the kernel's own signals
+            // (terminal keys, SIGCHLD) are above.
             sent_by_process: info.si_code <= 0,
-            // SAFETY: of these signals, all that a process sends carry the sender's number.
+            // SAFETY: any of these signals carries the sender's number if a process sent it.
             sender: (info.si_code <= 0)
                 .then(|| unsafe { info.si_pid() })
                 .and_then(|pid| u32::try_from(pid).ok()),
@@ -251,18 +251,18 @@ impl SignalSet {
     }
 }
 
-/// A signal that arrived.
+/// Signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal {
-    /// Its number.
+    /// Signal number.
     pub number: i32,
-    /// Whether a process sent it (`kill`), rather than the terminal or the kernel.
+    /// True if a process sent it (`kill`), rather than the terminal or the kernel.
     pub sent_by_process: bool,
-    /// The process that sent it; 0 for one outside this process's PID namespace.
+    /// Process that sent it; 0 for one outside this process's PID namespace.
     pub sender: Option<u32>,
 }
 
-/// Sets the disposition of `signal` to the default (`false`) or to being ignored (`true`).
+/// Sets the disposition of `signal` to the default (`false`) or to ignored (`true`).
 /// Safe between fork and exec.
 pub fn set_ignored(signal: i32, ignored: bool) {
     let action = if ignored {
@@ -274,8 +274,8 @@ pub fn set_ignored(signal: i32, ignored: bool) {
     unsafe { libc::signal(signal, action) };
 }
 
-/// Makes `signal` interrupt nothing and end nothing in this process, unless it does so already, without
-/// changing what programs find that it executes: those have the default disposition again.
+/// Installs an empty handler, so that `signal` interrupts nothing and ends nothing in this process, unless it is ignored already.
+/// Programs that this process executes have the default disposition again.
 pub fn shrug_off(signal: i32) {
     extern "C" fn nothing(_: libc::c_int) {}
     if is_ignored(signal) {
@@ -291,11 +291,11 @@ pub fn shrug_off(signal: i32) {
     }
 }
 
-/// Whether `signal` is ignored by the calling process.
+/// Returns true if the calling process ignores `signal`.
 #[must_use]
 pub fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the kernel fills `action`; all-zero is a valid `sigaction` should it not.
+    // SAFETY: the kernel fills `action`; if it does not, all-zero is a valid `sigaction`.
     let action = unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
         action.assume_init()
@@ -321,20 +321,20 @@ pub fn die_by(signal: i32) {
     }
 }
 
-/// Stops the calling process until somebody continues it.
+/// Stops the calling process until another process continues it.
 pub fn stop_here() {
     // SAFETY: SIGSTOP runs no code of ours.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Whether descriptor `fd` is open.
+/// Returns true if descriptor `fd` is open.
 #[must_use]
 pub fn is_open(fd: i32) -> bool {
-    // SAFETY: F_GETFD only asks.
+    // SAFETY: F_GETFD only reads.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-/// Marks every descriptor from `first` on close-on-exec (`close_range(2)`): also those that this process inherited, and those that a
+/// Marks every descriptor from `first` on close-on-exec (`close_range(2)`), including inherited ones and those that a
 /// library opened without the flag.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! `PROCMAP_QUERY`: one mapping of a process, without reading all of them (Linux 6.11; `linux/fs.h`).
+//! `PROCMAP_QUERY`: reads one mapping of a process without reading all of them (Linux 6.11; `linux/fs.h`).
 
 use std::fs::File;
 use std::mem::size_of;
@@ -39,28 +39,28 @@ struct Query {
 
 const _: () = assert!(size_of::<Query>() == 104);
 
-/// A mapping of a process.
+/// Mapping of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the mapping.
     pub end: u64,
-    /// `rw-p` and of no file.
+    /// True if it is `rw-p` and has no file.
     pub is_writable_anonymous: bool,
 }
 
-/// The mapping at `address`, of the process whose `/proc/PID/maps` is open.
+/// Returns the mapping at `address`, of the process whose `/proc/PID/maps` is open.
 ///
 /// # Errors
-/// `ENOENT` nothing is mapped there; `ENOTTY` before Linux 6.11.
+/// `ENOENT` no mapping there; `ENOTTY` before Linux 6.11.
 pub fn query(maps: &File, address: u64) -> Result<Mapping, Errno> {
     let mut query = Query {
         size: size_of::<Query>() as u64,
         address,
         ..Query::default()
     };
-    // SAFETY: the kernel reads and fills the structure, as long as its first field says.
+    // SAFETY: the kernel reads and fills the structure, whose length its first field gives.
     let done = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if done < 0 {
         return Err(last_errno());

@@ -1,4 +1,4 @@
-//! `sched_getattr(2)`, `sched_setattr(2)`: which threads go before others.
+//! `sched_getattr(2)`, `sched_setattr(2)`: scheduling of threads.
 
 use std::mem::size_of;
 
@@ -8,7 +8,7 @@ use crate::pagemap::last_errno;
 
 const SCHED_FIFO: u32 = 1;
 
-/// `struct sched_attr` of `linux/sched/types.h`, as the first kernels had it.
+/// First version of `struct sched_attr` of `linux/sched/types.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Scheduling {
@@ -25,7 +25,8 @@ pub struct Scheduling {
 const _: () = assert!(size_of::<Scheduling>() == 48);
 
 impl Scheduling {
-    /// First come, first served, before all that is not real-time: for some milliseconds only.
+    /// Returns `SCHED_FIFO` at priority 1: first come, first served, before all threads that are not real-time. Use it for some
+    /// milliseconds only.
     #[must_use]
     pub fn first() -> Self {
         Self {
@@ -36,13 +37,13 @@ impl Scheduling {
         }
     }
 
-    /// That of a thread; of the caller for 0.
+    /// Reads the scheduling of a thread; of the caller for 0.
     ///
     /// # Errors
     /// `ESRCH` gone; `EPERM` not allowed.
     pub fn of(tid: u32) -> Result<Self, Errno> {
         let mut scheduling = Self::default();
-        // SAFETY: the kernel writes as many bytes as it is told there are.
+        // SAFETY: the kernel writes at most `size` bytes, the size of the structure.
         let done = unsafe {
             let size = size_of::<Self>();
             libc::syscall(libc::SYS_sched_getattr, tid, &raw mut scheduling, size, 0)
@@ -50,17 +51,17 @@ impl Scheduling {
         if done < 0 {
             return Err(last_errno());
         }
-        // A newer kernel says how much it knows.
+        // A newer kernel returns its own size.
         scheduling.size = size_of::<Self>() as u32;
         Ok(scheduling)
     }
 
-    /// Gives it to a thread; to the caller for 0.
+    /// Sets the scheduling of a thread; of the caller for 0.
     ///
     /// # Errors
     /// `ESRCH` gone; `EPERM` not allowed (`CAP_SYS_NICE`, `RLIMIT_RTPRIO`, a control group without real time).
     pub fn set(&self, tid: u32) -> Result<(), Errno> {
-        // SAFETY: the kernel reads the structure, as long as its first field says.
+        // SAFETY: the kernel reads the structure, whose length its first field gives.
         let done =
             unsafe { libc::syscall(libc::SYS_sched_setattr, tid, std::ptr::from_ref(self), 0) };
         if done < 0 { Err(last_errno()) } else { Ok(()) }

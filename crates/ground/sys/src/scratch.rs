@@ -1,4 +1,4 @@
-//! Scratch memory: a mapping of our own on which a trial can be made without risk to anything else.
+//! Scratch memory: a mapping of our own, for trials without risk to anything else.
 //!
 //! ```text
 //!   reserved, PROT_NONE                                                reserved, PROT_NONE
@@ -6,14 +6,14 @@
 //!                 ^ 2 MiB aligned
 //! ```
 //!
-//! The inaccessible ends keep the kernel from merging the mapping with a neighbour, so that it is
-//! one entry of `/proc/PID/smaps` by itself and what that entry says is about it alone. It is never
-//! inherited by `fork` (`MADV_DONTFORK`), so that no other process can come to share its pages.
+//! The inaccessible ends keep the kernel from merging the mapping with a neighbour. So it is
+//! one entry of `/proc/PID/smaps` by itself, and the values of that entry are about it alone. `fork` never
+//! inherits it (`MADV_DONTFORK`), so that no other process can share its pages.
 //!
-//! The bytes are reached by volatile access only, never by reference: system calls made for a trial
+//! The code accesses the bytes by volatile access only, never by reference: the system calls of a trial
 //! (`UFFDIO_COPY`, `UFFDIO_MOVE`) change them behind the compiler's back.
 //!
-//! Nothing here allocates or locks: a child after `fork` may use all of it.
+//! No function here allocates or locks: a child after `fork` may use all of them.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
@@ -27,7 +27,7 @@ const PAGE: usize = BASE_PAGE_SIZE as usize;
 const HUGE: usize = HUGE_PAGE_SIZE as usize;
 const WORD: usize = size_of::<u64>();
 
-/// A private anonymous mapping that starts at a region's first byte; unmapped when dropped.
+/// Private anonymous mapping that starts at a region's first byte; unmapped when dropped.
 #[derive(Debug)]
 pub struct Scratch {
     reserved: *mut u8,
@@ -36,8 +36,8 @@ pub struct Scratch {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and to no thread; through a shared reference it
-// is only read (or filled by the kernel where it has no page yet), and writing needs an exclusive
+// SAFETY: the mapping belongs to this value alone and to no thread. A shared reference
+// only reads it (or lets the kernel fill in a missing page); writing needs an exclusive
 // one.
 unsafe impl Send for Scratch {}
 // SAFETY: see above.
@@ -55,10 +55,10 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Maps `length` bytes, a multiple of the superpage size, such that every region in it is
-    /// mapped by base pages whatever the system's superpage mode is, its first page being resident.
+    /// Maps `length` bytes, a multiple of the huge page size, such that base pages map every region in it,
+    /// whatever the system's huge page mode is. The first page of each region is resident.
     ///
-    /// The mapping carries no superpage advice: that could not be taken off again.
+    /// The mapping has no huge page advice, which could not be undone.
     ///
     /// # Errors
     /// As for [`untouched`](Self::untouched).
@@ -67,9 +67,9 @@ impl Scratch {
             return Err(Errno::INVAL);
         }
         let mut scratch = Self::reserve(length)?;
-        // A fault may be answered by a superpage only where the mapping spans the whole region, so
-        // each is touched when the mapping reaches just one page into it. That gives it a table of
-        // base page entries, and later faults can but fill that in.
+        // The kernel may answer a fault by a huge page only if the mapping spans the whole region. So the code
+        // touches each region while the mapping reaches only one page into it. That gives the region a table of
+        // base page entries, and later faults can only fill in that table.
         for region in (0..length).step_by(HUGE) {
             scratch.open(region + PAGE)?;
             scratch.write_word(region / WORD, 0);
@@ -118,12 +118,12 @@ impl Scratch {
     /// Makes the first `length` bytes accessible.
     fn open(&self, length: usize) -> Result<(), Errno> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range lies in our own mapping, which nobody holds a reference into.
+        // SAFETY: the range lies in our own mapping, to which no code holds a reference.
         let done = unsafe { libc::mprotect(self.start.cast(), length, access) };
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// The accessible range.
+    /// Returns the accessible range.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         let start = self.start.addr() as u64;
@@ -133,26 +133,26 @@ impl Scratch {
         }
     }
 
-    /// The region that it starts with.
+    /// Returns the region with which it starts.
     #[must_use]
     pub fn region(&self) -> Region {
         Region::containing(self.range().start)
     }
 
-    /// Writes a pattern without a zero word to every byte, faulting everything in.
+    /// Writes a pattern without a zero word to every byte, which faults in every page.
     pub fn fill(&mut self, seed: u64) {
         for index in 0..self.length / WORD {
             self.write_word(index, pattern(seed, index));
         }
     }
 
-    /// Whether every byte is as [`fill`](Self::fill) left it.
+    /// Returns true if every byte is as [`fill`](Self::fill) left it.
     #[must_use]
     pub fn is_intact(&self, seed: u64) -> bool {
         (0..self.length / WORD).all(|index| self.read_word(index) == pattern(seed, index))
     }
 
-    /// Whether every byte is zero.
+    /// Returns true if every byte is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         (0..self.length / WORD).all(|index| self.read_word(index) == 0)
@@ -170,12 +170,12 @@ impl Scratch {
         }
     }
 
-    /// Reads from the first page, faulting it in.
+    /// Reads from the first page, which faults it in.
     pub fn peek(&self) -> u64 {
         self.read_word(0)
     }
 
-    /// Has the kernel read the first byte, by `write(2)` to `sink`, faulting it in from kernel
+    /// Makes the kernel read the first byte, by `write(2)` to `sink`, which faults it in from kernel
     /// mode.
     ///
     /// # Errors
@@ -186,18 +186,18 @@ impl Scratch {
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// Asks for superpages at faults (`MADV_HUGEPAGE`).
+    /// Requests huge pages at faults (`MADV_HUGEPAGE`).
     ///
     /// # Errors
-    /// `EINVAL` on a kernel built without transparent superpages.
+    /// `EINVAL` on a kernel built without transparent huge pages.
     pub fn advise_huge(&mut self) -> Result<(), Errno> {
-        // SAFETY: the range is our own; the advice changes how it is backed, never its bytes.
+        // SAFETY: the range is our own; the advice changes its backing, never its bytes.
         let done = unsafe { libc::madvise(self.start.cast(), self.length, libc::MADV_HUGEPAGE) };
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// Has every region mapped by base page entries, whatever mapped it; the pages stay where they are, so those of a huge page go on
-    /// lying side by side. `mprotect(2)` of one page and back: the kernel splits the entry, not the page.
+    /// Makes base page entries map every region. The pages stay where they are, so those of a huge page remain
+    /// contiguous. `mprotect(2)` of one page and back makes the kernel split the entry, not the page.
     ///
     /// # Errors
     /// Those of `mprotect(2)`: `ENOMEM` past the limit on the number of mappings.
@@ -205,7 +205,7 @@ impl Scratch {
         for region in (0..self.length).step_by(HUGE) {
             let start = self.start.wrapping_add(region);
             for access in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-                // SAFETY: the page lies in our own mapping, which nobody holds a reference into; it is writable again before `self` is free.
+                // SAFETY: the page lies in our own mapping, to which no code holds a reference; it is writable again before `self` is free.
                 let done = unsafe { libc::mprotect(start.cast(), PAGE, access) };
                 if done < 0 {
                     return Err(last_errno());
@@ -223,7 +223,7 @@ impl Scratch {
             .fold(0, |sum: u64, index| sum.wrapping_add(self.read_word(index)))
     }
 
-    /// Clears the accessed bits of its pages and drops their translations from the TLB
+    /// Clears the accessed bits of the pages and drops their translations from the TLB
     /// (`MADV_COLD`, Linux 5.4). The bytes stay.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl Scratch {
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// Has the kernel take its pages out to swap (`MADV_PAGEOUT`, Linux 5.4). It is advice: those for which there is no room stay. The
+    /// Makes the kernel swap the pages out (`MADV_PAGEOUT`, Linux 5.4). It is advice: pages for which there is no room stay. The
     /// next access to a page brings it back with its bytes.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Scratch {
         if done < 0 { Err(last_errno()) } else { Ok(()) }
     }
 
-    /// The word with this index, from 0; past the end the last one. Inlined, so that what times loads times nothing else.
+    /// Reads the word with this index, from 0; past the end the last one. Inlined, so that a timing of loads measures nothing else.
     #[inline]
     #[must_use]
     pub fn load_word(&self, index: u64) -> u64 {
@@ -283,13 +283,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody holds a reference into it. Failure (past the limit
-        // on the number of mappings) cannot be answered and leaves the address space as it was.
+        // SAFETY: the mapping is ours and no code holds a reference to it. The code cannot handle a failure (past the limit
+        // on the number of mappings), which leaves the address space as it was.
         unsafe { libc::munmap(self.reserved.cast(), self.reserved_length) };
     }
 }
 
-/// A different, never zero word for each place.
+/// Returns a different word for each index, never zero.
 fn pattern(seed: u64, index: usize) -> u64 {
     (index as u64 ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }

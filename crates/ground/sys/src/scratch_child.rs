@@ -1,7 +1,7 @@
-//! A scratch child: a process of our own on which a trial can be made that needs another process.
+//! A scratch child: a process of our own, for trials that need another process.
 //!
 //! It is forked, never executed, so it needs no program file, and it owns one [`Scratch`] that it
-//! maps itself. It does nothing but obey a fixed set of orders:
+//! maps itself. It only performs a fixed set of orders:
 //!
 //! ```text
 //!   parent                                child
@@ -9,12 +9,12 @@
 //!     (errno, value)        ◄──socket──   answer, wait for the next
 //! ```
 //!
-//! A fork of a threaded program may only make system calls (`signal-safety(7)`): whatever locks the
-//! other threads held stay locked for ever in the child. So the child never allocates, locks,
+//! A fork of a threaded program may only make system calls (`signal-safety(7)`): locks of the
+//! other threads stay locked for ever in the child. So the child never allocates, locks,
 //! panics or returns; all its code is in this file and in [`scratch`](crate::scratch).
 //!
 //! It disturbs nothing around it:
-//! * its exit signal is none, so a `SIGCHLD` handler or a `wait` for just any child never meets it;
+//! * it has no exit signal, so a `SIGCHLD` handler or a `wait` for any child never sees it;
 //! * it closes every inherited descriptor, so that it keeps no pipe or lock open;
 //! * it blocks all signals, so that no handler of the program runs in it, and it ends with the
 //!   parent: by `PR_SET_PDEATHSIG`, and by the end of file on the socket.
@@ -34,7 +34,7 @@ use crate::scratch::Scratch;
 use crate::seccomp::RiskyCall;
 use crate::thp::{ThpSwitch, set_thp_switch};
 
-/// Longest time to wait for the answer to an order, which all take milliseconds.
+/// Maximum time for the answer to an order; all take milliseconds.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -55,16 +55,16 @@ const THP_SWITCH: u64 = 7;
 const COLLAPSE: u64 = 8;
 const RISKY_CALL: u64 = 9;
 
-/// What the child's region is to be mapped by at first.
+/// Initial mapping of the child's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
-    /// Nothing: faults decide.
+    /// No page: faults decide.
     Untouched,
-    /// Base pages, whatever the superpage mode; see [`Scratch::in_base_pages`].
+    /// Base pages, whatever the huge page mode; see [`Scratch::in_base_pages`].
     BasePages,
 }
 
-/// A running scratch child; killed and reaped when dropped.
+/// Running scratch child; killed and reaped when dropped.
 #[derive(Debug)]
 pub struct ScratchChild {
     pid: u32,
@@ -73,9 +73,9 @@ pub struct ScratchChild {
 }
 
 impl ScratchChild {
-    /// Starts one, without a mapping yet.
+    /// Starts a child, without a mapping yet.
     ///
-    /// It ends when the calling *thread* does, at the latest.
+    /// It ends at the latest when the calling *thread* ends.
     ///
     /// # Errors
     /// `EAGAIN` past a limit on processes; `EMFILE`, `ENOMEM`; `EPERM` from a seccomp filter.
@@ -90,13 +90,13 @@ impl ScratchChild {
         Ok(Self { pid, pidfd, socket })
     }
 
-    /// Its process number in the caller's PID namespace.
+    /// Returns the child's process number in the caller's PID namespace.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Maps one region anew, discarding an earlier one.
+    /// Maps one region anew, and discards an earlier one.
     ///
     /// # Errors
     /// As for [`Scratch::untouched`]; `ESRCH` when the child was killed, `ETIMEDOUT` when it does
@@ -109,7 +109,7 @@ impl ScratchChild {
         Ok(Region::containing(VirtAddr(self.ask(order, 0)?)))
     }
 
-    /// Has it write a pattern to its region.
+    /// Makes the child write a pattern to its region.
     ///
     /// # Errors
     /// `EINVAL` without a mapping.
@@ -117,7 +117,7 @@ impl ScratchChild {
         self.ask(FILL, seed).map(drop)
     }
 
-    /// Whether it finds every byte of its region as [`fill`](Self::fill) left it.
+    /// Returns true if the child finds every byte of its region as [`fill`](Self::fill) left it.
     ///
     /// # Errors
     /// `EINVAL` without a mapping.
@@ -125,7 +125,7 @@ impl ScratchChild {
         Ok(self.ask(CHECK, seed)? == 1)
     }
 
-    /// Has it write to the first page of its region.
+    /// Makes the child write to the first page of its region.
     ///
     /// # Errors
     /// `EINVAL` without a mapping.
@@ -133,15 +133,15 @@ impl ScratchChild {
         self.ask(TOUCH, 0).map(drop)
     }
 
-    /// Has it ask for superpages at faults in its region (`MADV_HUGEPAGE`).
+    /// Makes the child request huge pages at faults in its region (`MADV_HUGEPAGE`).
     ///
     /// # Errors
-    /// `EINVAL` without a mapping or without transparent superpages.
+    /// `EINVAL` without a mapping or without transparent huge pages.
     pub fn advise_huge(&self) -> Result<(), Errno> {
         self.ask(ADVISE_HUGE, 0).map(drop)
     }
 
-    /// Has it set its superpage switch.
+    /// Makes the child set its huge page switch.
     ///
     /// # Errors
     /// As for [`set_thp_switch`].
@@ -154,7 +154,7 @@ impl ScratchChild {
         self.ask(THP_SWITCH, argument).map(drop)
     }
 
-    /// Has it collapse its own region.
+    /// Makes the child collapse its own region.
     ///
     /// # Errors
     /// As for [`own_collapse`]; `EINVAL` without a mapping.
@@ -162,17 +162,17 @@ impl ScratchChild {
         self.ask(COLLAPSE, 0).map(drop)
     }
 
-    /// Has it make a call that may cost its life, with arguments that the kernel refuses.
+    /// Makes the child make a call that may end it, with arguments that the kernel refuses.
     ///
     /// # Errors
-    /// `ESRCH` when it did.
+    /// `ESRCH` if the call ended the child.
     pub(crate) fn risk(&self, call: RiskyCall) -> Result<(), Errno> {
         self.ask(RISKY_CALL, call.number().cast_unsigned())
             .map(drop)
     }
 
     fn ask(&self, order: u64, argument: u64) -> Result<u64, Errno> {
-        // Whatever goes wrong with the socket means that the child no longer holds its end.
+        // Any error of the socket means that the child no longer holds its end.
         let request = to_bytes([order, argument]);
         rustix::net::send(&self.socket, &request, SendFlags::NOSIGNAL).map_err(|_| Errno::SRCH)?;
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -193,7 +193,7 @@ impl ScratchChild {
 }
 
 impl AsFd for ScratchChild {
-    /// Its pidfd.
+    /// Returns the child's pidfd.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -202,7 +202,7 @@ impl AsFd for ScratchChild {
 impl Drop for ScratchChild {
     fn drop(&mut self) {
         let pidfd = self.pidfd.as_raw_fd();
-        // SAFETY: the pidfd names our own child, which nobody else waits for; no `siginfo_t` given.
+        // SAFETY: the pidfd names our own child, for which no other code waits; no `siginfo_t` given.
         unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -213,7 +213,7 @@ impl Drop for ScratchChild {
             )
         };
         let id = pidfd.cast_unsigned();
-        // `__WALL`: a child without an exit signal is not waited for otherwise.
+        // Without `__WALL` the call does not wait for a child without an exit signal.
         let options = libc::WEXITED | libc::__WALL;
         loop {
             // SAFETY: the kernel fills a `siginfo_t`, for which there is room, or leaves it alone.
@@ -239,8 +239,8 @@ const fn from_bytes(bytes: [u8; 16]) -> [u64; 2] {
 
 /// Forks; the child serves at `socket` and never returns.
 ///
-/// `clone(2)` directly: `CLONE_PIDFD` names the child beyond the reuse of its number, and the
-/// signal at its exit can be none. (`clone3(2)` could too, but container filters answer it with
+/// It calls `clone(2)` directly: `CLONE_PIDFD` identifies the child beyond the reuse of its number, and the
+/// child needs no exit signal. (`clone3(2)` could do the same, but container filters answer it with
 /// `ENOSYS`.)
 fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
     let socket = socket.as_raw_fd();
@@ -279,13 +279,13 @@ fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
     }
 }
 
-/// The child's whole life.
+/// Main loop of the child.
 fn serve(socket: libc::c_int) -> ! {
-    // Who has capabilities of its program's file is not dumpable, so its child is not: root owns the files in `/proc` then, which the
-    // parent could not open. There is nothing in it to hide; and who has fewer capabilities may not look into it all the same.
+    // A process with capabilities from its program file is not dumpable, and neither is its child: root then owns the child's files in `/proc`,
+    // which the parent could not open. The child has nothing to hide, and a process with fewer capabilities may not ptrace it all the same.
     //
-    // SAFETY: closes descriptors that nothing in this process uses any more, all but the socket.
-    // Where the kernel lacks the call (before 5.9) they stay open until the child ends.
+    // SAFETY: closes descriptors that no code in this process uses any more, all but the socket.
+    // If the kernel lacks the call (before 5.9) they stay open until the child ends.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -306,7 +306,7 @@ fn serve(socket: libc::c_int) -> ! {
         // SAFETY: the kernel writes at most the buffer's length.
         let count = unsafe { libc::read(socket, bytes.as_mut_ptr().cast(), bytes.len()) };
         if count != 16 {
-            // SAFETY: ends this process without running anything that its parent registered.
+            // SAFETY: ends this process without running exit handlers of its parent.
             unsafe { libc::_exit(0) };
         }
         let answer = match obey(from_bytes(bytes), &mut scratch) {
@@ -314,7 +314,7 @@ fn serve(socket: libc::c_int) -> ! {
             Err(errno) => [u64::from(errno.raw_os_error().unsigned_abs()), 0],
         };
         let answer = to_bytes(answer);
-        // SAFETY: the kernel reads the buffer; no signal is raised when the parent is gone.
+        // SAFETY: the kernel reads the buffer, and raises no signal if the parent is gone.
         unsafe {
             libc::send(
                 socket,
@@ -362,15 +362,15 @@ fn obey([order, argument]: Request, slot: &mut Option<Scratch>) -> Result<u64, E
     Ok(0)
 }
 
-/// Not dumpable: dying of a system call must leave no core file behind.
+/// Makes the process not dumpable: if a system call ends it, it must leave no core file behind.
 fn leave_no_core() {
     // SAFETY: takes plain integers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
 impl RiskyCall {
-    /// Whether the calling thread's filter lets it live after such a call, tried in a scratch child
-    /// with arguments that mean nothing.
+    /// Returns true if the calling thread's filter lets it live after such a call. A scratch child tries the call
+    /// with invalid arguments.
     ///
     /// # Errors
     /// As for [`ScratchChild::start`].
@@ -386,8 +386,8 @@ impl RiskyCall {
 fn risky_call(number: u64) -> Result<u64, Errno> {
     leave_no_core();
     let nonsense = -1_isize;
-    // SAFETY: with these arguments each of the `RiskyCall`s is refused before it does anything: bad
-    // command (bpf), bad address (perf_event_open), bad descriptor (process_madvise), bad path
+    // SAFETY: with these arguments the kernel refuses each `RiskyCall` before it does anything: bad
+    // command (bpf), bad address (`perf_event_open`), bad descriptor (`process_madvise`), bad path
     // (swapoff), bad flags (swapon, userfaultfd).
     let done = unsafe {
         libc::syscall(
@@ -400,7 +400,7 @@ fn risky_call(number: u64) -> Result<u64, Errno> {
             0,
         )
     };
-    // Refused is what it always is; what counts is to be alive to say so.
+    // The kernel always refuses the call; the test is whether the child is alive to answer.
     Ok(u64::from(done < 0))
 }
 

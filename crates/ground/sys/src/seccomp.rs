@@ -1,10 +1,10 @@
-//! `seccomp(2)`: what a filter would do to a call.
+//! `seccomp(2)`: trials of calls that a filter may forbid.
 //!
 //! A filter may answer a call with an error, or by killing the caller (systemd's
-//! `SystemCallFilter=` does so by default). The second cannot be found out by trying, except in a
-//! process that may be lost.
+//! `SystemCallFilter=` does so by default). Only a trial in a
+//! disposable process can detect the second.
 
-/// A system call that filters for services and containers often forbid.
+/// System call that filters for services and containers often forbid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RiskyCall {
     /// `bpf(2)`.
@@ -22,7 +22,7 @@ pub enum RiskyCall {
 }
 
 impl RiskyCall {
-    /// All of them.
+    /// All of these calls.
     pub const ALL: [Self; 6] = [
         Self::Bpf,
         Self::PerfEventOpen,
@@ -32,7 +32,7 @@ impl RiskyCall {
         Self::Userfaultfd,
     ];
 
-    /// Its name in man pages and filter settings.
+    /// Returns the name in man pages and filter settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl RiskyCall {
         }
     }
 
-    /// Its number on this architecture.
+    /// Returns the number on this architecture.
     #[must_use]
     pub const fn number(self) -> libc::c_long {
         match self {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_killing_filter_is_found_out_and_survived() {
-        // In a thread of its own: the filter never goes away.
+        // In a thread of its own, because the filter never goes away.
         let found = std::thread::spawn(|| {
             forbid(RiskyCall::Bpf.number(), Answer::Kill)?;
             forbid(RiskyCall::Userfaultfd.number(), Answer::NotPermitted)?;

@@ -1,16 +1,16 @@
-//! `seccomp(2)`: the calls that Superhue forbids itself, so that what it must not do it cannot do.
+//! `seccomp(2)`: the calls that Superhue forbids to itself, so that the kernel enforces its limits.
 //!
-//! A program that it watches may be in any state, so nothing is done inside it, and none of its threads is stopped. That is no matter of
-//! discipline: whoever runs for long ([`forbid`] is called before the first thread is made) is refused these calls by the kernel, whatever
-//! fault is found in it. They stay forbidden to all that it starts, for good.
+//! A watched program may be in any state, so Superhue executes nothing inside it and stops none of its threads. The kernel enforces
+//! this: a long-running process calls [`forbid`] before it makes its first thread, and the kernel then refuses it these calls, whatever
+//! bug it has. They stay forbidden to all its descendants, for good.
 //!
 //! ```text
 //!   entry      64 bits, native ──number──> in the list? ──> EPERM
 //!              32 bits, x32    ─────────────────────────> EPERM
 //! ```
 //!
-//! The 32-bit and the x32 entry number the same calls otherwise, so all that comes through them is refused. Refused means `EPERM`, not death:
-//! a library that tries such a call goes on without.
+//! The 32-bit and the x32 entry have other numbers for the same calls, so the filter refuses every call through them. It returns `EPERM` and
+//! does not kill: a library that tries such a call continues without it.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -20,23 +20,23 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads, sock_filter,
 };
 
-/// A call that is forbidden.
+/// A forbidden call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForbiddenCall {
-    /// Its name in man pages and filter settings.
+    /// Name in man pages and filter settings.
     pub name: &'static str,
-    /// Its number on this architecture.
+    /// Number on this architecture.
     pub number: libc::c_long,
 }
 
-/// The forbidden calls.
+/// Calls that are always forbidden.
 ///
 /// * `ptrace` stops threads, and writes their registers and memory.
-/// * `process_vm_writev` writes their memory. `process_vm_readv` pins the pages that it reads, which splits and copies what a fork shares.
+/// * `process_vm_writev` writes their memory. `process_vm_readv` pins the pages that it reads, which splits and copies pages shared by a fork.
 /// * `pidfd_getfd` takes a descriptor out of a program, and keeps open what the program closes.
-/// * The others load code into the kernel, or another kernel: with them none of these limits would be one.
+/// * The others load code into the kernel, or another kernel, which could remove all these limits.
 ///
-/// `bpf(2)` is not among them: the tracker `ptwalk` is a BPF program, which reads.
+/// `bpf(2)` is not forbidden: the tracker `ptwalk` is a BPF program, which reads.
 pub const FORBIDDEN: [ForbiddenCall; 9] = [
     call("ptrace", libc::SYS_ptrace),
     call("process_vm_readv", libc::SYS_process_vm_readv),
@@ -49,7 +49,7 @@ pub const FORBIDDEN: [ForbiddenCall; 9] = [
     call("kexec_file_load", libc::SYS_kexec_file_load),
 ];
 
-/// The calls that are also forbidden to a process with a capability that its user lacks. `CAP_SYS_NICE` is lent for `process_madvise` alone.
+/// Calls that are also forbidden to a process with a capability that its user lacks. It holds `CAP_SYS_NICE` for `process_madvise` alone.
 ///
 /// * With the capability, the first ten change priorities, CPUs, I/O classes and memory nodes, of other users' processes as well.
 /// * The last two execute another program.
@@ -72,27 +72,27 @@ const fn call(name: &'static str, number: libc::c_long) -> ForbiddenCall {
     ForbiddenCall { name, number }
 }
 
-/// Why the calls are not forbidden.
+/// Reason why the calls are not forbidden.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfFilterError {
-    /// The filter cannot be made for this architecture.
+    /// No filter exists for this architecture.
     #[error("no filter of system calls can be made for this architecture: {0}")]
     Architecture(String),
-    /// The kernel does not take it.
+    /// The kernel refuses the filter.
     #[error(
         "the kernel takes no filter of system calls ({0}): it needs CONFIG_SECCOMP_FILTER, and a container that permits seccomp(2)"
     )]
     Refused(String),
 }
 
-/// Forbids the calls to all threads of this process and to whatever they start. There is no way back.
+/// Forbids the calls to all threads of this process and to all its descendants. There is no way back.
 ///
-/// Programs that it executes get no more privileges than it has (`PR_SET_NO_NEW_PRIVS`), which the kernel asks for: a setuid program runs as
-/// its caller. So nothing of a user's is started from here. `superhue` itself, with a capability of its file, keeps what the
-/// caller has of it.
+/// Programs that it executes get no more privileges than it has (`PR_SET_NO_NEW_PRIVS`, which the kernel requires): a setuid program runs as
+/// its caller. So this process must not start programs of users. `superhue` itself, with a capability of its file, keeps the part that its
+/// caller has.
 ///
 /// # Errors
-/// Why the kernel does not do it; nothing is forbidden then.
+/// Reason for the kernel's refusal; no call is forbidden then.
 pub fn forbid() -> Result<(), SelfFilterError> {
     apply(&FORBIDDEN)
 }
@@ -110,12 +110,12 @@ fn apply(calls: &[ForbiddenCall]) -> Result<(), SelfFilterError> {
     apply_filter_all_threads(&program).map_err(|error| SelfFilterError::Refused(error.to_string()))
 }
 
-/// The filter: what comes before the list of seccompiler's, which would end the process for a foreign entry and knows nothing of x32.
+/// Returns the filter: a prefix, then the list of seccompiler, which would kill the process for a foreign entry and does not know x32.
 fn program(calls: &[ForbiddenCall]) -> Result<BpfProgram, SelfFilterError> {
     let refused = Errno::PERM.raw_os_error().cast_unsigned();
     let of = |error: seccompiler::BackendError| SelfFilterError::Architecture(error.to_string());
     let architecture = TargetArch::try_from(ARCH).map_err(of)?;
-    // A call without rules is meant whatever its arguments are.
+    // A call without rules is forbidden with any arguments.
     let calls: BTreeMap<_, _> = calls.iter().map(|call| (call.number, Vec::new())).collect();
     let action = SeccompAction::Errno(refused);
     let list = SeccompFilter::new(calls, SeccompAction::Allow, action, architecture).map_err(of)?;
@@ -133,11 +133,11 @@ const NATIVE: u32 = if cfg!(target_arch = "x86_64") {
 /// `__X32_SYSCALL_BIT` of `asm/unistd.h`.
 const X32: u32 = 0x4000_0000;
 
-/// Where `nr` and `arch` lie in `struct seccomp_data` (`linux/seccomp.h`).
+/// Offsets of `nr` and `arch` in `struct seccomp_data` (`linux/seccomp.h`).
 const NUMBER_AT: u32 = 0;
 const ENTRY_AT: u32 = 4;
 
-/// Instructions that refuse what comes through another entry than the native one, and let the rest pass on.
+/// Returns instructions that refuse calls through any entry but the native one, and let the others pass on.
 fn foreign_entries(refused: u32) -> BpfProgram {
     // `linux/bpf_common.h`: BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ, BPF_JMP | BPF_JGE, BPF_RET.
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
@@ -163,15 +163,15 @@ mod tests {
     use super::*;
     use crate::pagemap::last_errno;
 
-    /// Set where a test has its process for itself.
+    /// Environment variable of a test that has its process for itself.
     const ALONE: &str = "SUPERHUE_TEST_ALONE";
 
-    /// Whether this is such a process; else what cannot be undone is not done.
+    /// Returns true in such a process; other processes skip steps that cannot be undone.
     fn is_alone() -> bool {
         env::var_os(ALONE).is_some()
     }
 
-    /// Runs one of the tests that are ignored, in a process of its own.
+    /// Runs one of the ignored tests, in a process of its own.
     fn alone(name: &str) -> Output {
         let mut command = Command::new(env::current_exe().unwrap());
         let name = format!("self_filter::tests::{name}");
@@ -185,7 +185,7 @@ mod tests {
         format!("{out}{err}")
     }
 
-    /// Makes a call and tells its error; with arguments that the kernel refuses where it does something by itself.
+    /// Makes a call and returns its error; a call that takes effect by itself gets arguments that the kernel refuses.
     fn tried(call: ForbiddenCall) -> Result<i64, Errno> {
         let (nonsense, byte) = (-1_i64, 7_u8);
         let mut own = 0_u8;
@@ -205,7 +205,7 @@ mod tests {
             .map_or(-1, |pidfd| i64::from(pidfd.as_raw_fd()));
         let (from, to) = (&raw const from as i64, &raw const to as i64);
         let [a, b, c, d, e, f] = match call.name {
-            // PTRACE_DETACH from who is not traced: ESRCH. (Who is traced, if by PTRACE_TRACEME, waits in vain to be waited for.)
+            // PTRACE_DETACH of a process that is not traced: ESRCH. (PTRACE_TRACEME would make it wait for its parent in vain.)
             "ptrace" => [17, pid, 0, 0, 0, 0],
             // The process's own memory.
             "process_vm_readv" => [pid, to, 1, from, 1, 0],
@@ -229,7 +229,7 @@ mod tests {
             return;
         }
         let (go, gone) = channel::<()>();
-        // A thread that is there before the filter is.
+        // A thread that exists before the filter.
         let earlier = thread::spawn(move || {
             gone.recv().unwrap();
             FORBIDDEN.map(tried)
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(earlier.join().unwrap(), refused, "an earlier thread");
         let later = thread::spawn(|| FORBIDDEN.map(tried));
         assert_eq!(later.join().unwrap(), refused, "a later thread");
-        // What is not in the list goes on as before.
+        // Calls outside the list still work.
         assert!(rustix::process::getpid().as_raw_nonzero().get() > 0);
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         assert!(status.contains("\nSeccomp:\t2\n"), "{status}");
@@ -281,7 +281,7 @@ mod tests {
         assert!(said.contains("REFUSED"), "{said}");
     }
 
-    /// Without a filter the first four are not refused in one's own process: it is the filter that does so above.
+    /// Without a filter the kernel does not refuse the first four in one's own process: above, the filter refuses them.
     #[test]
     #[ignore = "shows what the next one is worth; run by another test"]
     fn nothing_is_refused_without() {
@@ -313,11 +313,11 @@ mod tests {
         assert!(said.contains("REFUSED"), "{said}");
     }
 
-    /// Any call will do: `getpid`, 20 through the 32-bit entry.
+    /// Makes any call through the 32-bit entry: `getpid`, 20.
     #[cfg(target_arch = "x86_64")]
     fn through_32_bits() -> i32 {
         let mut number: i32 = 20;
-        // SAFETY: the call has no arguments and touches no memory. Where the entry is not there, this ends the process by SIGSEGV.
+        // SAFETY: the call has no arguments and touches no memory. If the entry does not exist, this ends the process by SIGSEGV.
         unsafe {
             std::arch::asm!("int 0x80", inlateout("eax") number, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
         }
@@ -374,7 +374,7 @@ mod tests {
         // `getpid`; `ptrace` and `process_vm_writev` have numbers of their own there.
         for number in [libc::SYS_getpid, 521, 540] {
             let number = number | i64::from(X32);
-            // SAFETY: arguments that name nothing.
+            // SAFETY: the arguments name no memory.
             let done =
                 unsafe { libc::syscall(number, -1_i64, -1_i64, -1_i64, -1_i64, -1_i64, -1_i64) };
             assert_eq!((done, last_errno()), (-1, Errno::PERM), "{number:#x}");
@@ -382,7 +382,7 @@ mod tests {
         println!("REFUSED");
     }
 
-    /// A kernel without that entry answers `ENOSYS`: the filter is asked before.
+    /// A kernel without that entry would answer `ENOSYS`, but the filter runs first.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn nothing_comes_through_the_x32_entry() {

@@ -1,6 +1,6 @@
-//! What Unix sockets tell about the other end, and what they can carry beside bytes.
+//! Unix sockets: credentials of the other end, and messages that carry descriptors beside bytes.
 //!
-//! See `unix(7)`, `cmsg(3)`. The numbers of processes are as the caller's PID namespace sees them:
+//! See `unix(7)`, `cmsg(3)`. Process numbers belong to the caller's PID namespace:
 //! 0 for a process outside it, for which the types of the standard crates have no value.
 
 use std::mem::{MaybeUninit, size_of};
@@ -16,20 +16,20 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// `SO_PEERGROUPS` of `asm-generic/socket.h` (Linux 4.13).
 const SO_PEERGROUPS: libc::c_int = 59;
 
-/// Groups that a process can have at most (`NGROUPS_MAX`).
+/// Maximum number of groups of a process (`NGROUPS_MAX`).
 const MOST_GROUPS: usize = 65536;
 
-/// Room for one `struct ucred` and one descriptor, each with its header.
+/// Room in words for one `struct ucred` and one descriptor, each with its header.
 const CONTROL_WORDS: usize = 16;
 
-/// Who a process was when it connected or sent a message.
+/// Identity of a process when it connected or sent a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its number; 0 if it is outside of the caller's PID namespace.
+    /// Process id; 0 if it is outside of the caller's PID namespace.
     pub pid: u32,
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group.
     pub gid: u32,
 }
 
@@ -43,20 +43,20 @@ impl From<libc::ucred> for Credentials {
     }
 }
 
-/// A message that arrived.
+/// Message that arrived.
 #[derive(Debug)]
 pub struct Received {
-    /// Bytes written into the buffer; 0 also when the other end has closed.
+    /// Number of bytes written into the buffer; 0 also when the other end has closed.
     pub bytes: usize,
-    /// Whether the message was longer than the buffer; the rest is lost.
+    /// True if the message was longer than the buffer; the rest is lost.
     pub truncated: bool,
-    /// The sender, checked by the kernel, if [`pass_credentials`] is on.
+    /// Sender, checked by the kernel, if [`pass_credentials`] is on.
     pub sender: Option<Credentials>,
-    /// The descriptor that came with it, close-on-exec.
+    /// Descriptor that came with the message, close-on-exec.
     pub descriptor: Option<OwnedFd>,
 }
 
-/// Who connected this socket (`SO_PEERCRED`).
+/// Returns the identity of the process that connected this socket (`SO_PEERCRED`).
 ///
 /// # Errors
 /// `ENOTCONN` and others of `getsockopt(2)`.
@@ -84,7 +84,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
     }
 }
 
-/// A pidfd of the process that connected this socket (`SO_PEERPIDFD`), whoever has its number now.
+/// Returns a pidfd of the process that connected this socket (`SO_PEERPIDFD`), even if another process has its number now.
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 6.5; `ESRCH` when it is gone (`EINVAL` on some kernels).
@@ -111,7 +111,7 @@ pub fn peer_pidfd(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The supplementary groups that the process had when it connected this socket (`SO_PEERGROUPS`).
+/// Returns the supplementary groups that the process had when it connected this socket (`SO_PEERGROUPS`).
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 4.13; `ENODATA` without a peer; others of `getsockopt(2)`.
@@ -119,7 +119,7 @@ pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
         let mut length = size_of_val(groups.as_slice()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes into `groups`, and what it writes or needs into `length`; both live across
+        // SAFETY: the kernel writes at most `length` bytes into `groups`, and the written or needed length into `length`; both live across
         // the call.
         let done = unsafe {
             libc::getsockopt(
@@ -164,7 +164,7 @@ pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
 /// Receives one message into `buffer`, without waiting. Async-signal-safe.
 ///
 /// # Errors
-/// `EAGAIN` when none is there; `ECONNRESET`; others of `recvmsg(2)`.
+/// `EAGAIN` when there is no message; `ECONNRESET`; others of `recvmsg(2)`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut iov = libc::iovec {
@@ -208,7 +208,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> 
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
             for index in 0..payload / size_of::<libc::c_int>() {
                 // SAFETY: `payload` bytes follow the header, maybe unaligned; each descriptor in
-                // them was just made for us. All are taken, so that none leaks.
+                // them was just made for us. The loop takes all of them, so that none leaks.
                 let fd = unsafe {
                     let fd = data.cast::<libc::c_int>().add(index).read_unaligned();
                     OwnedFd::from_raw_fd(fd)
@@ -302,7 +302,7 @@ mod tests {
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         assert_eq!(receive(&b, &mut buffer).unwrap_err(), Errno::AGAIN);
         drop(a);
-        // A child that another test forks just now has the other end, until it executes or ends.
+        // A child that another test forks at this moment holds the other end, until it executes or ends.
         let got = loop {
             match receive(&b, &mut buffer) {
                 Err(Errno::AGAIN) => std::thread::yield_now(),
@@ -334,7 +334,7 @@ mod tests {
     fn the_groups_of_the_other_end_are_read_however_many_there_are() {
         use rustix::thread::{Gid, set_thread_groups};
         let groups_of = |groups: Vec<u32>| {
-            // In a thread of its own, whose groups those of the process are not.
+            // In a thread of its own, whose groups differ from those of the process.
             let there = std::thread::spawn(move || {
                 let raw: Vec<Gid> = groups.iter().map(|&group| Gid::from_raw(group)).collect();
                 set_thread_groups(&raw)?;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::pagemap::last_errno;
 use crate::process::SignalSet;
 
-/// The head of `siginfo_t` for `SI_QUEUE` on 64-bit Linux, up to and including the value.
+/// First part of `siginfo_t` for `SI_QUEUE` on 64-bit Linux, up to and including the value.
 #[repr(C)]
 struct Queued {
     signo: libc::c_int,
@@ -39,7 +39,7 @@ pub fn queue_signal(pidfd: impl AsFd, signal: i32, value: i32) -> Result<(), Err
         errno: 0,
         code: libc::SI_QUEUE,
         padding: 0,
-        // SAFETY: these only ask.
+        // SAFETY: these only read.
         pid: unsafe { libc::getpid() },
         // SAFETY: as above.
         uid: unsafe { libc::getuid() },
@@ -60,7 +60,7 @@ pub fn queue_signal(pidfd: impl AsFd, signal: i32, value: i32) -> Result<(), Err
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// A descriptor that is readable while one of `signals` (which the caller has blocked) is pending.
+/// Returns a descriptor that is readable while one of `signals` (which the caller has blocked) is pending.
 ///
 /// # Errors
 /// Those of `signalfd(2)`.
@@ -75,7 +75,7 @@ pub fn signal_descriptor(signals: &SignalSet) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes one pending signal from a [`signal_descriptor`]: its number. `None` if none is pending.
+/// Takes one pending signal from a [`signal_descriptor`] and returns its number. `None` if none is pending.
 pub fn take_signal(descriptor: &OwnedFd) -> Option<u32> {
     // `struct signalfd_siginfo` begins with the number (signalfd(2)).
     let mut record = [0_u8; size_of::<libc::signalfd_siginfo>()];
@@ -93,7 +93,7 @@ mod tests {
     fn numbers_are_checked_and_nothing_pending_is_nothing_to_read() {
         let descriptor = signal_descriptor(&SignalSet::of(&[12])).unwrap();
         let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-        // 0 checks and sends nothing.
+        // Signal 0 checks the permission and sends nothing.
         queue_signal(&pidfd, 0, 5).unwrap();
         assert_eq!(queue_signal(&pidfd, 4096, 5).unwrap_err(), Errno::INVAL);
         let mut record = [0_u8; 128];

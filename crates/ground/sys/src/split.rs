@@ -1,7 +1,7 @@
-//! `MADV_COLD` of one base page of a superpage: splits that superpage into base pages.
+//! `MADV_COLD` of one base page of a huge page: splits that huge page into base pages.
 //!
 //! See `madvise(2)`, `process_madvise(2)` and `mm/madvise.c` (`madvise_cold_or_pageout_pte_range`).
-//! Which page is named, and why, stands at [`Operation::advice`]. Since Linux 6.12 the split maps
+//! [`Operation::advice`] explains the choice of the page. Since Linux 6.12 the split maps
 //! pages that hold only zeroes to the shared zero page, so that their memory returns to the system
 //! (`try_to_map_unused_to_zeropage` in `mm/migrate.c`).
 
@@ -12,14 +12,14 @@ use superhue_model::Region;
 
 use crate::advise::{Operation, own_advise, process_advise};
 
-/// Splits the superpage that maps one region of the process behind `pidfd`.
+/// Splits the huge page that maps one region of the process behind `pidfd`.
 ///
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
 ///
-/// It is advice: `Ok` means that the kernel took it, not that it split anything. The superpage stays
-/// whole when another process maps it as well (after `fork`), when it is pinned (I/O in flight), or
-/// when it is the huge zero page. Look before believing. A region that is mapped by base
-/// pages loses only the accessed bit of its last one.
+/// It is advice: `Ok` means that the kernel took it, not that it split anything. The huge page stays
+/// whole if another process maps it as well (after `fork`), if it is pinned (I/O in flight), or
+/// if it is the huge zero page. Check the result. A region that base pages map
+/// loses only the accessed bit of its last page.
 ///
 /// # Errors
 /// `ESRCH` gone; `EPERM` not allowed; `EINVAL` the VMA is locked in memory (`mlock`) or of
@@ -28,13 +28,13 @@ pub fn process_split(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
     process_advise(pidfd, Operation::Split, region)
 }
 
-/// Splits huge pages that lie in one region of the process behind `pidfd` and are mapped by base pages, as parts of them were given back:
-/// the kernel frees the pages that nobody maps.
+/// Splits torn huge pages in one region of the process behind `pidfd`, which base pages map because the program gave parts of them back:
+/// the kernel frees the unmapped pages.
 ///
 /// It is advice, as [`process_split`] is. One huge page that maps the whole region stays as it is.
 ///
 /// # Errors
-/// As for [`process_split`]; where parts of the region are not mapped (`ENOMEM`), the others are split all the same.
+/// As for [`process_split`], except `ENOMEM`: if parts of the region are not mapped, the kernel splits the others all the same.
 pub fn process_release(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
     match process_advise(pidfd, Operation::Release, region) {
         Err(Errno::NOMEM) => Ok(()),
@@ -42,7 +42,7 @@ pub fn process_release(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
     }
 }
 
-/// Splits the superpage that maps one region of the calling process; unprivileged.
+/// Splits the huge page that maps one region of the calling process; unprivileged.
 ///
 /// # Errors
 /// As for [`process_split`], without those about permission.

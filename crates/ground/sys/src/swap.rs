@@ -11,19 +11,19 @@ use crate::pagemap::last_errno;
 const SWAP_FLAG_PREFER: libc::c_int = 0x8000;
 const SWAP_FLAG_PRIO_MASK: u16 = 0x7fff;
 
-/// The highest priority that an area can be given.
+/// Highest priority of an area.
 pub const HIGHEST_PRIORITY: u16 = SWAP_FLAG_PRIO_MASK;
 
 /// Switches on the swap area at `path`: `int swapon(const char *path, int swapflags)`.
 ///
-/// The kernel uses the area of the highest priority that has room. Without a priority, an area gets a negative one, below those of
-/// all areas that are on.
+/// The kernel uses the area with room that has the highest priority. Without a priority, an area gets a negative one, below those of
+/// all active areas.
 ///
 /// Needs `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// `EPERM` not allowed; `EBUSY` it is on already, or in other use; `EINVAL` there is no swap header, or `priority` is above
-/// [`HIGHEST_PRIORITY`]; `ENOENT` there is no such file; `ENOMEM`.
+/// `EPERM` not allowed; `EBUSY` the area is on already, or in other use; `EINVAL` no swap header, or `priority` above
+/// [`HIGHEST_PRIORITY`]; `ENOENT` no such file; `ENOMEM`.
 pub fn swap_on(path: &Path, priority: Option<u16>) -> Result<(), Errno> {
     let flags = match priority {
         None => 0,
@@ -37,14 +37,14 @@ pub fn swap_on(path: &Path, priority: Option<u16>) -> Result<(), Errno> {
     })
 }
 
-/// Switches off the swap area at `path`: `int swapoff(const char *path)`. The kernel first takes back into memory all that was
-/// swapped to it, which can take seconds, and ends programs whose control group has no room for that.
+/// Switches off the swap area at `path`: `int swapoff(const char *path)`. The kernel first brings all pages in the area back
+/// into memory, which can take seconds, and ends programs whose control group has no room for them.
 ///
 /// Needs `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// `EPERM` not allowed; `EINVAL` it is not on; `ENOENT` there is no such file; `ENOMEM` memory is short; `EINTR` a signal came. The
-/// area stays on then.
+/// `EPERM` not allowed; `EINVAL` the area is not on; `ENOENT` no such file; `ENOMEM` memory is short; `EINTR` a signal arrived. After an
+/// error the area stays on.
 pub fn swap_off(path: &Path) -> Result<(), Errno> {
     path.into_with_c_str(|path| {
         // SAFETY: the kernel reads the path, a C string that lives across the call.
@@ -57,7 +57,7 @@ pub fn swap_off(path: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// Where the real thing is done is tested where it is used: it needs a device.
+    /// Success needs a device, so the callers' tests cover it.
     #[test]
     fn what_is_no_swap_area_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();

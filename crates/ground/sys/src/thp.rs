@@ -1,4 +1,4 @@
-//! `prctl(PR_SET_THP_DISABLE)`: superpages off for one process and its descendants.
+//! `prctl(PR_SET_THP_DISABLE)`: huge pages off for one process and its descendants.
 //!
 //! See `PR_SET_THP_DISABLE(2const)` and `Documentation/admin-guide/mm/transhuge.rst`. The setting
 //! survives `fork` and `execve`.
@@ -10,14 +10,14 @@ use crate::pagemap::last_errno;
 /// `PR_THP_DISABLE_EXCEPT_ADVISED` of `linux/prctl.h` (Linux 6.18).
 const PR_THP_DISABLE_EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
 
-/// Which superpages the kernel may give the process by itself.
+/// Huge pages that the kernel may give the process by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThpSwitch {
-    /// What the system's setting says.
+    /// Those that the system's setting allows.
     System,
-    /// None at all; `MADV_COLLAPSE` is refused too.
+    /// None at all; the kernel refuses `MADV_COLLAPSE` too.
     Never,
-    /// Only those asked for by `MADV_HUGEPAGE` or `MADV_COLLAPSE`, even under system-wide `always`
+    /// Only those requested by `MADV_HUGEPAGE` or `MADV_COLLAPSE`, even under system-wide `always`
     /// (Linux 6.18).
     OnlyAdvised,
 }
@@ -25,7 +25,7 @@ pub enum ThpSwitch {
 /// Sets the calling process's switch. Safe between `fork` and `exec`.
 ///
 /// # Errors
-/// `EINVAL` where the kernel lacks the mode (before 6.18 for [`ThpSwitch::OnlyAdvised`]).
+/// `EINVAL` if the kernel lacks the mode (before 6.18 for [`ThpSwitch::OnlyAdvised`]).
 pub fn set_thp_switch(switch: ThpSwitch) -> Result<(), Errno> {
     let (disable, flags): (libc::c_ulong, libc::c_ulong) = match switch {
         ThpSwitch::System => (0, 0),
@@ -41,7 +41,7 @@ pub fn set_thp_switch(switch: ThpSwitch) -> Result<(), Errno> {
 /// Reads the calling process's switch.
 ///
 /// # Errors
-/// `EINVAL` on a kernel built without transparent superpages.
+/// `EINVAL` on a kernel built without transparent huge pages.
 pub fn thp_switch() -> Result<ThpSwitch, Errno> {
     let zero: libc::c_ulong = 0;
     // SAFETY: this prctl takes plain integers and touches no memory of the caller.

@@ -6,10 +6,10 @@ use std::ptr;
 
 use rustix::io::Errno;
 
-/// Longest entry of the user database that is understood; the usual ones have a hundred bytes.
+/// Maximum size of a user database entry in bytes; the usual ones have a hundred.
 const ENTRY_AT_MOST: usize = 1 << 20;
 
-/// The number of the user called `name`, from wherever the system keeps users (`getpwnam_r(3)`);
+/// Returns the number of the user called `name`, from the system's user database (`getpwnam_r(3)`);
 /// `None` when there is no such user.
 ///
 /// # Errors
@@ -21,7 +21,7 @@ pub fn user_number(name: &str) -> Result<Option<u32>, Errno> {
     Ok(entry?.map(|entry| entry.pw_uid))
 }
 
-/// The number of the group called `name`, from wherever the system keeps groups (`getgrnam_r(3)`);
+/// Returns the number of the group called `name`, from the system's group database (`getgrnam_r(3)`);
 /// `None` when there is no such group.
 ///
 /// # Errors
@@ -42,12 +42,12 @@ type Lookup<T> = unsafe extern "C" fn(
     *mut *mut T,
 ) -> libc::c_int;
 
-/// A program that glibc is linked into cannot load what `nsswitch.conf(5)` names, such as `libnss_systemd`: glibc tries to, and crashes.
-/// There users and groups are those of `/etc/passwd` and `/etc/group`, which it reads itself.
+/// Restricts look-ups to `/etc/passwd` and `/etc/group`, which glibc reads itself. A program with glibc linked in cannot load the
+/// libraries that `nsswitch.conf(5)` names, such as `libnss_systemd`: glibc tries to, and crashes.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 fn look_in_files_alone() {
     unsafe extern "C" {
-        /// `nss.h`: by which services a database is looked up, in place of `nsswitch.conf`.
+        /// Sets the services of a database in place of `nsswitch.conf` (`nss.h`).
         fn __nss_configure_lookup(
             database: *const libc::c_char,
             services: *const libc::c_char,
@@ -56,13 +56,13 @@ fn look_in_files_alone() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         for database in [c"passwd", c"group"] {
-            // SAFETY: both are C strings that live for ever; nothing is looked up before the first call of this.
+            // SAFETY: both are C strings that live for ever; this runs before any look-up.
             unsafe { __nss_configure_lookup(database.as_ptr(), c"files".as_ptr()) };
         }
     });
 }
 
-/// The entry called `name`. What it points to is gone.
+/// Returns the entry called `name`. Its pointers are dangling.
 ///
 /// # Safety
 /// `lookup` keeps the contract of [`Lookup`], and all zeroes are a `T`.
@@ -93,7 +93,7 @@ unsafe fn look_up<T>(name: &str, lookup: Lookup<T>) -> Result<Option<T>, Errno> 
             Errno::INTR => {}
             Errno::RANGE if buffer.len() < ENTRY_AT_MOST => buffer.resize(buffer.len() * 4, 0),
             Errno::RANGE => return Err(Errno::NOMEM),
-            // Different libraries say "there is none" by these, too (`getpwnam(3)`, NOTES).
+            // Some libraries return these errors for "there is none" as well (`getpwnam(3)`, NOTES).
             Errno::NOENT | Errno::SRCH | Errno::BADF | Errno::PERM => return Ok(None),
             errno => return Err(errno),
         }

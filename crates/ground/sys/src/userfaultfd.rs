@@ -1,7 +1,7 @@
 //! `userfaultfd(2)`: page faults of a range as events, holes filled and pages moved atomically.
 //!
 //! See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and `linux/userfaultfd.h`. Two kinds exist: one
-//! that is told of faults from user mode only (open to everybody) and one that is also told of
+//! receives faults from user mode only (open to every user), the other also receives
 //! faults from kernel mode, when a system call touches the range (a privilege).
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -40,12 +40,12 @@ pub const FEATURES: [&str; 17] = [
     "MOVE",
 ];
 
-/// Faults of which mode a [`Userfault`] is told.
+/// Mode of the faults that a [`Userfault`] receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Faults {
-    /// Those from user mode; a system call that touches a hole fails with `EFAULT`.
+    /// Faults from user mode; a system call that touches a hole fails with `EFAULT`.
     User,
-    /// Those from kernel mode too.
+    /// Faults from kernel mode too.
     All,
 }
 
@@ -59,23 +59,23 @@ impl Faults {
     }
 }
 
-/// What a registered range is watched for. Pages can be moved into it either way.
+/// Events for which a registered range is watched. Pages can be moved into it in either mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Touching a hole waits until somebody fills it (`UFFDIO_REGISTER_MODE_MISSING`).
+    /// A touch of a hole waits until a thread fills the hole (`UFFDIO_REGISTER_MODE_MISSING`).
     Missing,
-    /// Writes to pages that were write-protected one by one, which nobody does here: holes stay the kernel's to fill,
-    /// nothing ever waits (`UFFDIO_REGISTER_MODE_WP`).
+    /// Writes to single write-protected pages, of which there are none here: the kernel fills the holes,
+    /// and no thread ever waits (`UFFDIO_REGISTER_MODE_WP`).
     Nothing,
 }
 
-/// How far a call came before its error, if there was one.
+/// Progress of a call until its error, if there was one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transferred {
     /// Bytes from the beginning of the range. After an error of `UFFDIO_MOVE` there may be more (see
     /// [`Userfault::move_range`]).
     pub bytes: ByteCount,
-    /// Why it did not go on.
+    /// Reason why it stopped; `None` if it completed.
     pub error: Option<Errno>,
 }
 
@@ -94,16 +94,16 @@ impl Transferred {
         }
     }
 
-    /// All or nothing.
+    /// Returns success only if the whole range was transferred.
     ///
     /// # Errors
-    /// The error that it ended with.
+    /// The error with which it ended.
     pub fn into_result(self) -> Result<(), Errno> {
         self.error.map_or(Ok(()), Err)
     }
 }
 
-/// An open userfaultfd for the memory of a process; closing it unregisters all its ranges and wakes whoever waits on them.
+/// An open userfaultfd for the memory of a process; closing it unregisters all its ranges and wakes the threads that wait on them.
 #[derive(Debug)]
 pub struct Userfault(OwnedFd);
 
@@ -138,18 +138,18 @@ unsafe impl Ioctl for New {
 }
 
 impl Userfault {
-    /// `userfaultfd(2)`.
+    /// Opens a userfaultfd (`userfaultfd(2)`).
     ///
     /// # Errors
     /// `EPERM` for [`Faults::All`] without `CAP_SYS_PTRACE` unless `vm.unprivileged_userfaultfd` is
     /// 1, or from a seccomp filter; `ENOSYS`; `EINVAL` for [`Faults::User`] before Linux 5.11.
     pub fn open(faults: Faults) -> Result<Self, Errno> {
-        // SAFETY: what the descriptor can do to memory is guarded by the functions below.
+        // SAFETY: the functions below guard the effects of the descriptor on memory.
         unsafe { userfaultfd(faults.flags()) }.map(Self)
     }
 
-    /// `ioctl(USERFAULTFD_IOC_NEW)` on an open `/dev/userfaultfd`, where the right to open the file
-    /// stands for the right to be told of kernel faults (Linux 6.1).
+    /// Opens a userfaultfd by `ioctl(USERFAULTFD_IOC_NEW)` on an open `/dev/userfaultfd`. The right to open that file
+    /// stands for the right to receive kernel faults (Linux 6.1).
     ///
     /// # Errors
     /// `ENOTTY` when it is another file.
@@ -160,7 +160,7 @@ impl Userfault {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// `UFFDIO_API`, which must come first: agrees on no optional feature and returns those that
+    /// Performs the handshake (`UFFDIO_API`), which must come first. It enables no optional feature and returns those that
     /// the kernel has, as bits whose names are [`FEATURES`].
     ///
     /// # Errors
@@ -176,13 +176,13 @@ impl Userfault {
         Ok(api.features)
     }
 
-    /// `UFFDIO_REGISTER`: watches a range of whole pages of this process, and lets pages be moved into it.
+    /// Watches a range of whole pages of this process, and lets pages be moved into it (`UFFDIO_REGISTER`).
     ///
     /// Splits mappings that lie in it partly, until it is unregistered. In [`Mode::Missing`] a thread that touches a
-    /// hole waits for whoever reads the events: who does that must not touch one himself.
+    /// hole waits for the thread that reads the events, which must not touch a hole itself.
     ///
     /// # Errors
-    /// `EBUSY` when another userfaultfd has a part of it; `EINVAL` if nothing is mapped there, or something that cannot be
+    /// `EBUSY` when another userfaultfd has a part of it; `EINVAL` if the range is not mapped, or cannot be
     /// watched (a device, private file pages); `EPERM` if it may never be written; `ENOMEM` past the limit on mappings.
     pub fn register(&self, range: VirtRange, mode: Mode) -> Result<(), Errno> {
         let mut register = Register {
@@ -198,17 +198,17 @@ impl Userfault {
         unsafe { self.update::<{ abi::UFFDIO_REGISTER }, _>(&mut register) }
     }
 
-    /// `UFFDIO_UNREGISTER`: holes of the range are the kernel's to fill again; wakes who waits.
+    /// Unregisters a range (`UFFDIO_UNREGISTER`): the kernel fills its holes again. Wakes the waiting threads.
     ///
     /// # Errors
-    /// `EINVAL` when nothing there can be registered.
+    /// `EINVAL` when the range cannot be registered.
     pub fn unregister(&self, range: VirtRange) -> Result<(), Errno> {
         let mut range = Range::from(range);
         // SAFETY: the kernel reads one `uffdio_range`, whose layout is asserted.
         unsafe { self.update::<{ abi::UFFDIO_UNREGISTER }, _>(&mut range) }
     }
 
-    /// `UFFDIO_WAKE`: whoever waits on the range looks again.
+    /// Wakes the threads that wait on the range, so that they retry the access (`UFFDIO_WAKE`).
     ///
     /// # Errors
     /// `EINVAL` for a range outside user space.
@@ -218,8 +218,8 @@ impl Userfault {
         unsafe { self.update::<{ abi::UFFDIO_WAKE }, _>(&mut range) }
     }
 
-    /// `UFFDIO_COPY`: fills holes of the descriptor's process from memory of the calling one; wakes who waits. Works
-    /// whatever the protection of the holes is.
+    /// Fills holes of the descriptor's process from memory of the calling process (`UFFDIO_COPY`). Wakes the waiting threads. It ignores
+    /// the protection of the holes.
     ///
     /// # Errors
     /// `EEXIST` where there is no hole; `ENOENT` when it is not registered; `EAGAIN` while mappings change (an event
@@ -227,7 +227,7 @@ impl Userfault {
     /// read.
     ///
     /// # Safety
-    /// The bytes that the holes stand for are these.
+    /// The holes stand for these bytes.
     pub unsafe fn copy_range(
         &self,
         to: VirtAddr,
@@ -240,12 +240,12 @@ impl Userfault {
         Transferred::new(result, transfer.done, length)
     }
 
-    /// `UFFDIO_MOVE`: moves page frames of the calling process to holes of the same process, leaving holes; wakes who waits
-    /// (Linux 6.8).
+    /// Moves page frames of the calling process to holes of the same process, and leaves holes (`UFFDIO_MOVE`, Linux 6.8). Wakes the waiting
+    /// threads.
     ///
-    /// Its errors are not to be believed. Linux 6.18 repeats a step that met `EAGAIN` without forgetting that error, so that
-    /// it does the step once more after having done it, and says `EEXIST`: pages past [`Transferred::bytes`] are moved
-    /// then, and who waits for them is not woken. Look at both ends (pagemap), and wake.
+    /// Do not trust its errors. Linux 6.18 repeats a step that met `EAGAIN` without forgetting that error. So it
+    /// does the step once more after having done it, and returns `EEXIST`: pages past [`Transferred::bytes`] are then
+    /// moved, and the threads that wait for them are not woken. Check both ends (pagemap), and wake.
     ///
     /// # Errors
     /// `EEXIST` where there is no hole; `ENOENT` for a hole in the source, or nothing mapped; `EBUSY` for a page
@@ -254,7 +254,7 @@ impl Userfault {
     /// (an event waits to be read) or after a part.
     ///
     /// # Safety
-    /// The bytes that the holes stand for are those of the source, and nobody else counts on the source.
+    /// The holes stand for the bytes of the source, and no other code relies on the source.
     pub unsafe fn move_range(
         &self,
         to: VirtAddr,
@@ -268,7 +268,7 @@ impl Userfault {
     }
 
     /// # Safety
-    /// `argument` must be what the request takes, and what the request does to other memory must be sound.
+    /// `argument` must have the type that the request takes, and the request's effects on other memory must be sound.
     unsafe fn update<const REQUEST: Opcode, T>(&self, argument: &mut T) -> Result<(), Errno> {
         // SAFETY: the caller vouches for it.
         unsafe { ioctl(&self.0, Updater::<REQUEST, T>::new(argument)) }

@@ -1,7 +1,6 @@
-//! What the tests of several crates share: skips that can be seen and forbidden, users, children.
+//! Helpers that the tests of several crates share: visible skips that can be forbidden, users, child processes.
 //!
-//! A dependency of tests alone, so nothing here is careful about failing: a test that cannot go on
-//! has failed.
+//! Only tests depend on this crate, so its functions panic on any failure: a test that cannot go on has failed.
 
 #![allow(
     clippy::print_stdout,
@@ -17,15 +16,13 @@ use std::process::{Child, Command, Stdio};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-/// An ordinary user that every system has: `nobody`.
+/// User that every system has: `nobody`.
 pub const NOBODY: u32 = 65534;
 
-/// Says on standard output that a test cannot run here: `SKIPPED name: reason`.
-///
+/// Reports on standard output that a test cannot run here: `SKIPPED name: reason`.
 /// `name` is what the machine lacks, not the test.
 ///
-/// # Panics
-/// When `SUPERHUE_REQUIRE` (names with commas between) lists `name`: whoever runs the tests knows
+/// If `SUPERHUE_REQUIRE` (names with commas between) lists `name`: the user expects this machine to have the feature.
 /// that this machine should be able to.
 #[track_caller]
 pub fn skip(name: &str, reason: &str) {
@@ -41,28 +38,28 @@ fn is_listed(required: &str, name: &str) -> bool {
     required.split(',').any(|required| required.trim() == name)
 }
 
-/// Whether the tests are run by root.
+/// Returns true if root runs the tests.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Copies a program that is to be executed; its mode is that of the original.
+/// Copies a program, so that a test can execute the copy. The copy has the mode of the original.
 ///
-/// Another process writes the copy. If this one did, a child that another test starts meanwhile would inherit the descriptor,
-/// and until that child executes something the copy could not be executed (`ETXTBSY`).
+/// Another process writes the copy. If this process did, a child that another test starts meanwhile would inherit the
+/// descriptor, and executing the copy would fail until that child executes a program (`ETXTBSY`).
 ///
 /// # Panics
-/// When `cp` fails.
+/// If `cp` fails.
 pub fn copy_program(program: &Path, to: &Path) {
     let done = Command::new("cp").arg(program).arg(to).status().unwrap();
     assert!(done.success(), "cp to {} failed: {done}", to.display());
 }
 
-/// Writes a shell script that is to be executed (mode 755). Another process writes it, as for [`copy_program`].
+/// Writes a shell script, so that a test can execute it (mode 755). Another process writes it, as for [`copy_program`].
 ///
 /// # Panics
-/// When `install` fails.
+/// If `install` fails.
 pub fn write_script(script: &str, to: &Path) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
@@ -81,7 +78,7 @@ pub fn write_script(script: &str, to: &Path) {
     assert!(done.success(), "install to {} failed: {done}", to.display());
 }
 
-/// What a seccomp filter answers.
+/// Answer of a seccomp filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Kills the process, as systemd does.
@@ -90,11 +87,11 @@ pub enum Answer {
     NotPermitted,
 }
 
-/// Forbids the system call of this number to the calling thread and to all that it starts from now on. There is no way back; setuid
-/// programs lose their effect too (`PR_SET_NO_NEW_PRIVS`).
+/// Forbids the system call of this number to the calling thread and to all threads and processes that it starts from
+/// now on. This cannot be undone; setuid programs lose their effect too (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
-/// Why it could not be done: a kernel without `CONFIG_SECCOMP_FILTER`, say.
+/// If the filter cannot be installed, e.g. on a kernel without `CONFIG_SECCOMP_FILTER`.
 pub fn forbid(call: i64, answer: Answer) -> Result<(), String> {
     let answer = match answer {
         Answer::Kill => SeccompAction::KillProcess,
@@ -103,7 +100,7 @@ pub fn forbid(call: i64, answer: Answer) -> Result<(), String> {
         }
     };
     let program = TargetArch::try_from(env::consts::ARCH).and_then(|architecture| {
-        // A call without rules is meant whatever its arguments are.
+        // An empty list of rules matches a call with any arguments.
         let calls = BTreeMap::from([(call, Vec::new())]);
         let filter = SeccompFilter::new(calls, SeccompAction::Allow, answer, architecture)?;
         BpfProgram::try_from(filter)
@@ -112,7 +109,7 @@ pub fn forbid(call: i64, answer: Answer) -> Result<(), String> {
     apply_filter(&program).map_err(|error| error.to_string())
 }
 
-/// A child process that is killed and waited for at the end of the test.
+/// Child process that dropping it kills and reaps, at the latest at the end of the test.
 #[derive(Debug)]
 pub struct Scoped(pub Child);
 
@@ -120,13 +117,13 @@ impl Scoped {
     /// Starts `command` without input.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn spawn(command: &mut Command) -> Self {
         Self(command.stdin(Stdio::null()).spawn().unwrap())
     }
 
-    /// A process that sleeps for longer than any test runs.
+    /// Starts a process that sleeps for longer than any test runs.
     ///
     /// # Panics
     /// As for [`spawn`](Self::spawn).
@@ -135,7 +132,7 @@ impl Scoped {
         Self::spawn(Command::new("sleep").arg("1000"))
     }
 
-    /// Its number.
+    /// Its process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()

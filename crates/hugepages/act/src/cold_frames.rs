@@ -1,9 +1,9 @@
-//! Frames that the host has not backed: they are touched on our time, not on the program's.
+//! Frames that the host has not backed: Superhue touches them in its own time, not in the program's.
 //!
-//! A virtual machine's free memory may be the guest's in name only. The host gives a frame at its first touch, and takes free ones
-//! back (free page reporting of the balloon device, `mm/page_reporting.c`, some seconds after they were freed). A collapse copies into
-//! 2 MiB of fresh frames while nobody can access the region and nobody can map memory: with 512 faults to the host in the middle that
-//! takes 3 to 5 ms in place of 0.3 to 0.6.
+//! In a virtual machine, free memory may have no frames of the host behind it. The host gives a frame at the first touch, and takes free frames
+//! back some seconds after they were freed (free page reporting of the balloon device, `mm/page_reporting.c`). A collapse copies into 2 MiB of
+//! fresh frames, and during the copy no thread can access the region or map memory. With 512 faults to the host in the middle, that takes 3 to 5 ms
+//! in place of 0.3 to 0.6.
 //!
 //! ```text
 //!   scratch region of our own: mapped, one page touched, collapsed, unmapped
@@ -12,7 +12,7 @@
 //!   the program's collapse takes them from there
 //! ```
 //!
-//! Whether that helps is measured. Nothing is touched while collapses are quick.
+//! Superhue measures whether that helps. It touches nothing while collapses are quick.
 //!
 //! ```text
 //!            the last ones were slow                     warmed ones are no quicker: plain for some time
@@ -20,7 +20,7 @@
 //!                                          the plain ones are quick again: plain
 //! ```
 //!
-//! What another process takes in between, or a collapse on another NUMA node, makes warmed ones no quicker, and so ends it.
+//! If another process takes the frames in between, or the collapse is on another NUMA node, warmed collapses are no quicker, and warming ends.
 
 use std::time::Duration;
 
@@ -31,17 +31,17 @@ use superhue_sys::scratch::Scratch;
 /// A collapse that takes longer is slow: a copy of 2 MiB at 2 GB/s.
 const SLOW: Duration = Duration::from_millis(1);
 
-/// Of so many collapses the median counts.
+/// Number of collapses whose median counts.
 const WINDOW: usize = 5;
 
-/// Of so many warmed collapses the last one is made plain, to see whether frames are still cold.
+/// Length of a cycle of warmed collapses; the last one of each is made plain, to see whether frames are still cold.
 const PROBE_EVERY: u32 = 64;
 
-/// Plain collapses after warmed ones were no quicker; twice as many after each further time.
+/// Plain collapses after warmed ones were no quicker; the number doubles after each further failure.
 const PATIENCE: u32 = 128;
 const MOST_PATIENCE: u32 = 1 << 16;
 
-/// Decides before which collapses frames are touched.
+/// Decides before which collapses to touch frames.
 #[derive(Debug)]
 pub(crate) struct ColdFrames {
     plain: Recent,
@@ -52,9 +52,9 @@ pub(crate) struct ColdFrames {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Frames are left alone, for so many collapses at the least.
+    /// Touches no frames, for at least `left` collapses.
     Plain { left: u32 },
-    /// Frames are touched, and so many collapses were made since.
+    /// Touches frames; `made` counts the collapses since.
     Warmed { made: u32 },
 }
 
@@ -68,12 +68,12 @@ impl ColdFrames {
         }
     }
 
-    /// To be called right before a collapse from outside: touches frames if that has shown to help. Returns whether it has.
+    /// Touches frames if that has helped so far; the caller calls it right before a collapse from outside. Returns true if frames were touched.
     pub(crate) fn prepare(&self) -> bool {
         self.is_due() && touch_frames()
     }
 
-    /// Whether frames are to be touched before the next collapse.
+    /// Returns true if frames should be touched before the next collapse.
     const fn is_due(&self) -> bool {
         match self.mode {
             Mode::Plain { .. } => false,
@@ -81,7 +81,7 @@ impl ColdFrames {
         }
     }
 
-    /// Notes how long a collapse took that was made.
+    /// Records the duration of a successful collapse.
     pub(crate) fn learn(&mut self, was_warmed: bool, took: Duration) {
         let of_its_kind = if was_warmed {
             &mut self.warmed
@@ -112,7 +112,7 @@ impl ColdFrames {
         };
     }
 
-    /// What was slow before says nothing about what comes.
+    /// Forgets the plain collapses, because earlier slow ones say nothing about later ones, and returns the plain mode.
     const fn back_to_plain(&mut self, left: u32) -> Mode {
         self.plain = Recent::new();
         Mode::Plain { left }
@@ -122,16 +122,16 @@ impl ColdFrames {
         self.plain.median().is_some_and(|median| median > SLOW)
     }
 
-    /// Whether warmed collapses take more than half as long as plain ones.
+    /// Returns true if warmed collapses take more than half as long as plain ones.
     fn is_in_vain(&self) -> bool {
         let both = self.warmed.median().zip(self.plain.median());
         both.is_some_and(|(warmed, plain)| warmed * 2 > plain)
     }
 }
 
-/// Has the host back the frames of one huge page, and frees it. Returns whether there was one.
+/// Has the host back the frames of one huge page, and frees that page. Returns true if there was one.
 fn touch_frames() -> bool {
-    // The collapse clears what is not resident, so all of it is written; it needs no mode of the machine.
+    // The collapse clears the pages that are not resident, so it writes all of them; it works in every mode of the machine.
     Scratch::in_base_pages(HUGE_PAGE_SIZE as usize)
         .is_ok_and(|scratch| own_collapse(scratch.region()).is_ok())
 }
@@ -156,7 +156,7 @@ impl Recent {
         self.seen += 1;
     }
 
-    /// `None` until there are enough.
+    /// Median of the window; `None` until the window is full.
     fn median(&self) -> Option<Duration> {
         let mut sorted = self.took;
         sorted.sort_unstable();
@@ -171,7 +171,7 @@ mod tests {
     const QUICK: Duration = Duration::from_micros(500);
     const COLD: Duration = Duration::from_millis(4);
 
-    /// Makes `count` collapses on a machine where plain and warmed ones take so long; how many were warmed.
+    /// Makes `count` collapses on a machine where plain and warmed ones take these times. Returns the number of warmed ones.
     fn make(frames: &mut ColdFrames, count: u32, plain: Duration, warmed: Duration) -> u32 {
         let mut touched = 0;
         for _ in 0..count {
@@ -186,7 +186,7 @@ mod tests {
     fn nothing_is_touched_where_collapses_are_quick() {
         let mut frames = ColdFrames::new();
         assert_eq!(make(&mut frames, 100_000, QUICK, QUICK), 0);
-        // One that waited for something now and then is no sign.
+        // One collapse that waited for something now and then is no sign of cold frames.
         for _ in 0..1000 {
             assert_eq!(make(&mut frames, 4, QUICK, QUICK), 0);
             assert_eq!(make(&mut frames, 1, COLD, QUICK), 0);
@@ -205,7 +205,7 @@ mod tests {
     fn it_ends_when_plain_ones_are_quick_again_and_can_begin_anew() {
         let mut frames = ColdFrames::new();
         make(&mut frames, 100, COLD, QUICK);
-        // Three plain ones of five make the median.
+        // Three quick plain collapses of five make the median.
         let touched = make(&mut frames, 3 * PROBE_EVERY, QUICK, QUICK);
         assert!(touched < 3 * PROBE_EVERY, "{touched}");
         assert_eq!(make(&mut frames, 10_000, QUICK, QUICK), 0);
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(make(&mut frames, PATIENCE, COLD, COLD), 0);
         let touched = make(&mut frames, 100_000, COLD, COLD);
         assert!(touched <= 10 * window, "{touched}");
-        // A third of the time less is not worth it.
+        // Saving a third of the time is not worth it.
         let mut frames = ColdFrames::new();
         let touched = make(&mut frames, 1000, COLD, COLD * 2 / 3);
         // After 5, 138, 399 and 916 collapses.
@@ -233,7 +233,7 @@ mod tests {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             maps.lines().count()
         };
-        // Other tests map and unmap beside this one; a leak of each would add up.
+        // Other tests map and unmap in parallel; a leak in each call would add up.
         let before = mappings();
         let touched = (0..200).filter(|_| touch_frames()).count();
         assert!(mappings() < before + 100);

@@ -1,9 +1,8 @@
-//! Splitting by debugfs, for callers whose kernel or capabilities leave them no better way.
+//! Splitting through debugfs, for callers whose kernel or capabilities leave no better way.
 //!
-//! `mm/huge_memory.c`, `split_huge_pages_write`: one line `PID,START,END` splits every superpage of
-//! the process in the range. No page is lost. It wants root, a mounted debugfs and no kernel
-//! lockdown, and takes a process by number alone, so the advice by pidfd (see
-//! `superhue_sys::split`) is what [`KernelActuator`](crate::KernelActuator) tries first.
+//! `mm/huge_memory.c`, `split_huge_pages_write`: one line `PID,START,END` splits every huge page of the process in the range. No page is lost. It
+//! needs root, a mounted debugfs and no kernel lockdown, and it takes a process by number alone. So [`KernelActuator`](crate::KernelActuator) first
+//! tries the advice by pidfd (see `superhue_sys::split`).
 
 use std::fs;
 use std::io;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno as RawErrno;
 use superhue_model::{Errno, VirtRange};
 
-/// Why a range could not be split.
+/// Reason for a failure to split a range.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
     /// The kernel file is not there.
@@ -24,7 +23,7 @@ pub enum SplitError {
         /// The file.
         path: PathBuf,
     },
-    /// The caller may not write it.
+    /// The caller may not write the file.
     #[error("may not write {}: run as root", path.display())]
     Denied {
         /// The file.
@@ -39,11 +38,11 @@ pub enum SplitError {
     /// The kernel refused.
     #[error("process {pid}: splitting {range} failed: {errno}")]
     Refused {
-        /// Whose memory.
+        /// Number of the process.
         pid: u32,
-        /// Which addresses.
+        /// Address range to split.
         range: VirtRange,
-        /// Why.
+        /// Error of the kernel.
         errno: Errno,
     },
 }
@@ -68,7 +67,7 @@ pub struct DebugfsSplitter {
 }
 
 impl DebugfsSplitter {
-    /// The interface of the debugfs mounted at `debugfs`, if it is there and may be written.
+    /// Opens the interface of the debugfs mounted at `debugfs`, and checks that it exists and can be written.
     ///
     /// # Errors
     /// [`SplitError::Unavailable`] or [`SplitError::Denied`], each with the remedy.
@@ -83,9 +82,9 @@ impl DebugfsSplitter {
         }
     }
 
-    /// Splits every superpage of process `pid` that `range` touches.
+    /// Splits every huge page of process `pid` that `range` touches.
     ///
-    /// As with any advice, success does not mean that something was split.
+    /// As with any advice, success does not mean that a huge page was split.
     ///
     /// # Errors
     /// See [`SplitError`].

@@ -1,4 +1,4 @@
-//! `--dry-run`: says of every action that it was only listed.
+//! `--dry-run`: reports each action as listed only.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use superhue_model::{ActionResult, Effect, Outcome, Plan, SkipReason};
 
 use crate::Actuator;
 
-/// Carries nothing out.
+/// An actuator that carries out no action.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DryRun;
 

@@ -1,23 +1,21 @@
-//! The journal: how to undo what was changed on the machine, written before it is changed.
+//! The journal: a record of how to undo each change of the machine, written before the change.
 //!
 //! ```text
 //!   /run/superhue/journal/lock          taken while journals are made or undone
 //!   /run/superhue/journal/PID.N.json    one per running superhue that changed something
 //! ```
 //!
-//! A journal file is complete before it gets its name (write, sync, rename), and its owner holds a
-//! lock on it for as long as it lives. The kernel drops that lock at every kind of death, so a file
-//! that can be locked is a dead owner's and is to be undone; a process number that is used again
-//! fools nobody. A journal from before a reboot is void: settings in sysfs do not outlive one.
+//! A journal file is complete before it gets its name (write, sync, rename), and its owner holds a lock on it as long as the owner lives. The
+//! kernel drops that lock at every kind of death, so a file that can be locked belongs to a dead owner, and its changes are undone. Reused process
+//! numbers do not matter. A journal from before a reboot is void: settings in sysfs do not outlive a reboot.
 //!
-//! Two kinds of change are journalled: settings of superpages, and a zram device for swap (`swap/own.rs`). Journals of
-//! superhues that knew only settings (`superhue-journal/1`) are still undone.
+//! The journal holds two kinds of change: settings (of huge pages, and the switch of zswap), and a zram device for swap (`swap/own.rs`). Superhue
+//! still undoes journals of versions that knew only settings (`superhue-journal/1`).
 //!
-//! Undoing is idempotent, and leaves alone what somebody else has changed since.
+//! Undoing is idempotent, and keeps values that another program has set since.
 //!
-//! Root does what a journal says, so a journal is believed only if nobody else can have written it
-//! (folder 0700, files 0600; see `superhue_state`), and no further than to the superpage settings, and to devices that are known again
-//! as ours.
+//! Root does what a journal says. So Superhue refuses a journal that another user can have written (folder 0700, files 0600; see `superhue_state`).
+//! It writes only huge page settings and the switch of zswap, and removes only devices that it recognises as its own.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -36,15 +34,15 @@ use superhue_state::{Folder, StateError};
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
 use crate::swap::{RealMachine, SwapMachine, Undone, ZramMade, node, zswap};
 
-/// Where journals are kept; volatile on most systems, like the settings themselves.
+/// Folder of the journals; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
 
-/// Of the folder above, where others find the socket of `superhue track` and the palette.
+/// Mode of the parent folder, in which other users find the socket of `superhue track` and the palette.
 const PARENT_MODE: u32 = 0o755;
 const LOCK: &str = "lock";
-/// How long another superhue may take over a journal. It writes a few small files.
+/// Time that another superhue may hold the lock. It writes a few small files.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Larger journals are none: a setting takes some 200 bytes.
+/// Bytes of a journal at most; a setting takes some 200.
 const LARGEST: u64 = 1 << 20;
 
 /// One change of the machine.
@@ -70,7 +68,7 @@ impl From<ZramMade> for Change {
 }
 
 impl Change {
-    /// The file that was written, if it is one.
+    /// Returns the written setting; `None` for a device.
     fn setting(&self) -> Option<&SettingChange> {
         match self {
             Self::Setting(change) => Some(change),
@@ -88,7 +86,7 @@ pub(crate) struct SettingChange {
 }
 
 impl SettingChange {
-    /// Whether this is a change that superhue makes, to a setting below `sys`.
+    /// Returns true if this is a change that superhue makes, to a setting below `sys`.
     fn is_a_setting(&self, sys: &Path) -> bool {
         if self.path == zswap::switch(sys) {
             return [&self.original, &self.wanted]
@@ -114,7 +112,7 @@ struct Contents<T = Change> {
     entries: Vec<T>,
 }
 
-/// What every version of a journal says.
+/// Fields that every version of a journal has.
 #[derive(Debug, Deserialize)]
 struct Head {
     schema: String,
@@ -125,12 +123,12 @@ const SCHEMA: &str = "superhue-journal/2";
 const FIRST_SCHEMA: &str = "superhue-journal/1";
 const SCHEMAS: &str = "superhue-journal/";
 
-/// What a file says is to be undone.
+/// Changes that a journal file lists.
 enum Said {
     Changes(Vec<Change>),
-    /// It is from before a reboot, or nothing that a superhue finished writing.
+    /// It is from before a reboot, or a file that no superhue finished writing.
     Nothing,
-    /// A later version, which we do not understand.
+    /// A later version, whose format this one does not know.
     Newer,
 }
 
@@ -157,25 +155,25 @@ impl Said {
     }
 }
 
-/// What undoing came to.
+/// Result of undoing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RestoreReport {
     /// Files that were given their former value.
     pub restored: Vec<Restored>,
-    /// Devices of swap in memory that superhue had made, and that were removed.
+    /// Devices of swap in memory that superhue had made and has removed.
     pub swap_removed: Vec<PathBuf>,
-    /// Files and devices that were left as they are, and why.
+    /// Files and devices that were left as they are, each with the reason.
     pub left: Vec<LeftAlone>,
-    /// Journals of superhues that still run; theirs to undo.
+    /// Number of journals of running superhues, which undo them on their own.
     pub in_use: u32,
-    /// The journals are another user's (root's) and may not even be looked at: theirs to undo.
+    /// True if the journals belong to another user (root), and the caller may not read them.
     pub hidden: bool,
 }
 
 /// A file that was given its former value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// Which.
+    /// Path of the file.
     pub path: PathBuf,
     /// The value it has again.
     pub value: String,
@@ -184,14 +182,14 @@ pub struct Restored {
 /// A file or device that was left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftAlone {
-    /// Which.
+    /// Path of the file or device.
     pub path: PathBuf,
-    /// Why.
+    /// Reason for leaving it.
     pub reason: String,
 }
 
 impl RestoreReport {
-    /// Takes in what another journal came to.
+    /// Adds the report of another journal.
     pub fn add(&mut self, other: Self) {
         self.restored.extend(other.restored);
         self.swap_removed.extend(other.swap_removed);
@@ -205,9 +203,9 @@ impl RestoreReport {
 #[derive(Debug, Clone)]
 pub struct Journal {
     folder: PathBuf,
-    /// The sysfs whose settings are changed.
+    /// The sysfs that holds the settings.
     sys: PathBuf,
-    /// Where swap is switched on and off.
+    /// Interface to swap areas and zram devices.
     pub(crate) machine: Arc<dyn SwapMachine>,
     boot_id: String,
     patience: Duration,
@@ -219,21 +217,21 @@ impl Default for Journal {
     }
 }
 
-/// What is known of a journal file.
+/// State of a journal file.
 #[derive(Debug)]
 enum JournalState {
     /// Its owner lives.
     InUse(Vec<Change>),
-    /// It is to be undone.
+    /// Its owner is dead, and its changes are to be undone.
     Dead(Pending),
-    /// It is not believed.
+    /// It cannot be trusted.
     Refused(LeftAlone),
     /// Its owner has removed it meanwhile.
     Gone,
 }
 
 impl Journal {
-    /// The journals in `folder`, which need not exist yet, for a machine that is below `roots`.
+    /// Names the journals in `folder`, which need not exist yet, for a machine that is below `roots`.
     #[must_use]
     pub fn at(folder: impl Into<PathBuf>, roots: &Roots) -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -246,12 +244,12 @@ impl Journal {
         }
     }
 
-    /// The sysfs whose settings are changed.
+    /// Returns the sysfs that holds the settings.
     pub(crate) fn sys(&self) -> &Path {
         &self.sys
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -264,22 +262,22 @@ impl Journal {
         }
     }
 
-    /// Undoes what dead superhues left behind. Does nothing where there is nothing.
+    /// Undoes the changes that dead superhues left behind. Does nothing where there are none.
     ///
     /// # Errors
-    /// When the folder is there but may not be used, or a setting cannot be written.
+    /// When the folder exists but may not be used, or a setting cannot be written.
     pub fn recover(&self) -> Result<RestoreReport, SettingsError> {
         let mut report = RestoreReport::default();
         let unusable = |error| SettingsError::Recover {
             path: self.folder.clone(),
             source: error,
         };
-        // Its files are not ours to write below somebody else's folder.
+        // Below a folder of another user, the journals are not ours to write.
         if let Some(parent) = self.folder.parent() {
             match Folder::open(parent) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(report),
-                // If it is ours, closed to others now.
+                // If the folder is ours, it is now closed to other users.
                 Err(StateError::Untrusted { .. }) => {
                     drop(Folder::make(parent, PARENT_MODE).map_err(unusable)?);
                 }
@@ -314,9 +312,9 @@ impl Journal {
         Ok(report)
     }
 
-    /// Writes down how to undo what `read` says will be changed, before any of it is.
+    /// Journals how to undo the changes that `read` returns, before any of them is made.
     ///
-    /// What dead superhues left is undone first, so that `read` finds the user's own values.
+    /// Undoes the changes of dead superhues first, so that `read` finds the user's own values.
     pub(crate) fn begin(
         &self,
         read: impl FnOnce() -> Result<Vec<SettingChange>, SettingsError>,
@@ -346,7 +344,7 @@ impl Journal {
         turn.write(changes.into_iter().map(Change::from).collect())
     }
 
-    /// Has all other superhues wait that would journal or undo something, and undoes what dead ones left.
+    /// Makes other superhues wait that want to journal or undo something, and undoes what dead ones left.
     pub(crate) fn turn(&self) -> Result<Turn<'_>, SettingsError> {
         let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
         let lock = self.lock(&folder).map_err(|error| self.error(error))?;
@@ -356,7 +354,7 @@ impl Journal {
             match found.map_err(|error| self.error(error))? {
                 JournalState::Dead(pending) => drop(pending.undo()),
                 JournalState::InUse(changes) => theirs.extend(changes),
-                // Nobody can be meant by it whom we would disturb.
+                // A refused or removed journal protects no running superhue.
                 JournalState::Refused(_) | JournalState::Gone => {}
             }
         }
@@ -368,7 +366,7 @@ impl Journal {
         })
     }
 
-    /// The folder for ourselves alone, in one that everybody may read.
+    /// Makes the folder, private to this user, in a parent folder that all users may read.
     fn make_folder(&self) -> Result<Folder, StateError> {
         if let Some(parent) = self.folder.parent() {
             Folder::make(parent, PARENT_MODE)?;
@@ -390,7 +388,7 @@ impl Journal {
         })
     }
 
-    /// Writes a whole journal in place of whatever has its name; it is locked before it has.
+    /// Writes a whole journal, and replaces a file of that name. The file is locked before it gets the name.
     fn write_as(&self, folder: &Folder, name: &OsStr, changes: &[Change]) -> io::Result<File> {
         let unfinished = Path::new(name).with_extension("unfinished");
         let contents = Contents {
@@ -415,8 +413,8 @@ impl Journal {
 
     fn lock(&self, folder: &Folder) -> Result<File, StateError> {
         match folder.lock(LOCK, self.patience) {
-            // From when the folder was open to others, as old versions could make it. It no longer
-            // is, so what is in the way can be taken away for good.
+            // The lock dates from a time when the folder was open to other users, as old versions could make it. The folder is private now, so the
+            // lock can be removed for good.
             Err(StateError::Untrusted { .. }) if folder.is_private() => {
                 folder.remove(LOCK)?;
                 folder.lock(LOCK, self.patience)
@@ -425,7 +423,7 @@ impl Journal {
         }
     }
 
-    /// Opens a journal, for undoing it if its owner is dead.
+    /// Opens a journal, for undoing if its owner is dead.
     fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<JournalState, StateError> {
         let path = folder.path().join(name);
         let refused = |reason: String| {
@@ -471,18 +469,18 @@ impl Journal {
     }
 }
 
-/// All other superhues that would journal or undo something wait until this is dropped.
+/// A lock: other superhues that want to journal or undo something wait until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     journal: &'a Journal,
     folder: Arc<Folder>,
-    /// What those that live have changed.
+    /// Changes of superhues that still run.
     theirs: Vec<Change>,
     _lock: File,
 }
 
 impl Turn<'_> {
-    /// The numbers of the zram devices of superhues that live.
+    /// Returns the numbers of the zram devices of superhues that still run.
     pub(crate) fn zrams_of_others(&self) -> impl Iterator<Item = u32> {
         self.theirs.iter().filter_map(|change| match change {
             Change::Zram(made) => made.number(),
@@ -490,31 +488,31 @@ impl Turn<'_> {
         })
     }
 
-    /// Writes down what will be changed.
+    /// Journals the changes to come.
     pub(crate) fn write(&self, changes: Vec<Change>) -> Result<Pending, SettingsError> {
         let written = self.journal.write(&self.folder, changes);
         written.map_err(|error| self.journal.error(error))
     }
 
-    /// Writes down more exactly what `pending` has changed.
+    /// Replaces the journal of `pending` by a more exact one.
     pub(crate) fn rewrite(&self, pending: &mut Pending, changes: Vec<Change>) -> io::Result<()> {
         let held = self
             .journal
             .write_as(&self.folder, &pending.name, &changes)?;
         pending.changes = changes;
-        // The former file, whose lock goes with it, has no name any more.
+        // The former file has no name any more; its lock goes with it.
         pending.held = held;
         Ok(())
     }
 }
 
-/// The finished journals; leftovers of an owner killed while writing are removed on the way.
+/// Returns the finished journals, and removes leftovers of an owner killed while writing.
 fn files(folder: &Folder) -> Result<Vec<OsString>, StateError> {
     let mut found = Vec::new();
     for name in folder.names()? {
         match Path::new(&name).extension().and_then(OsStr::to_str) {
             Some("json") => found.push(name),
-            // Under the lock, so its writer is no more, and it had changed nothing yet.
+            // We hold the lock, so the writer is dead, and it had changed nothing yet.
             Some("unfinished") => drop(folder.remove(&name)),
             _ => {}
         }
@@ -529,7 +527,7 @@ pub(crate) struct Pending {
     folder: Arc<Folder>,
     name: OsString,
     machine: Arc<dyn SwapMachine>,
-    /// Holds the lock that says the owner lives.
+    /// Holds the lock, which shows that the owner lives.
     held: File,
 }
 
@@ -540,7 +538,7 @@ impl Pending {
 
     /// Takes every change back, newest first, and removes the journal.
     ///
-    /// If some change could not be taken back the journal stays, for a later attempt.
+    /// If a change could not be taken back, the journal stays for a later attempt.
     pub(crate) fn undo(self) -> RestoreReport {
         let mut report = RestoreReport::default();
         let mut failed = false;
@@ -559,10 +557,10 @@ impl Pending {
     }
 }
 
-/// A change that is still to be taken back.
+/// A change that could not be taken back.
 struct StillThere;
 
-/// Gives a file its former value.
+/// Writes the former value to a file.
 fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<(), StillThere> {
     let leave = |reason: String| LeftAlone {
         path: change.path.clone(),
@@ -615,7 +613,7 @@ fn remove_zram(
     Ok(())
 }
 
-/// Makes no file where there is none, and follows no link.
+/// Writes the original value. Creates no file, and follows no link.
 fn write_back(change: &SettingChange) -> io::Result<()> {
     File::options()
         .write(true)
@@ -785,7 +783,7 @@ mod tests {
         );
     }
 
-    /// What a journal of this boot says that wants these written.
+    /// Text of a journal of this boot with these entries.
     fn text(machine: &Machine, entries: &[(&Path, &str, &str)]) -> String {
         let entries = entries
             .iter()
@@ -804,7 +802,7 @@ mod tests {
         serde_json::to_string(&contents).unwrap()
     }
 
-    /// Writes a journal that its owner, who is dead, might have written.
+    /// Writes a journal as if a dead owner had left it.
     fn plant(machine: &Machine, text: &str) {
         let path = machine.journal().folder().join("9.0.json");
         fs::write(&path, text).unwrap();
@@ -858,7 +856,7 @@ mod tests {
             assert_eq!(mode(&path), 0o600, "{path:?}");
         }
         drop(guard);
-        // A folder that was open to others is closed before anything is written there.
+        // Superhue closes a folder that is open to other users before it writes there.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(&folder, open).unwrap();
         drop(machine.apply(&["enabled=never"]).unwrap());
@@ -952,7 +950,7 @@ mod tests {
         assert!(error.contains("still locked after"), "{error}");
         let error = machine.journal().recover().unwrap_err().to_string();
         assert!(error.contains("still locked after"), "{error}");
-        // One that others can open decides nothing, and is replaced.
+        // A lock that other users can open is replaced.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         fs::set_permissions(&lock, everybody).unwrap();
         drop(machine.apply(&["enabled=never"]).unwrap());

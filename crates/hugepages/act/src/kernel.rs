@@ -1,14 +1,14 @@
-//! The actuator that really acts: how a huge page is made, and how one is split.
+//! The actuator that changes processes: it collapses and splits huge pages.
 //!
 //! ```text
 //!   collapse     process_madvise(MADV_COLLAPSE)             CAP_SYS_NICE
 //!   split        process_madvise(MADV_COLD) of one page     CAP_SYS_NICE; else debugfs' split_huge_pages (root)
-//!                of all, if base pages map what is left of a huge page
+//!                of all, if base pages map the rest of a huge page
 //! ```
 //!
-//! Pidfds are opened, checked and kept in `reach.rs`; the calls are those of `superhue_sys::collapse` and `superhue_sys::split`. Objections (a control group without room, memory shared since a fork) are asked for right before each
-//! collapse. A region of a shared object is collapsed through the first of its mappers that can (`objects.rs`). What became of
-//! each action, by errno, is the [`Outcome`] that the policy learns from.
+//! `reach.rs` opens, checks and keeps pidfds; the calls are those of `superhue_sys::collapse` and `superhue_sys::split`. Right before each collapse
+//! the actuator asks for objections (a control group without room, memory shared since a fork). It collapses a region of a shared object through
+//! the first of its mappers that can (`objects.rs`). The [`Outcome`] has the result of each action, by errno, and the policy learns from it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::debugfs::{DebugfsSplitter, SplitError};
 use crate::objects::{Mappers, collapse_through};
 use crate::reach::{IdentityCheck, Objection, Reach, Target, Timed};
 
-/// Answers a question about a region; `None` when that cannot be seen.
+/// Answers a question about a region; `None` when the answer cannot be seen.
 pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
 
-/// Says why the kernel has refused a collapse; `None` where that cannot be seen.
+/// Gives the reason why the kernel refused a collapse; `None` where that cannot be seen.
 pub type Explanation = Box<dyn FnMut(ProcessId, Region, Errno) -> Option<SkipReason> + Send>;
 
 /// Carries out plans on the running kernel.
@@ -39,7 +39,7 @@ pub struct KernelActuator {
     debugfs: Debugfs,
 }
 
-/// The splitting interface of debugfs, opened when it is first needed.
+/// The splitting interface of debugfs, opened at first use.
 enum Debugfs {
     At(PathBuf),
     Opened(DebugfsSplitter),
@@ -47,7 +47,7 @@ enum Debugfs {
 }
 
 impl KernelActuator {
-    /// An actuator that asks `is_still` whether a process is the one meant.
+    /// Makes an actuator that asks `is_still` whether a process is the one meant.
     #[must_use]
     pub fn new(is_still: IdentityCheck) -> Self {
         Self {
@@ -60,24 +60,23 @@ impl KernelActuator {
         }
     }
 
-    /// Looks, when the kernel finds no memory for a collapse, whether the region is mapped at all: `ENOMEM` says both.
+    /// Checks whether the region is mapped at all when a collapse fails with `ENOMEM`: the kernel returns it for unmapped memory, too.
     #[must_use]
     pub fn with_mapped_check(mut self, is_mapped: RegionCheck) -> Self {
         self.is_mapped = Some(is_mapped);
         self
     }
 
-    /// Looks after each split whether one superpage maps the region still: the kernel takes the advice to split
-    /// without a word on whether it followed it. Without this, [`Effect::Done`] of a split means
-    /// that it was asked for, and the next look shows what became of it.
+    /// Checks after each split whether one huge page still maps the region: the kernel accepts the advice to split, and does not report whether it
+    /// followed it. Without this check, [`Effect::Done`] of a split means that the kernel accepted the request, and the next look shows the result.
     #[must_use]
     pub fn with_sight(mut self, is_huge: RegionCheck) -> Self {
         self.is_huge = Some(is_huge);
         self
     }
 
-    /// Asks before each collapse whether something speaks against it, and skips it then. Of several objections the first one counts;
-    /// the later ones are not asked.
+    /// Asks `objection` before each collapse, and skips the collapse if there is one. Of several objections the first one counts; the later ones
+    /// are not asked.
     #[must_use]
     pub fn with_objection(mut self, objection: Objection) -> Self {
         self.reach.object(objection);
@@ -98,14 +97,14 @@ impl KernelActuator {
         self
     }
 
-    /// Falls back on the interface of the debugfs mounted at `debugfs`, if there is one, for splits that nothing else can do.
+    /// Falls back on the debugfs mounted at `debugfs`, if there is one, for splits that no other interface can do.
     #[must_use]
     pub fn with_debugfs(mut self, debugfs: PathBuf) -> Self {
         self.debugfs = Debugfs::At(debugfs);
         self
     }
 
-    /// Does actions of one kind on the memory of one owner, in order.
+    /// Performs actions of one kind on the memory of one owner, in order.
     fn act(
         &mut self,
         owner: Owner,
@@ -139,7 +138,7 @@ impl KernelActuator {
                 };
                 collapse_through(&mut self.reach, mappers, actions, stop)
             }
-            // Nobody plans that: its zeroes would not be given back.
+            // No policy plans that: the kernel would not free the zeroes of a shared object.
             (Owner::Object(_), Operation::Split | Operation::Release) => {
                 let errno = Errno::EINVAL;
                 let refused = (Effect::Failed { errno }, Duration::ZERO);
@@ -148,8 +147,8 @@ impl KernelActuator {
         }
     }
 
-    /// Whose memory an action changes, and what the kernel is asked for. A huge page that is to be split and is not mapped as one is
-    /// mapped by base pages.
+    /// Returns the owner of the memory that an action changes, and the operation to ask the kernel for. If a huge page should be split and is not
+    /// mapped as one, base pages map it, and the operation is [`Operation::Release`].
     fn key(&self, action: &Action) -> (Owner, Operation) {
         let owner = action.owner();
         if matches!(action, Action::Collapse { .. }) {
@@ -162,7 +161,7 @@ impl KernelActuator {
         }
     }
 
-    /// Tells memory that the process gave back, at its end for example, from a machine that has no superpage.
+    /// Distinguishes memory that the process has unmapped, at its end for example, from a machine without a free huge page.
     fn explain(&mut self, process: ProcessId, region: Region, effect: Effect) -> Effect {
         let errno = Errno::ENOMEM;
         let is_mapped = |check: &RegionCheck| check(process, region);
@@ -182,15 +181,14 @@ impl KernelActuator {
         }
     }
 
-    /// Makes sure of a split as well as can be.
+    /// Checks the result of a split as far as possible.
     ///
-    /// A superpage that stays whole although the kernel did not complain is busy in the sense of
-    /// [`Errno::EBUSY`]: pinned, or shared with another process that was forked meanwhile. Both may
-    /// pass, so the policy is told to come back to it later.
+    /// A huge page that stays whole although the kernel reported no error is busy in the sense of [`Errno::EBUSY`]: pinned, or shared with a
+    /// process forked meanwhile. Both may pass, so the policy tries again later.
     fn confirm_split(&mut self, process: ProcessId, region: Region, effect: Effect) -> Effect {
         let effect = match effect {
-            // Nobody here may give that advice, or this kernel takes none. Anything else the
-            // kernel had a reason for that debugfs would only pass over: locked memory, say.
+            // The caller may not give that advice, or this kernel does not know it. Any other error has a reason that debugfs would only bypass:
+            // locked memory, for example.
             Effect::Failed {
                 errno: Errno::EPERM | Errno::ENOSYS,
             } => self.split_by_debugfs(process, region).unwrap_or(effect),
@@ -205,7 +203,7 @@ impl KernelActuator {
         effect
     }
 
-    /// `None` where there is no such interface.
+    /// Splits through debugfs; `None` where there is no such interface.
     fn split_by_debugfs(&mut self, process: ProcessId, region: Region) -> Option<Effect> {
         if let Debugfs::At(debugfs) = &self.debugfs {
             let opened = DebugfsSplitter::at(debugfs);
@@ -214,8 +212,8 @@ impl KernelActuator {
         let Debugfs::Opened(splitter) = &self.debugfs else {
             return None;
         };
-        // debugfs knows processes by number alone. Should the number change hands just here, another
-        // process has a superpage split, which costs it no byte.
+        // debugfs knows processes by number alone. If the number passes to another process right here, a huge page of that process is split, which
+        // loses no data.
         if !self.reach.is_still(process) {
             return Some(Effect::Vanished);
         }

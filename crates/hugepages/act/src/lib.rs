@@ -1,11 +1,10 @@
 //! Plan to [`Outcome`]: the only code that changes a process or the machine.
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
-//! * [`RemoteActuator`] has them carried out by the daemon's leave, for users who may not from outside; [`serve`] and [`Metered`] are
-//!   the side that does it.
-//! * [`SettingsGuard`] changes the machine's superpage settings under a journal, so that they are
-//!   put back even after Superhue was killed.
-//! * [`SwapInUse, ZswapInUse`] is swap in memory that programs' pages can be taken out to: what is on, or a zram of our own, under the same journal.
+//! * [`RemoteActuator`] sends plans to a worker of the daemon, for users who lack the capability; [`serve`] and [`Metered`] are the worker's side.
+//! * [`SettingsGuard`] changes the machine's huge page settings under a journal, which restores them even after Superhue was killed.
+//! * [`SwapInUse`] and [`ZswapInUse`] provide swap in memory for taking out pages of programs: an area that is on, or a zram of our own, under the
+//!   same journal.
 //!
 //! ```
 //! use superhue_act::{Actuator as _, DryRun};
@@ -19,8 +18,7 @@
 //! assert_eq!(outcome.results[0].effect, listed);
 //! ```
 //!
-//! What the kernel refuses is part of the [`Outcome`], typed by errno, never a panic and never the
-//! end of the watch.
+//! An error of the kernel is part of the [`Outcome`], typed by errno. It never causes a panic, and never ends the watch.
 
 mod cold_frames;
 mod debugfs;
@@ -50,13 +48,13 @@ pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;
 pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse, ZswapInUse};
 
-/// Something that carries out plans.
+/// An interface that carries out plans.
 pub trait Actuator: Send {
     /// Tries every action in order; the outcome has one result for each.
     ///
-    /// `stop` is asked between actions; once it says yes the rest is skipped as cancelled.
+    /// `perform` calls `stop` between actions; once it returns true, the remaining actions are skipped as cancelled.
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome;
 
-    /// Lets go of what was kept for processes that are no more. To be called every few seconds.
+    /// Releases resources of processes that have ended. The caller calls it every few seconds.
     fn housekeep(&mut self) {}
 }

@@ -1,8 +1,7 @@
-//! Shared objects: a region of one is collapsed once, through whichever process can.
+//! Shared objects: a region of one is collapsed once, through the first process that can.
 //!
-//! The kernel collapses the pages of the object and takes their entries out of the page tables of all who map it
-//! (`collapse_file` and `retract_page_tables` in `mm/khugepaged.c`). Each of them gets the superpage at its next access, if its
-//! mapping is aligned.
+//! The kernel collapses the pages of the object, and removes their entries from the page tables of all processes that map it (`collapse_file` and
+//! `retract_page_tables` in `mm/khugepaged.c`). Each process maps the huge page at its next access, if its mapping is aligned.
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use superhue_sys::advise::Operation;
 
 use crate::reach::{Reach, Target, Timed};
 
-/// Names processes that map a region of an object aligned, and which region of their address space that is; best first.
+/// Returns the processes that map a region of an object aligned, each with the region of its address space; best first.
 pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Send>;
 
-/// How many processes are asked for one region. A mapping may have gone since the look, and one process may be out of reach.
+/// Number of processes to try for one region. A mapping may have gone since the look, and a process may be out of reach.
 const ATTEMPTS: usize = 4;
 
-/// Collapses each region through the first of its mappers that can, in order; refused with `EINVAL`, if there is none.
+/// Collapses each region through the first of its mappers that can, in order. A region without mappers is refused with `EINVAL`.
 pub(crate) fn collapse_through(
     reach: &mut Reach,
     mappers: impl Fn(Region) -> Vec<(ProcessId, Region)>,
@@ -40,7 +39,7 @@ pub(crate) fn collapse_through(
     let first = |way: &[Target]| way.first().map(|target| target.process);
     for group in ways.chunk_by(|a, b| first(a) == first(b)) {
         let Some(process) = group.first().and_then(|way| first(way)) else {
-            // As the kernel would say of a mapping that cannot hold superpages.
+            // The kernel returns the same for a mapping that cannot hold huge pages.
             let errno = Errno::EINVAL;
             results.extend(
                 group
@@ -61,7 +60,7 @@ pub(crate) fn collapse_through(
     results
 }
 
-/// The same through another process, where the failure was that of the first one.
+/// Tries the other processes of `way`, as long as the failure is one of the process.
 fn through_another(
     reach: &mut Reach,
     way: &[Target],
@@ -81,7 +80,7 @@ fn through_another(
     last
 }
 
-/// Whether another process that maps the same may fare better.
+/// Returns true if another process that maps the same region may succeed.
 const fn is_of_the_process(effect: Effect) -> bool {
     match effect {
         Effect::Vanished => true,

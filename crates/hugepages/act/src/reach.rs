@@ -1,8 +1,8 @@
-//! How a process is reached: by its pidfd, from outside.
+//! Access to a process from outside, by its pidfd.
 //!
 //! ```text
 //!   first time     pidfd_open, then: is it still the one meant?
-//!   before each    does something speak against a collapse? skipped, with the reason
+//!   before each    an objection to a collapse? skipped, with the reason
 //!                  frames that the host has to give first are touched (`cold_frames.rs`)
 //!   each           process_madvise by that pidfd; the kernel wants CAP_SYS_NICE
 //! ```
@@ -21,30 +21,30 @@ use superhue_sys::split::{process_release, process_split};
 
 use crate::cold_frames::ColdFrames;
 
-/// What became of a region, and how long that took.
+/// Effect on a region, and the time that it took.
 pub(crate) type Timed = (Effect, Duration);
 
-/// Processes that are held open at most. To open one again takes some 15 us, and a collapse 500.
+/// Number of processes held open at most. Opening one again takes some 15 us, a collapse 500.
 const MOST_OPENED: usize = 512;
 
-/// Says whether a process is still the one meant (its number may have been used again).
+/// Returns true if a process is still the one meant: its number may have been used again.
 pub type IdentityCheck = Box<dyn Fn(ProcessId) -> bool + Send>;
 
-/// A region of a process's address space that something is to be done to.
+/// A region of a process's address space for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// Whose. Of a shared object, one of those who map it.
+    /// The process; of a shared object, one of those that map it.
     pub process: ProcessId,
-    /// Where.
+    /// The region in the address space of `process`.
     pub region: Region,
     /// Base pages that a collapse adds.
     pub growth: PageCount,
-    /// The shared object that is mapped there, if that is what is meant.
+    /// The shared object mapped there, if the operation is on the object.
     pub object: Option<ObjectId>,
 }
 
 impl Target {
-    /// A region of a process whose collapse adds nothing.
+    /// Makes a target whose collapse adds no pages.
     #[must_use]
     pub const fn at(process: ProcessId, region: Region) -> Self {
         Self::of(process, region, PageCount(0))
@@ -67,10 +67,10 @@ impl Target {
     }
 }
 
-/// Says what speaks against a collapse, right before it; `None` lets it be made. It is asked about collapses only.
+/// Returns a reason against a collapse, right before it; `None` allows it. Only collapses have objections.
 pub type Objection = Box<dyn FnMut(&Target) -> Option<SkipReason> + Send>;
 
-/// Does things to regions of processes, remembering their pidfds.
+/// Performs operations on regions of processes, and keeps their pidfds.
 pub(crate) struct Reach {
     is_still: IdentityCheck,
     objections: Vec<Objection>,
@@ -88,12 +88,12 @@ impl Reach {
         }
     }
 
-    /// Has one more thing asked before each collapse.
+    /// Adds an objection to ask before each collapse.
     pub(crate) fn object(&mut self, objection: Objection) {
         self.objections.push(objection);
     }
 
-    /// Does `operation` to each target, all of the same `process`, in order; once `stop` says yes the rest is skipped.
+    /// Performs `operation` on each target, all of the same `process`, in order. Once `stop` returns true, the rest is skipped.
     pub(crate) fn perform(
         &mut self,
         process: ProcessId,
@@ -130,7 +130,7 @@ impl Reach {
         results
     }
 
-    /// What speaks against it.
+    /// Returns the first reason against the operation, if there is one.
     fn objection_to(&mut self, operation: Operation, target: &Target) -> Option<SkipReason> {
         if operation != Operation::Collapse {
             return None;
@@ -141,7 +141,7 @@ impl Reach {
 
     fn act(&mut self, process: ProcessId, operation: Operation, region: Region) -> Effect {
         if !self.opened.contains_key(&process) {
-            // A worker of the daemon may have 1,024 descriptors, and other things are open as well.
+            // A worker of the daemon may open 1,024 descriptors, and it has others open as well.
             if self.opened.len() >= MOST_OPENED {
                 self.opened.clear();
             }
@@ -167,7 +167,7 @@ impl Reach {
         }
     }
 
-    /// Opens a pidfd and makes sure that it is of the process meant.
+    /// Opens a pidfd, and checks that it refers to the process meant.
     fn open(&self, process: ProcessId) -> Result<OwnedFd, Effect> {
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(Effect::Vanished)?;
@@ -177,8 +177,7 @@ impl Reach {
                 errno: Errno(errno.raw_os_error()),
             },
         })?;
-        // The order matters: once the pidfd is open, the number cannot pass to another process
-        // without the check below seeing it.
+        // The order matters: once the pidfd is open, the check below sees if the number has passed to another process.
         if (self.is_still)(process) {
             Ok(pidfd)
         } else {
@@ -186,12 +185,12 @@ impl Reach {
         }
     }
 
-    /// Whether the process is still the one meant.
+    /// Returns true if the process is still the one meant.
     pub(crate) fn is_still(&self, process: ProcessId) -> bool {
         (self.is_still)(process)
     }
 
-    /// Closes the pidfds of processes that have ended: they can be read (`pidfd_open(2)`).
+    /// Closes the pidfds of processes that have ended; these poll as readable (`pidfd_open(2)`).
     pub(crate) fn housekeep(&mut self) {
         let mut polled: Vec<PollFd<'_>> = self
             .opened

@@ -1,4 +1,4 @@
-//! One setting of the machine: how it is named, read, and what can go wrong with it.
+//! One setting of the machine: its name, its value, and the errors of changing it.
 
 use std::fmt;
 use std::fs;
@@ -22,11 +22,11 @@ pub(crate) fn folder_of(sys: &Path) -> PathBuf {
 pub struct Setting {
     /// File below `/sys/kernel/mm/transparent_hugepage`.
     pub knob: String,
-    /// What to write.
+    /// Value to write.
     pub value: String,
 }
 
-/// Why `KNOB=VALUE` was not understood.
+/// Error: the text is not `KNOB=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not KNOB=VALUE with KNOB a file below /sys/{FOLDER} (e.g. enabled=always, \
@@ -62,7 +62,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Why settings could not be changed. Whatever had been changed before is put back.
+/// Reason for a failure to change settings. Changes made before the failure are undone.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The kernel has no such setting.
@@ -71,7 +71,7 @@ pub enum SettingsError {
         /// The file.
         path: PathBuf,
     },
-    /// The caller may not.
+    /// The caller may not change it.
     #[error("may not change {}: run as root, outside a container with read-only sysfs", path.display())]
     Denied {
         /// The file.
@@ -82,7 +82,7 @@ pub enum SettingsError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// Value written.
         value: String,
         /// Its contents.
         now: String,
@@ -93,7 +93,7 @@ pub enum SettingsError {
         /// The file.
         path: PathBuf,
     },
-    /// The same setting is asked for twice.
+    /// The list has the same setting twice.
     #[error("{} is asked for twice", path.display())]
     Twice {
         /// The file.
@@ -102,17 +102,17 @@ pub enum SettingsError {
     /// The journal could not be written, so nothing was changed.
     #[error("cannot write the journal {}: {source}; nothing was changed", path.display())]
     Journal {
-        /// Where.
+        /// Folder of the journals.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The journals may not be used, so what they say was not undone.
+    /// The journals cannot be used, so none of them was undone.
     #[error("cannot use the journals in {}: {source}; nothing was restored", path.display())]
     Recover {
-        /// Where.
+        /// Folder of the journals.
         path: PathBuf,
-        /// Why not.
+        /// Reason why it cannot be used.
         source: StateError,
     },
     /// Any other failure.
@@ -138,7 +138,7 @@ impl SettingsError {
     }
 }
 
-/// Reads a setting as it would be written: of `always [madvise] never` that is `madvise`.
+/// Reads a setting in the form in which it is written: `madvise` for `always [madvise] never`.
 pub(crate) fn read_setting(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     let chosen = text

@@ -1,7 +1,7 @@
-//! Changing the machine's superpage settings for a while.
+//! Temporary changes of the machine's huge page settings.
 //!
-//! Only files below `/sys/kernel/mm/transparent_hugepage` are touched, only when the user asked, and
-//! only after the [`Journal`] says how to undo it.
+//! Superhue touches only files below `/sys/kernel/mm/transparent_hugepage`, only when the user asks, and only after the [`Journal`] has recorded
+//! how to undo it.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub struct SettingsGuard {
 }
 
 impl SettingsGuard {
-    /// Changes `settings` below the sysfs at `sys`, journalled first.
+    /// Changes `settings` below the sysfs at `sys`, after journalling them.
     ///
     /// # Errors
     /// See [`SettingsError`]; nothing is changed then.
@@ -35,14 +35,14 @@ impl SettingsGuard {
         let guard = Self {
             pending: Some(pending),
         };
-        // From here on an early return undoes, by the guard's drop.
+        // From here on an early return undoes the changes: it drops the guard.
         for entry in guard.pending.iter().flat_map(Pending::settings) {
             write_checked(entry)?;
         }
         Ok(guard)
     }
 
-    /// Puts everything back and says what was done.
+    /// Restores all settings, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
         self.pending.take().map(Pending::undo).unwrap_or_default()
@@ -57,7 +57,7 @@ impl Drop for SettingsGuard {
     }
 }
 
-/// What the settings are now, for the journal.
+/// Reads the present values of the settings, for the journal.
 fn read_originals(
     folder: &Path,
     settings: &[Setting],
@@ -78,8 +78,7 @@ fn read_originals(
     Ok(entries)
 }
 
-/// Whether the caller may change `settings` at all, found out before anything is journalled: the
-/// answer should be about the settings, not about the journal.
+/// Checks that the caller may change `settings`, before the journal is written: an error should be about the settings, not about the journal.
 fn check_writable(folder: &Path, settings: &[Setting]) -> Result<(), SettingsError> {
     for setting in settings {
         let path = folder.join(&setting.knob);
@@ -118,7 +117,7 @@ fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
 
 #[cfg(test)]
 impl SettingsGuard {
-    /// The journal entry without the promise to undo it on drop: what a killed owner leaves.
+    /// Returns the journal entry without undoing it on drop, as a killed owner leaves it.
     pub(crate) fn pending_for_test(mut self) -> Option<Pending> {
         self.pending.take()
     }

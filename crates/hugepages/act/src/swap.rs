@@ -1,25 +1,25 @@
-//! Swap in memory: what there is, or a small zram of our own for a while.
+//! Swap in memory: an area that is on already, or a temporary small zram of our own.
 //!
-//! Colors of running programs are changed by the kernel's own paths. A page is taken out to swap, its frame becomes free, and the next
-//! fault brings it back into another frame. That takes swap that is memory itself (zram):
+//! The kernel's own paths change the colors of running programs. A page goes out to swap, its frame becomes free, and the next fault brings the
+//! page back into another frame. That takes swap that is itself in memory (zram):
 //!
 //! | swap on | a page out, and in again | frames that changed, of 512 |
 //! |---|---|---|
 //! | zram | 10 us, 10 us | 512 |
 //! | a file on a disk | 4 us, 5 us; 0.24 ms if it is read from the disk | 0 |
 //!
-//! (Linux 6.18, two CPUs, virtio disk; 512 pages at a time.) What goes to a disk stays in its frame until it is written, and a fault
-//! meanwhile gets that frame. To wait for each page would hold the program up for two turns of the disk.
+//! (Linux 6.18, two CPUs, virtio disk; 512 pages at a time.) A page that goes to a disk stays in its frame until it is written, and a fault
+//! meanwhile maps that frame again. Waiting for each page would stall the program for two disk accesses.
 //!
-//! *Which area a page goes to* the kernel decides by priority ([`room_in_memory`]). So swap in memory counts only if it comes before
-//! all other that has room.
+//! *Choice of the area.* The kernel chooses the area for a page by priority ([`room_in_memory`]). So swap in memory counts only if it comes before
+//! all other areas that have room.
 //!
-//! *One of our own* ([`own`]) is made only if asked, is 64 MiB, takes 68 MiB of memory at most, and is gone at the end. It has the lowest
-//! priority, unless there is swap on disks, which it must come before. The kernel puts other programs' pages there, too, when memory
-//! is short. That is why giving it back is a risk: `swapoff` takes all pages into memory again, and ends programs in groups that
-//! have no room. Where that would be so it is left on, and journalled.
+//! *An area of our own* ([`own`]) is made only if the user asks for it. It has 64 MiB, takes at most 68 MiB of memory, and is removed at the end.
+//! It has the lowest priority, unless there is swap on disks, which it must precede. When memory is short, the kernel puts other programs' pages
+//! there, too. That makes removal risky: `swapoff` takes all pages back into memory, and the kernel ends programs in control groups that have no
+//! room. In that case the area stays on, and stays journalled.
 //!
-//! *Two at once.* Each superhue that is asked makes its own: one that used another's would have none when that one ends.
+//! *Two at once.* Each superhue that may make an area makes its own: if it used another's, it would have none when that one ends.
 
 mod header;
 mod machine;
@@ -48,14 +48,14 @@ pub use zswap::ZswapInUse;
 /// Size of an area of our own.
 pub const SIZE: ByteCount = ByteCount(64 << 20);
 
-/// The memory that it takes at most, if nothing can be compressed. A full one needs a little more than its size, and a page for which there is none
-/// is a write error in the kernel's log (Linux 6.18: 2 of 16,383 with a limit of 64 MiB, none with this).
+/// Memory of such an area at most, if no page can be compressed. A full area needs a little more than its size, and a page without memory is a
+/// write error in the kernel's log (Linux 6.18: 2 of 16,383 with a limit of 64 MiB, none with this one).
 const MOST_MEMORY: ByteCount = ByteCount(68 << 20);
 
-/// Less is no room: pages go out by the hundred, and others' do.
+/// Room below this counts as none: pages go out by the hundred, and other programs' pages do, too.
 const LEAST_ROOM: ByteCount = ByteCount(4 << 20);
 
-/// Why there is no swap in memory to use.
+/// Reason why there is no usable swap in memory.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapError {
     /// No swap is on.
@@ -70,7 +70,7 @@ pub enum SwapError {
          20 times as slowly; --swap makes a small one in memory (zram), as root", path.display()
     )]
     OnDisk {
-        /// Where to.
+        /// Area on the disk.
         path: PathBuf,
     },
     /// There is too little room.
@@ -87,16 +87,16 @@ pub enum SwapError {
          kernel with CONFIG_ZRAM", path.display()
     )]
     NoZram {
-        /// What is missing.
+        /// Missing file.
         path: PathBuf,
     },
-    /// The caller may not.
+    /// The caller lacks permission.
     #[error(
         "may not make swap in memory: run as root (CAP_SYS_ADMIN) where /sys can be written (not in a container; systemd: \
          ProtectKernelTunables=no); or have root set one up (zram-generator; zramctl, mkswap, swapon)"
     )]
     Denied,
-    /// A seccomp filter ends whoever tries.
+    /// A seccomp filter kills the caller of the system call.
     #[error(
         "cannot make swap in memory: a seccomp filter kills the caller of {call}(2); allow it (systemd: SystemCallFilter=@swap, containers: \
          --security-opt seccomp=)"
@@ -105,19 +105,19 @@ pub enum SwapError {
         /// The system call.
         call: &'static str,
     },
-    /// A device of ours could not be told from others.
+    /// The kernel gives no number by which to recognise our device.
     #[error(
         "cannot make swap in memory: this kernel does not number its disks (diskseq, Linux 5.15), so that a killed superhue's could \
          not be told from others; set one up by hand (zramctl --find --size 64M, mkswap, swapon)"
     )]
     NoDiskSequence,
-    /// Pages would go elsewhere whatever we do.
+    /// Pages would go to another area in any case.
     #[error(
         "cannot make swap in memory that is used before {}, which has the highest priority that there is: give that a lower one \
          (swapoff, swapon --priority)", path.display()
     )]
     Outranked {
-        /// Where to.
+        /// Area with the highest priority.
         path: PathBuf,
     },
     /// The kernel has no zswap.
@@ -129,7 +129,7 @@ pub enum SwapError {
         /// Its switch.
         path: PathBuf,
     },
-    /// It is off.
+    /// zswap is off.
     #[error(
         "zswap is off ({} is N), and without it a page that a program uses while it is taken out could part from what the kernel \
          holds of it; --swap switches it on meanwhile, as root", path.display()
@@ -138,22 +138,22 @@ pub enum SwapError {
         /// Its switch.
         path: PathBuf,
     },
-    /// The journal is not to be had.
+    /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] SettingsError),
-    /// What there is cannot be seen.
+    /// The present state cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A step failed.
     #[error("cannot {what} {}: {source}; {}", path.display(), left_behind(left))]
     Step {
-        /// What was tried.
+        /// The step.
         what: &'static str,
-        /// On what.
+        /// Its object.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,
-        /// What of the steps before could not be undone.
+        /// Results of earlier steps that could not be undone.
         left: Vec<LeftAlone>,
     },
 }
@@ -172,7 +172,7 @@ impl SwapError {
         Self::step("number a swap area with", "getrandom(2)", errno.into())
     }
 
-    /// The same, after what was made could not all be undone.
+    /// Adds the remains of a failed undo to the error.
     fn leaving(mut self, behind: Vec<LeftAlone>) -> Self {
         if let Self::Step { left, .. } = &mut self {
             *left = behind;
@@ -188,7 +188,7 @@ fn left_behind(left: &[LeftAlone]) -> String {
     }
 }
 
-/// Swap in memory that can be used. One of our own is undone when this is dropped.
+/// Swap in memory that can be used. Dropping it undoes an area of our own.
 #[derive(Debug)]
 pub struct SwapInUse {
     machine: Arc<dyn SwapMachine>,
@@ -210,11 +210,10 @@ impl SwapInUse {
         Self::find_on(Arc::new(RealMachine::of(roots)))
     }
 
-    /// Finds swap in memory that is on and has room, and is not another superhue's; else, if `make`, makes a zram of our own, which
-    /// the journal knows of first.
+    /// Finds swap in memory that is on, has room, and belongs to no other superhue. Otherwise, if `make`, journals and makes a zram of our own.
     ///
     /// # Errors
-    /// See [`SwapError`]; nothing is changed then, or the error says what was left.
+    /// See [`SwapError`]; on an error nothing has changed, or the error lists the remains.
     pub fn find_or_make(journal: &Journal, make: bool) -> Result<Self, SwapError> {
         let machine = Arc::clone(&journal.machine);
         if !make {
@@ -233,10 +232,10 @@ impl SwapInUse {
         Self::make_in(&turn, machine)
     }
 
-    /// Makes a zram of our own, whatever else is on. The journal knows of it first.
+    /// Makes a zram of our own, whatever other areas are on. The journal records it first.
     ///
     /// # Errors
-    /// See [`SwapError`]; nothing is changed then, or the error says what was left.
+    /// See [`SwapError`]; on an error nothing has changed, or the error lists the remains.
     pub fn make(journal: &Journal) -> Result<Self, SwapError> {
         let machine = Arc::clone(&journal.machine);
         machine.may_make()?;
@@ -255,7 +254,7 @@ impl SwapInUse {
         Ok(Self { machine, own: None })
     }
 
-    /// Whether a zram can be made here, by what the caller holds and the kernel offers. Makes none.
+    /// Checks that a zram can be made here, by the caller's capabilities and the kernel's interfaces. Makes none.
     ///
     /// # Errors
     /// [`SwapError::NoZram`], [`SwapError::Denied`], [`SwapError::Killed`].
@@ -263,22 +262,22 @@ impl SwapInUse {
         RealMachine::of(roots).may_make()
     }
 
-    /// How much can be taken out to memory now. It can be nothing: others fill it, somebody may have switched it off, or have switched on
-    /// swap on a disk that comes before it. 1 us for each area.
+    /// Returns the bytes that can go out to memory now. It can be 0: other programs fill the area, or an administrator has switched it off, or has
+    /// switched on swap on a disk that comes before it. Takes 1 us for each area.
     ///
     /// # Errors
-    /// When it cannot be seen.
+    /// When `/proc/swaps` cannot be read.
     pub fn room(&self) -> Result<ByteCount, ReadError> {
         Ok(room_in_memory(&self.machine.swaps()?))
     }
 
-    /// The device that was made for this; `None` where swap was on already.
+    /// Returns the device that was made for this; `None` where swap was on already.
     #[must_use]
     pub fn own(&self) -> Option<PathBuf> {
         self.own.as_ref().map(|own| node(own.number))
     }
 
-    /// What is used, in a few words: `/dev/zram0, which was on, with 3.9 GiB of room`.
+    /// Describes the area in a few words: `/dev/zram0, which was on, with 3.9 GiB of room`.
     #[must_use]
     pub fn describe(&self) -> String {
         if let Some(path) = self.own() {
@@ -292,7 +291,7 @@ impl SwapInUse {
         }
     }
 
-    /// Undoes one of our own, and says what that came to.
+    /// Undoes an area of our own, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
         let own = self.own.take();
@@ -313,7 +312,7 @@ fn first_in_memory(areas: &[SwapArea]) -> Option<&SwapArea> {
     in_memory.max_by_key(|area| area.priority)
 }
 
-/// Passes if there is room in memory.
+/// Fails with the reason if there is no room in memory.
 fn check(areas: &[SwapArea]) -> Result<(), SwapError> {
     let left = room_in_memory(areas);
     if left >= LEAST_ROOM {
@@ -337,7 +336,7 @@ fn check(areas: &[SwapArea]) -> Result<(), SwapError> {
     )
 }
 
-/// The priority of an area of ours: above all that are not in memory, else the lowest (`None`).
+/// Returns the priority for an area of ours: above all areas that are not in memory, else the lowest (`None`).
 fn priority_above(areas: &[SwapArea]) -> Result<Option<u16>, SwapError> {
     let outside = areas.iter().filter(|area| !area.lies_in_memory());
     let Some(highest) = outside.max_by_key(|area| area.priority) else {

@@ -1,4 +1,4 @@
-//! How plans reach processes: what speaks against an action, and through whom a shared object is collapsed.
+//! Access of plans to processes: objections to an action, and the process through which a shared object is collapsed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,13 +11,13 @@ use superhue_sys::scratch_child::ScratchChild;
 /// The number of a region that another process maps, too.
 const SHARED: u64 = 7;
 
-/// The number of a region for which its control group has no room.
+/// The number of a region whose control group has no room.
 const TIGHT: u64 = 8;
 
-/// The number of a region of a shared object that nobody maps wholly.
+/// The number of a region of a shared object that no process maps wholly.
 const UNMAPPED: u64 = 9;
 
-/// What the kernel says of a region that is not mapped, once it is asked; `EPERM` for a caller that may not ask.
+/// Returns true if the kernel was called: it returns `ENOMEM` for a region that is not mapped, `EPERM` to a caller without the capability.
 fn is_asked(effect: Effect) -> bool {
     matches!(effect, Effect::Failed { errno } if [Errno::ENOMEM, Errno::EPERM].contains(&errno))
 }
@@ -34,7 +34,7 @@ fn collapse(process: ProcessId, number: u64) -> Action {
     }
 }
 
-/// Who maps a region of the object: one that is gone, and `process`, 100 regions further up.
+/// Mappers of a region of the object: a process that has ended, and `process`, 100 regions further up.
 fn mappers(process: ProcessId, of: Region) -> Vec<(ProcessId, Region)> {
     let gone = ProcessId {
         pid: u32::MAX >> 1,
@@ -47,7 +47,7 @@ fn mappers(process: ProcessId, of: Region) -> Vec<(ProcessId, Region)> {
     }
 }
 
-/// What becomes of a plan for a child that maps none of the regions.
+/// Effects of a plan for a child that maps none of the regions.
 fn perform(plan: impl Fn(ProcessId) -> Vec<Action>) -> Vec<Effect> {
     let child = ScratchChild::start().unwrap();
     let process = ProcessId {
@@ -74,7 +74,7 @@ fn what_speaks_against_a_collapse_is_the_reason_why_it_is_skipped() {
         let mut actions: Vec<Action> = [1, TIGHT, SHARED, 2]
             .map(|number| collapse(process, number))
             .into();
-        // A huge page that is shared, or of a group without room, may be split.
+        // A huge page that is shared, or of a group without room, may still be split.
         actions.push(Action::Split {
             owner: process.into(),
             region: region(TIGHT),
@@ -107,7 +107,7 @@ fn a_shared_object_is_collapsed_through_the_first_of_its_mappers_that_is_there()
     let refused = Effect::Failed {
         errno: Errno::EINVAL,
     };
-    // The one that is gone is not the last word.
+    // The ended process is not the last one tried.
     assert!(is_asked(effects[0]) && is_asked(effects[2]), "{effects:?}");
     assert_eq!((effects[1], effects[3]), (refused, refused));
 }

@@ -1,4 +1,4 @@
-//! Splitting superpages of a living process: what returns, and that no byte is touched.
+//! Splitting huge pages of a living process: the memory that returns, and that no byte changes.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,12 +30,12 @@ use superhue_testing::skip;
 const HUGE: usize = HUGE_PAGE_SIZE as usize;
 const PAGE: usize = BASE_PAGE_SIZE as usize;
 
-/// Superpages of the child, how many threads write to them, and which pages they use.
+/// Huge pages of the child, number of threads that write to them, and the share of pages in use.
 const REGIONS: usize = 16;
 const WRITERS: usize = 2;
 const ONE_IN: usize = 16;
 
-/// How often all are split, and collapsed again in between.
+/// Number of times that all are split, with a collapse in between.
 const TIMES: usize = 10;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,10 +43,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Set for the copy of this test program that is the child.
 const CHILD: &str = "SUPERHUE_TEST_SPLIT_CHILD";
 
-/// The child: superpages of which 1/16 is used, and threads that go on using it.
+/// The child: huge pages of which 1/16 is used, and threads that go on using it.
 ///
-/// Says where they are, writes until its standard input ends, and then says whether it ever read
-/// anything else than it had written.
+/// Prints their address, writes until its standard input ends, and then prints whether each read returned the bytes written before.
 #[test]
 fn child() {
     if env::var_os(CHILD).is_none() {
@@ -89,11 +88,11 @@ fn child() {
     });
 }
 
-/// Writes a new pattern to the used pages again and again, each time having made sure that the last
-/// one is there; in the end also that the unused pages still hold zeroes. Returns how many times.
+/// Writes a new pattern to the used pages again and again, and checks the last one before each write; in the end checks that the unused pages still
+/// hold zeroes. Returns the number of rounds.
 fn keep_using(memory: &mut [u8], enough: &AtomicBool) -> u64 {
     let mut round = 0;
-    // Until now they hold what was written by their place in the whole memory, not in this part.
+    // Up to now they hold the pattern of their place in the whole memory, not in this part.
     for (index, page) in memory.chunks_mut(PAGE).enumerate().step_by(ONE_IN) {
         write(page, index, round);
     }
@@ -125,7 +124,7 @@ fn write(page: &mut [u8], index: usize, round: u64) {
     }
 }
 
-/// Different for each place and round, and never zero.
+/// A pattern that differs for each place and round, and is never zero.
 fn pattern(page: usize, word: usize, round: u64) -> [u8; 8] {
     let place = (page * PAGE + word) as u64 ^ (round << 40);
     (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).to_le_bytes()
@@ -139,7 +138,7 @@ struct Running {
 }
 
 impl Running {
-    /// `None`, said aloud, where the machine has no superpages to give.
+    /// Starts the child; `None`, with a visible skip, where the machine has no free huge pages.
     fn start() -> Option<Self> {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture"])
@@ -162,7 +161,7 @@ impl Running {
         Some(running)
     }
 
-    /// The next line with one of these words in it; the test harness of the child talks, too.
+    /// Returns the next line that contains one of these words; the test harness of the child prints, too.
     fn line_with(&mut self, words: &[&str]) -> String {
         loop {
             let mut line = String::new();
@@ -196,7 +195,7 @@ impl Running {
         }
     }
 
-    /// Ends it; fails unless it found every byte as it should be.
+    /// Ends the child; fails unless every byte it read was right.
     fn must_be_intact(mut self) {
         drop(self.child.stdin.take());
         let said = self.line_with(&["INTACT", "panicked", "FAILED"]);
@@ -213,7 +212,7 @@ impl Drop for Running {
     }
 }
 
-/// A size in KiB out of `smaps`, summed over the mappings that touch the range.
+/// Returns a size in KiB from `smaps`, summed over the mappings that touch the range.
 fn smaps(pid: u32, range: std::ops::Range<u64>, field: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mut inside = false;
@@ -233,7 +232,7 @@ fn smaps(pid: u32, range: std::ops::Range<u64>, field: &str) -> u64 {
     sum
 }
 
-/// Whether this kernel gives back the zeroes of a superpage that it splits (Linux 6.12).
+/// Returns true if this kernel frees the zeroes of a huge page that it splits (Linux 6.12).
 fn zeroes_return() -> bool {
     let mut scratch = Scratch::in_base_pages(HUGE).unwrap();
     scratch.touch();
@@ -274,8 +273,8 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
             .collect(),
     };
     let deadline = Instant::now() + PATIENCE;
-    // Back and forth, so that the threads meet as many moments of it as possible. A split may fail for
-    // a moment, as when the kernel is just looking at the page itself.
+    // Back and forth, so that the threads run into as many moments of a split as possible. A split may fail for a moment, for example while the
+    // kernel itself inspects the page.
     let mut times = 0;
     while (huge() > 0 || times < TIMES) && Instant::now() < deadline {
         if times > 0 && times < TIMES {
@@ -338,7 +337,7 @@ fn a_superpage_that_stays_whole_is_no_success() {
     running.must_be_intact();
 }
 
-/// A superpage that another process maps too is the kernel's to leave whole; it says that it is done.
+/// The kernel may leave whole a huge page that another process maps, too; it still reports success.
 #[test]
 fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
     let mut bytes = black_box(vec![1_u8; 3 * HUGE]);
@@ -409,7 +408,7 @@ fn the_dead_are_counted_and_strangers_left_alone() {
         effect(&mut somebody_else, std::process::id()),
         Effect::Vanished
     );
-    // Nothing is mapped there.
+    // No memory is mapped there.
     assert_eq!(
         effect(&mut actuator(), std::process::id()),
         Effect::Failed {
@@ -418,7 +417,7 @@ fn the_dead_are_counted_and_strangers_left_alone() {
     );
 }
 
-/// `ENOMEM` is also what the kernel says when it has no huge page.
+/// The kernel also returns `ENOMEM` when it has no free huge page.
 #[test]
 fn a_collapse_of_what_is_not_mapped_is_told_from_a_lack_of_memory() {
     let plan = Plan {

@@ -1,6 +1,6 @@
-//! Swap of our own on the real machine: made, used, undone; killed at any moment; with programs that could not take their pages back.
+//! Swap of our own on the real machine: made, used, undone; killed at any moment; with programs that have no room for their pages.
 //!
-//! `SUPERHUE_KILLS=200` kills so often.
+//! `SUPERHUE_KILLS=200` sets the number of kills.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,13 +28,13 @@ use superhue_sys::seccomp::RiskyCall;
 use superhue_sys::swap::swap_off;
 use superhue_testing::{Answer, Scoped, forbid, skip};
 
-/// Says to a copy of this program what it is to do, and where its journal is.
+/// Tells a copy of this program its task, and the folder of its journal.
 const CHILD: &str = "SUPERHUE_TEST_SWAP_CHILD";
 const FOLDER: &str = "SUPERHUE_TEST_SWAP_FOLDER";
 
 const MIB: u64 = 1 << 20;
 
-/// For what should not take long.
+/// Limit of waiting for things that should be quick.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A zram device: its number, and its disk sequence number, which is its alone.
@@ -42,23 +42,23 @@ type Device = (u32, Option<u64>);
 
 /// A machine on which no other test makes swap meanwhile, and a journal of the test's own.
 ///
-/// Others than tests may make and remove devices all the time, so only devices that are known to be ours are looked for.
+/// Other programs may make and remove devices at any time, so the tests look only for devices known to be ours.
 struct Bench {
     folder: tempfile::TempDir,
-    /// Those that were made.
+    /// Devices that were made.
     made: RefCell<Vec<Device>>,
     _alone: File,
 }
 
 impl Bench {
-    /// `None`, visibly, where no swap can be made.
+    /// Takes the lock; `None`, with a visible skip, where no swap can be made.
     fn new() -> Option<Self> {
         let roots = Roots::default();
         if let Err(error) = SwapInUse::may_make(&roots) {
             skip("zram", &error.to_string());
             return None;
         }
-        // One test at a time, whichever program it belongs to.
+        // One test at a time, in all test programs.
         let alone = File::create(std::env::temp_dir().join("superhue-swap-tests.lock")).unwrap();
         rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ impl Bench {
         })
     }
 
-    /// Whether there are these areas and no other; else visibly not.
+    /// Returns true if these areas are on and no other; else skips visibly.
     fn is_alone_with(&self, ours: &[&Path]) -> bool {
         let areas = read_swaps(&Roots::default()).unwrap();
         let is_alone = areas.iter().all(|area| ours.contains(&&*area.path));
@@ -91,21 +91,21 @@ impl Bench {
         (swap, path)
     }
 
-    /// What is journalled.
+    /// Returns the text of the journals.
     fn journal_text(&self) -> String {
         let entries = fs::read_dir(self.folder.path().join("run/journal"));
         let paths = entries
             .into_iter()
             .flatten()
             .map(|entry| entry.unwrap().path());
-        // Not what was being written.
+        // Without a file that was still being written.
         paths
             .filter(|path| path.extension().is_some_and(|end| end == "json"))
             .map(|path| fs::read_to_string(path).unwrap())
             .collect()
     }
 
-    /// The device that is journalled, if there is one and it is still there.
+    /// Returns the journalled device, if there is one and it still exists.
     fn left(&self) -> Option<Device> {
         let journal: serde_json::Value = serde_json::from_str(&self.journal_text()).ok()?;
         let device = &journal["entries"][0]["zram"]["device"];
@@ -123,7 +123,7 @@ impl Bench {
         names.filter(|name| name != "lock").count()
     }
 
-    /// Nothing is left: neither device, nor swap, nor journal.
+    /// Asserts that nothing is left: neither device, nor swap, nor journal.
     fn is_as_before(&self) {
         let zrams = zrams();
         let left = self
@@ -135,7 +135,7 @@ impl Bench {
         assert_eq!((left, self.journals()), (None, 0));
     }
 
-    /// Starts a copy of this program that does what `what` says; what it prints can be read.
+    /// Starts a copy of this program for the task `what`; its output can be read.
     fn child(&self, what: &str) -> (Scoped, BufReader<impl Read>) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
@@ -151,7 +151,7 @@ impl Bench {
 }
 
 impl Drop for Bench {
-    /// Nothing is left on the machine by a test that fails either.
+    /// A test that fails leaves nothing on the machine either.
     fn drop(&mut self) {
         let _ = self.journal().recover();
     }
@@ -168,7 +168,7 @@ fn zrams() -> Vec<Device> {
         .collect()
 }
 
-/// The device at this path.
+/// Returns the device at this path.
 fn device(path: &Path) -> Device {
     let name = path.file_name().unwrap().to_str().unwrap();
     let number = name.strip_prefix("zram").unwrap().parse().unwrap();
@@ -181,7 +181,7 @@ fn is_on(path: &Path) -> bool {
     areas.iter().any(|area| area.path == path)
 }
 
-/// How many pages of the range are swapped.
+/// Returns the number of swapped pages in the range.
 fn swapped(range: VirtRange) -> usize {
     let mut bytes = vec![0; usize::try_from(range.len().0 / 4096 * 8).unwrap()];
     let pagemap = File::open("/proc/self/pagemap").unwrap();
@@ -200,7 +200,7 @@ fn wait_for(output: &mut impl BufRead, word: &str) -> String {
     line
 }
 
-/// Asks until the answer is yes.
+/// Waits until `is_so` returns true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -212,7 +212,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What copies of this program do for the tests.
+/// Tasks of the copies of this program.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -226,7 +226,7 @@ fn child() {
             let mut memory = Scratch::untouched(64 * 4096).unwrap();
             memory.fill(1);
             memory.page_out().unwrap();
-            // Else it is on for a moment only.
+            // Without this pause swap would be on for a moment only.
             thread::sleep(Duration::from_millis(20));
         },
         "hold" => {
@@ -235,7 +235,7 @@ fn child() {
             thread::sleep(PATIENCE * 10);
         }
         "fill" => {
-            // Once in its group.
+            // Waits until the parent has put it into its group.
             let mut line = String::new();
             BufReader::new(File::open(std::env::var("SUPERHUE_TEST_SWAP_GO").unwrap()).unwrap())
                 .read_line(&mut line)
@@ -278,7 +278,7 @@ fn pages_go_out_to_one_of_our_own_and_come_back() {
     assert!(memory.is_intact(9));
     assert_eq!(swapped(memory.range()), 0);
 
-    // What is out when it ends comes back, too.
+    // Pages that are out at the end come back, too.
     memory.page_out().unwrap();
     let report = swap.finish();
     assert_eq!(report.swap_removed, std::slice::from_ref(&path));
@@ -287,7 +287,7 @@ fn pages_go_out_to_one_of_our_own_and_come_back() {
     bench.is_as_before();
 }
 
-/// The same numbers in every run of the tests (Knuth's linear congruential generator).
+/// A generator of the same numbers in every run of the tests (Knuth's linear congruential generator).
 struct Random(u64);
 
 impl Random {
@@ -310,7 +310,7 @@ fn killed_at_any_moment() {
     for turn in 0..kills {
         let (mut child, mut output) = bench.child("make and undo");
         wait_for(&mut output, "begun");
-        // One after the other takes some 100 ms.
+        // One turn takes some 100 ms.
         thread::sleep(Duration::from_micros(random.below(200_000)));
         child.0.kill().unwrap();
         child.0.wait().unwrap();
@@ -349,7 +349,7 @@ fn the_next_one_undoes_what_a_killed_one_left_and_makes_its_own() {
     let line = wait_for(&mut output, "on /dev/");
     let first = device(Path::new(line.trim().split_once("on ").unwrap().1));
     bench.made.borrow_mut().push(first);
-    // As long as it lives it is left alone.
+    // As long as the child lives, its swap stays.
     let alive = bench.journal().recover().unwrap();
     assert_eq!((alive.in_use, alive.swap_removed.len()), (1, 0));
     let (second, path) = bench.make();
@@ -372,7 +372,7 @@ fn what_is_on_is_found_or_one_is_made() {
     let find = || SwapInUse::find(&Roots::default());
     let first = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
     let found = find().unwrap();
-    // Another one would be without any when the first one ends.
+    // If the second one used the first one's swap, it would have none when the first one ends.
     let second = SwapInUse::find_or_make(&bench.journal(), true).unwrap();
     let own = [&first, &found, &second].map(SwapInUse::own);
     let paths: Vec<&Path> = own.iter().flatten().map(PathBuf::as_path).collect();
@@ -391,7 +391,7 @@ fn what_is_on_is_found_or_one_is_made() {
 #[test]
 fn what_somebody_else_does_to_it_is_no_error() {
     let Some(bench) = Bench::new() else { return };
-    // Switches it off; and resets it; and removes it.
+    // Switches it off; also resets it; also removes it.
     for steps in 1..=3 {
         let (swap, path) = bench.make();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -497,7 +497,7 @@ fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
 #[test]
 fn a_filter_that_kills_is_not_run_into() {
     let Some(_bench) = Bench::new() else { return };
-    // In a thread of its own: the filter never goes away.
+    // In a thread of its own: a filter cannot be removed.
     let told = thread::spawn(|| {
         forbid(RiskyCall::Swapon.number(), Answer::Kill)?;
         Ok::<_, String>(SwapInUse::may_make(&Roots::default()))

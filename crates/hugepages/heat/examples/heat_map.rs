@@ -1,4 +1,4 @@
-//! How long it takes a heat map to take in a sample, and to tell what it knows.
+//! Measures the time in which a heat map takes in a sample, and answers queries.
 //!
 //! ```text
 //! cargo run --release -p superhue-heat --example heat_map -- [GIB]
@@ -27,7 +27,7 @@ fn median(mut action: impl FnMut()) -> Duration {
     times[ROUNDS / 2]
 }
 
-/// `gib` GiB, of which sample `number` finds touched what `accessed(number, region)` says.
+/// Makes a reading of `gib` GiB, in which sample `number` finds the pages `accessed(number, region)` touched.
 fn reading(gib: u64, number: u64, accessed: impl Fn(u64, u64) -> PageSet) -> Reading {
     let regions = (0..gib * 512).map(|index| RegionBits {
         region: Region::containing(VirtAddr((index + 1000) << 21)),
@@ -38,7 +38,7 @@ fn reading(gib: u64, number: u64, accessed: impl Fn(u64, u64) -> PageSet) -> Rea
     Reading::Pages(regions.collect())
 }
 
-/// The same pseudo-random word for the same number.
+/// Returns the same pseudo-random word for the same number.
 fn scramble(number: u64) -> u64 {
     let mut word = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,16 +1,15 @@
-//! Measures what the tracker `ptwalk` costs, as JSON on standard output.
+//! Measures the cost of the tracker `ptwalk`, as JSON on standard output.
 //!
 //! ```text
 //!   ptwalk_cost [LARGEST]     GiB of base pages, a power of two; 1 unless given
 //! ```
 //!
-//! The process watches itself. Every page is touched between arming and reading, so all bits are set.
-//! Memory is written once before anything is timed: the first touch of a frame that a hypervisor has
-//! not backed yet costs a multiple. Superpages are measured as the same sizes in entries of 2 MiB.
+//! The process watches itself. It touches every page between arming and reading, so all bits are set. It writes the memory once before the first
+//! measurement: the first touch of a frame that a hypervisor has not backed yet costs a multiple. Huge pages are measured in the same sizes, as
+//! entries of 2 MiB.
 //!
-//! Pages that are missed, though all were touched, were cleared by somebody else: under `cleared`
-//! stands how many more are missing at each of many readings after one pass over all the memory. A
-//! monitor like DAMON shows as steps, one sampling interval apart, with nothing between them.
+//! If pages are missed although all were touched, another monitor cleared their bits. `cleared` lists the number of missing pages at many readings
+//! after one pass over all the memory. A monitor like DAMON shows as steps, one sampling interval apart, with nothing between them.
 
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -99,18 +98,17 @@ fn measure(
         "page_bytes": step,
         "read_ms": read,
         "read_ms_per_gib": read["median"].as_f64().map(|all| all / gib as f64),
-        // Of all the memory of this process, not only what is read.
+        // Of all the memory of this process, not only of the range that is read.
         "arm_ms": spread(&mut arms),
         "present_pages": seen.0,
         "accessed_pages": seen.1,
-        // By run. Not 0 where somebody else clears accessed bits too, as DAMON does, or where
-        // memory was too short for superpages.
+        // By run. Not 0 if another monitor clears accessed bits too, as DAMON does, or if memory was too short for huge pages.
         "present_but_not_accessed": missed,
     }))
 }
 
-/// Touches everything once, then only reads, for three seconds. Pairs of the milliseconds since
-/// then and of the pages that no longer look accessed, where their number changed.
+/// Touches all pages once, then only reads, for three seconds. Returns pairs of the milliseconds since then and of the pages that no longer look
+/// accessed, where their number changed.
 fn cleared_by_others(
     roots: &Roots,
     tracker: &mut PtwalkTracker,

@@ -1,35 +1,35 @@
-//! A ration of time for work that comes again and again: looks, samples.
+//! A ration of time for repeated work: looks, samples.
 
 use std::time::Duration;
 
-/// How much may be spent at once, unless said otherwise: what is allowed in this time.
+/// Default advance: the allowance of this time.
 const ADVANCE: Duration = Duration::from_secs(10);
 
-/// A sum of seconds is not exact to more than this.
+/// Rounding error of a sum of seconds.
 const NOTHING: f64 = 1e-9;
 
 /// Time that may be spent: a fixed share of all time that passes, 10 seconds of it in advance.
 ///
 /// ```text
-///   spent <= share * (time passed + 10 s) + what the last piece of work cost
+///   spent <= share * (time passed + 10 s) + cost of the last piece of work
 /// ```
 ///
-/// Work whose cost is known beforehand is not begun before there is room for all of it, so the
-/// last term matters for the first piece and for one that is dearer than those before.
+/// Work whose cost is known beforehand does not begin before there is room for all of it. So the last term matters only for the first piece of
+/// work, and for one that costs more than those before.
 #[derive(Debug, Clone)]
 pub struct Allowance {
     share: f64,
     /// The whole advance, in seconds.
     most: f64,
-    /// What is left, in seconds; below zero after dear work.
+    /// Seconds left; below zero after expensive work.
     left: f64,
-    /// Up to when `left` was reckoned.
+    /// Time for which `left` was computed.
     at: Duration,
 }
 
 impl Allowance {
-    /// Allows `share` of the time from `at` on: of one CPU's up to 1, of several above. A share that is
-    /// no number, or is not above 0, allows one part in a million.
+    /// Allows `share` of the time from `at` on: up to 1 of one CPU's, above 1 of several. A share that is not a number, or not above 0, allows one
+    /// part in a million.
     #[must_use]
     pub fn new(share: f64, at: Duration) -> Self {
         let share = at_least_something(share);
@@ -51,7 +51,7 @@ impl Allowance {
         }
     }
 
-    /// Allows `share` of the time from now on, with the same advance; what is left stays.
+    /// Allows `share` of the time from now on, with the same advance; the time left stays.
     pub fn allow(&mut self, share: f64) {
         self.share = at_least_something(share);
     }
@@ -66,50 +66,49 @@ impl Allowance {
         }
     }
 
-    /// Counts what was spent up to the time `at`.
+    /// Counts a cost up to the time `at`.
     pub fn spend(&mut self, at: Duration, cost: Duration) {
         self.left = self.left_at(at) - cost.as_secs_f64();
         self.at = self.at.max(at);
     }
 
-    /// Counts what was spent up to the time `at`, as far as there was something left: for work that
-    /// cannot wait, and whose cost is not to hold up the work that can.
+    /// Counts a cost up to the time `at` without going into debt: for work that cannot wait, and whose cost must not delay the work that can.
     pub fn spend_without_debt(&mut self, at: Duration, cost: Duration) {
         self.spend(at, cost);
         self.left = self.left.max(0.0);
     }
 
-    /// Whether `cost` can be spent at the time `at`.
+    /// Returns true if `cost` can be spent at the time `at`.
     ///
-    /// What is dearer than the whole advance can be spent when that is there.
+    /// A cost above the whole advance can be spent once the whole advance is there.
     #[must_use]
     pub fn covers(&self, at: Duration, cost: Duration) -> bool {
         cost.as_secs_f64().min(self.most) - self.left_at(at) <= NOTHING
     }
 
-    /// When `cost` can be spent, at the earliest; not before `at`.
+    /// Returns the earliest time at which `cost` can be spent; not before `at`.
     ///
-    /// What is dearer than the whole advance can be spent when that is there.
+    /// A cost above the whole advance can be spent once the whole advance is there.
     #[must_use]
     pub fn when(&self, at: Duration, cost: Duration) -> Duration {
         let missing = cost.as_secs_f64().min(self.most) - self.left;
         if missing <= 0.0 {
             return at.max(self.at);
         }
-        // A nanosecond more than rounding can take away.
+        // One nanosecond more makes up for rounding.
         let wait = Duration::try_from_secs_f64(missing / self.share).unwrap_or(Duration::MAX);
         let then = self.at.saturating_add(wait);
         at.max(then.saturating_add(Duration::from_nanos(1)))
     }
 
-    /// What is left at the time `at`, in seconds.
+    /// Returns the seconds left at the time `at`.
     fn left_at(&self, at: Duration) -> f64 {
         let passed = at.saturating_sub(self.at).as_secs_f64();
         (self.left + passed * self.share).min(self.most)
     }
 }
 
-/// A share that lets work go on, if ever so slowly.
+/// Returns a share that lets work continue, however slowly.
 fn at_least_something(share: f64) -> f64 {
     if share > 1e-6 { share.min(1e6) } else { 1e-6 }
 }

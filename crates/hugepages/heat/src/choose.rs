@@ -1,14 +1,14 @@
-//! Which tracker works here.
+//! Choice of a tracker that works here.
 
 use superhue_procfs::Roots;
 
 use super::{DamonTracker, IdleTracker, PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
 
-/// A tracker, and why it is this one.
+/// A tracker, and the reason for its choice.
 pub struct Chosen {
     /// The tracker.
     pub tracker: Box<dyn Tracker>,
-    /// For the report, after its name: why it, and what is wrong with better ones.
+    /// Reason for the choice, and faults of better trackers; the report prints it after the name.
     pub why: String,
 }
 
@@ -21,23 +21,23 @@ impl std::fmt::Debug for Chosen {
     }
 }
 
-/// Why there is no tracker.
+/// Reason why there is no tracker.
 #[derive(Debug, thiserror::Error)]
 pub enum ChooseError {
-    /// The one that was asked for does not work.
+    /// The requested tracker does not work.
     #[error("the tracker {kind}, which was asked for, does not work here: {why}; {remedy}")]
     Wanted {
-        /// Which.
+        /// Its kind.
         kind: TrackerKind,
-        /// What was tried and what the kernel said.
+        /// The attempt, and the kernel's error.
         why: String,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
-    /// None does.
+    /// No tracker works.
     #[error("no tracker works here: {}", reasons(.tried))]
     None {
-        /// Each with the reason, best first.
+        /// Each tracker with the reason, best first.
         tried: Vec<(TrackerKind, String)>,
     },
 }
@@ -49,7 +49,7 @@ fn reasons(tried: &[(TrackerKind, String)]) -> String {
 
 type Build = fn(&Roots, Scope) -> Result<Box<dyn Tracker>, TrackError>;
 
-/// How each tracker is built, best first.
+/// Constructor of each tracker, best first.
 const BUILDERS: &[(TrackerKind, Build)] = &[
     (TrackerKind::Ptwalk, |roots, scope| {
         Ok(Box::new(PtwalkTracker::new(roots, scope)?))
@@ -62,10 +62,10 @@ const BUILDERS: &[(TrackerKind, Build)] = &[
     }),
 ];
 
-/// The tracker that is asked for, or else the best that works: each is tried by building it.
+/// Returns the requested tracker, or else the best that works: it tries each one by building it.
 ///
 /// # Errors
-/// When none works, or the one asked for does not: why, and what would help.
+/// When none works, or the requested one does not: with the reason and the remedy.
 pub fn choose(
     roots: &Roots,
     wanted: Option<TrackerKind>,
@@ -114,7 +114,7 @@ fn choose_of(
     Err(ChooseError::None { tried })
 }
 
-/// The error without what is said already: which tracker.
+/// Returns the error without the name of the tracker, which the caller prints.
 fn reason(kind: TrackerKind, error: TrackError) -> String {
     match error {
         TrackError::Unusable { kind: named, why } if named == kind => why,

@@ -1,14 +1,12 @@
 //! `/proc/PID/clear_refs`: clearing the accessed bits of a process, and flushing its TLB entries.
 //!
-//! `2` clears those of private memory without a file, `1` all. Neither flushes the TLB on x86: a
-//! translation that stays there is used without setting the bit again, and a hot page is not seen.
-//! The same goes for bits that page_idle clears.
+//! `2` clears the bits of private memory without a file, `1` all. Neither flushes the TLB on x86: the processor uses a translation that stays there
+//! without setting the bit again, so a hot page looks cold. The same holds for bits that page_idle clears.
 //!
-//! `4` ends in a flush of the whole process (`clear_refs_write` in `fs/proc/task_mmu.c`), and that is
-//! all it does on a kernel without soft-dirty tracking. On one that has it, it would write-protect
-//! every page and wipe marks that checkpointing (CRIU) relies on. So it is written only where a trial
-//! shows that there is no such tracking: memory mapped and written a moment ago is always marked
-//! soft-dirty (bit 55 of `pagemap`) by a kernel that knows marks.
+//! `4` ends in a flush of the whole process (`clear_refs_write` in `fs/proc/task_mmu.c`), and does nothing else on a kernel without soft-dirty
+//! tracking. On a kernel with it, `4` would write-protect every page, and wipe marks that checkpointing (CRIU) relies on. So Superhue writes it
+//! only where a trial shows that there is no such tracking: a kernel that knows marks always marks memory mapped and written a moment ago as
+//! soft-dirty (bit 55 of `pagemap`).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -28,12 +26,10 @@ const IS_PRESENT: u64 = 1 << 63;
 /// Trials that must all agree: another process could wipe the mark between writing and looking.
 const TRIALS: usize = 3;
 
-/// How long the kernel held the lock without which the process can neither map memory nor (as a
-/// rule) fault.
+/// Time for which the kernel held the lock that the process needs to map memory and (as a rule) to fault.
 pub(super) type Locked = Duration;
 
-/// An open `clear_refs`. It belongs to the process and not to its number: when the process is gone
-/// writing fails, whoever has the number by then.
+/// An open `clear_refs`. It is bound to the process, not to its number: after the process has exited, writing fails even if the number is reused.
 #[derive(Debug)]
 pub(super) struct ClearRefs {
     pid: u32,
@@ -57,7 +53,7 @@ impl ClearRefs {
             },
             _ => ReadError::of_process(pid, &path, error),
         })?;
-        // Opened first, looked at second: what was opened is this process's.
+        // The check comes after the open, so that the opened file belongs to this process.
         if !process::still_is(roots, process) {
             return Err(ReadError::Vanished { pid });
         }
@@ -76,7 +72,7 @@ impl ClearRefs {
         self.write(if all { b"1" } else { b"2" })
     }
 
-    /// Flushes, which only who asked [`may_flush`] may do.
+    /// Flushes the TLB entries. The caller must have checked [`may_flush`].
     pub(super) fn flush(&mut self) -> Result<Locked, ReadError> {
         self.write(b"4")
     }
@@ -90,12 +86,12 @@ impl ClearRefs {
     }
 }
 
-/// Whether `4` is known to do nothing but flush. `false` in any doubt.
+/// Returns true if `4` is known to do nothing but flush; `false` in any doubt.
 pub(super) fn may_flush(roots: &Roots) -> bool {
     (0..TRIALS).all(|_| is_marked(roots) == Some(false))
 }
 
-/// Whether memory just written is marked soft-dirty; `None` if that could not be found out.
+/// Returns true if memory just written is marked soft-dirty; `None` if that could not be found out.
 fn is_marked(roots: &Roots) -> Option<bool> {
     let mut scratch = Scratch::untouched(BASE_PAGE_SIZE as usize).ok()?;
     scratch.touch();
@@ -104,7 +100,7 @@ fn is_marked(roots: &Roots) -> Option<bool> {
     let offset = (scratch.range().start.0 >> BASE_PAGE_SHIFT) * 8;
     pagemap.read_exact_at(&mut word, offset).ok()?;
     let word = u64::from_ne_bytes(word);
-    // What is not present says nothing (a page swapped out at once).
+    // A page that is not present (swapped out at once) shows nothing.
     (word & IS_PRESENT != 0).then_some(word & SOFT_DIRTY != 0)
 }
 
@@ -118,7 +114,7 @@ mod tests {
         assert!(!may_flush(&Roots::under(nowhere.path())));
     }
 
-    /// The trial against what the kernel says of itself, where it does.
+    /// Compares the trial with the kernel's configuration, where the kernel shows it.
     #[test]
     fn the_trial_agrees_with_the_kernels_configuration() {
         let Ok(config) = std::process::Command::new("zcat")

@@ -1,7 +1,6 @@
-//! How concentrated accesses are.
+//! Concentration of accesses.
 //!
-//! The more of its accesses a program makes to a small part of its memory, the more a few
-//! superpages there are worth.
+//! The more of its accesses a program makes to a small part of its memory, the more a few huge pages there are worth.
 
 use serde::{Deserialize, Serialize};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
@@ -9,18 +8,17 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 /// A point of the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HotPoint {
-    /// So much memory, the hottest there is,
+    /// Bytes of the hottest memory.
     pub bytes: ByteCount,
-    /// receives this share of all accesses that were sampled: above 0, at most 1.
+    /// Share of all sampled accesses that this memory receives: above 0, at most 1.
     pub share: f64,
 }
 
-/// The hot-set curve: how much memory receives which share of the sampled accesses.
+/// The hot-set curve: the bytes of memory that receive each share of the sampled accesses.
 ///
-/// The *sampled accesses* of a base page are its count: how many samples found it touched. (How
-/// often it was accessed within a sample cannot be seen.) A superpage has one accessed bit, so its
-/// count is taken for that of each of its 512 pages; so are the pages of a DAMON range. Pages are
-/// ordered by count, hottest first; both coordinates of the curve add up along that order.
+/// The *sampled accesses* of a base page are its count: the number of samples that found it touched. (A sample does not show how often a page was
+/// accessed.) A huge page has one accessed bit, so its count stands for each of its 512 pages; the same holds for the pages of a DAMON range. Pages
+/// are ordered by count, hottest first; both coordinates of the curve add up along that order.
 ///
 /// ```text
 ///   share
@@ -33,13 +31,12 @@ pub struct HotPoint {
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HotSet {
-    /// The corners of the curve, ascending in both coordinates, after (0, 0). None if nothing was
-    /// touched.
+    /// The corners of the curve, ascending in both coordinates, after (0, 0). Empty if no memory was touched.
     pub points: Vec<HotPoint>,
 }
 
 impl HotSet {
-    /// The curve of memory given as (accesses to each page, bytes of such pages), in any order.
+    /// Returns the curve of memory given as (accesses to each page, bytes of such pages), in any order.
     pub(super) fn of(memory: impl Iterator<Item = (f64, ByteCount)>) -> Self {
         let mut memory: Vec<_> = memory
             .filter(|&(count, bytes)| count > 0.0 && bytes.0 > 0)
@@ -53,7 +50,7 @@ impl HotSet {
             bytes += alike.iter().map(|&(_, bytes)| bytes).sum();
             accesses += alike.iter().map(weight).sum::<f64>();
             let share = (accesses / total).min(1.0);
-            // What is lost in the rounding of so long a sum is no corner of the curve.
+            // A count that is lost in the rounding of such a long sum makes no corner.
             if points.last().is_none_or(|last| last.share < share) {
                 points.push(HotPoint { bytes, share });
             }
@@ -64,9 +61,9 @@ impl HotSet {
         Self { points }
     }
 
-    /// The least memory that receives `share` (0 to 1) of the sampled accesses, in whole pages.
+    /// Returns the least memory that receives `share` (0 to 1) of the sampled accesses, in whole pages.
     ///
-    /// `None` if nothing was touched, or `share` is not above 0 and at most 1.
+    /// `None` if no memory was touched, or if `share` is not above 0 and at most 1.
     #[must_use]
     pub fn bytes_for(&self, share: f64) -> Option<ByteCount> {
         if !(share > 0.0 && share <= 1.0) {
@@ -86,7 +83,7 @@ impl HotSet {
         };
         let part = (share - start.share) / (end.share - start.share);
         let pages = (end.bytes - start.bytes).0 as f64 / BASE_PAGE_SIZE as f64 * part;
-        // What rounding adds to the sum must not become a page.
+        // The rounding error of the sum must not become a page.
         let pages = (pages - 1e-6).ceil().max(0.0) as u64;
         Some((start.bytes + ByteCount(pages.saturating_mul(BASE_PAGE_SIZE))).min(end.bytes))
     }

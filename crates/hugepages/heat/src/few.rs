@@ -1,4 +1,4 @@
-//! Runs of neighbouring pages that are watched for a moment.
+//! Runs of neighbouring pages, watched for a moment.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ pub struct Run {
     pub start: VirtAddr,
 }
 
-/// What became of a run in a window.
+/// Touches of a run in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunTouches {
-    /// Which run.
+    /// The run.
     pub run: Run,
     /// CPU time of the process from the moment at which its accessed bits were cleared until they were read.
     pub cpu: Duration,
-    /// Bit n: its page n was there.
+    /// Bit n: page n was present.
     pub present: u16,
-    /// Bit n: and was touched.
+    /// Bit n: page n was present and touched.
     pub touched: u16,
-    /// Bit n: and it is one of four neighbours that lie side by side, in an aligned 16 KiB of memory as they do in addresses. Processors that
-    /// can hold several base pages by one entry of the TLB can do so there.
+    /// Bit n: page n is one of four neighbours that are contiguous in an aligned 16 KiB of memory, as they are in addresses. Processors that can
+    /// hold several base pages in one TLB entry can do so there.
     pub together: u16,
 }
 
 impl Run {
-    /// Its addresses.
+    /// Returns its addresses.
     #[must_use]
     pub fn range(self) -> VirtRange {
         VirtRange {
@@ -40,7 +40,7 @@ impl Run {
         }
     }
 
-    /// The region it lies in.
+    /// Returns the region it lies in.
     #[must_use]
     pub const fn region(self) -> Region {
         Region::containing(self.start)

@@ -1,28 +1,26 @@
-//! Who else makes use of accessed bits.
+//! Other users of accessed bits.
 //!
-//! Two that clear the same bits take each other's accesses away. Which others there are:
+//! Two users that clear the same bits hide accesses from each other. The possible ones:
 //!
-//! | who | what it does to the bits | found by | judged |
+//! | user | effect on the bits | found by | verdict |
 //! |---|---|---|---|
 //! | another superhue | clears all of a target's | the lock on its target | blinds |
 //! | DAMON on virtual addresses | clears some of its target's | its sysfs tree | blinds, if it is the same target |
 //! | DAMON on physical addresses | clears those of few pages of the whole machine | its sysfs tree, module parameters | distorts a little |
-//! | a user of page_idle | clears those of any page it marks | who has the bitmap open | blinds |
-//! | reclaim, multi-generational LRU | clear them when memory is short | cannot be told from need | documented |
+//! | a user of page_idle | clears those of any page it marks | its open bitmap | blinds |
+//! | reclaim, multi-generational LRU | clear them when memory is short | not found: this is normal use | documented |
 //!
-//! **DAMON on physical addresses** watches all memory, and yet is no reason to refuse: it clears the
-//! bit of *one* page of each of its ranges per sampling interval, and has 1,000 ranges at most by
-//! default. With its default interval of 5 ms those are 200,000 pages/s at the very worst, anywhere
-//! in the machine's memory: in a sample of 50 ms, one page in 400 of 16 GiB; with a common setting
-//! (10 ranges) one in 40,000. Such a page is missed only if the program does not touch it again
-//! before the sample ends. Whether a region is active does not hang on a page in 400; but superpages
-//! have a single bit, and a cold superpage may look idle a sample too early.
+//! **DAMON on physical addresses** watches all memory, and yet is no reason to refuse: it clears the bit of *one* page of each of its ranges per
+//! sampling interval, and has 1,000 ranges at most by default. With its default interval of 5 ms those are at most 200,000 pages/s, anywhere in the
+//! machine's memory: in a sample of 50 ms, one page in 400 of 16 GiB; with a common setting (10 ranges) one in 40,000. A sample misses such a page
+//! only if the program does not touch it again before the sample ends. One page in 400 does not decide whether a region is active. But a huge page
+//! has a single bit, so a cold one may look idle a sample too early.
 //!
-//! **A user of page_idle** marks any frames it likes, and which cannot be seen. Working-set
-//! estimators mark all of memory. It is known by having the bitmap open, which only root can; a
-//! superhue that has it open for another target is not meant, and is known by its lock.
+//! **A user of page_idle** may mark any frames, and its choice cannot be seen. Working-set estimators mark all of memory. Superhue finds such a
+//! user by its open bitmap, which only root can open. It ignores a superhue that has the bitmap open for another target; that one is known by its
+//! lock.
 //!
-//! Look before the own tracker is set up, which else would be found.
+//! The check must come before our own tracker is set up, because it would find that one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -36,23 +34,23 @@ use superhue_procfs::system::{hint, numbered};
 use super::TrackError;
 use super::target_lock::{TargetLock, target};
 
-/// What another user of accessed bits does to samples.
+/// Effect of another user of accessed bits on samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It takes so many accesses away that neither sees what is going on.
+    /// It hides so many accesses that both users get useless samples.
     Blinds,
-    /// It takes away few; worth knowing.
+    /// It hides few accesses; worth knowing.
     Distorts,
 }
 
 /// Another user of the accessed bits of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Onlooker {
-    /// Who, as far as it can be told.
+    /// Description of the user, as far as it is known.
     pub by: String,
-    /// How bad it is.
+    /// Severity.
     pub effect: Effect,
-    /// What would end it.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -65,11 +63,10 @@ impl From<Onlooker> for TrackError {
     }
 }
 
-/// What keeps `process` from being tracked: the first of [`onlookers`] that blinds, or another
-/// superhue.
+/// Returns the obstacle to tracking `process`: the first of [`onlookers`] that blinds, or another superhue.
 ///
-/// A process that is gone is nobody's. Since the answer is old at once, a tracker holds a
-/// [`TargetLock`] for as long as it tracks.
+/// No superhue holds the lock of a process that has exited. The answer may be out of date at once, so a tracker holds a [`TargetLock`] as long as
+/// it tracks.
 #[must_use]
 pub fn foreign(roots: &Roots, process: ProcessId) -> Option<TrackError> {
     if let Err(taken @ TrackError::Foreign { .. }) = TargetLock::take(roots, process) {
@@ -81,10 +78,10 @@ pub fn foreign(roots: &Roots, process: ProcessId) -> Option<TrackError> {
         .map(TrackError::from)
 }
 
-/// All others that use the accessed bits of `process`, but for superhues.
+/// Returns all other users of the accessed bits of `process`, except superhues.
 ///
-/// As far as the caller may look: the sysfs tree of DAMON and other users' open files are for root
-/// only, and what may not be read is taken for absent.
+/// It sees only what the caller may read: the sysfs tree of DAMON and other users' open files are for root only, and unreadable files count as
+/// absent.
 #[must_use]
 pub fn onlookers(roots: &Roots, process: ProcessId) -> Vec<Onlooker> {
     let mut found = damon_threads(&roots.sys, process.pid);
@@ -93,7 +90,7 @@ pub fn onlookers(roots: &Roots, process: ProcessId) -> Vec<Onlooker> {
     found
 }
 
-/// Entries of a sysfs directory that are named by a number.
+/// Returns the entries of a sysfs directory that are named by a number.
 fn entries(directory: &Path) -> Vec<(u64, PathBuf)> {
     numbered(directory, "", "").unwrap_or_default()
 }
@@ -133,7 +130,7 @@ fn watches(context: &Path, pid: u32) -> bool {
         .any(|target| target.parse() == Ok(pid))
 }
 
-/// What it does to all memory, by its own settings.
+/// Describes the effect on all memory, from the settings of the context.
 fn watching_everything(context: &Path) -> String {
     let attributes = context.join("monitoring_attrs");
     let number = |name| -> Option<u64> { hint(&attributes.join(name))?.parse().ok() };
@@ -146,7 +143,7 @@ fn watching_everything(context: &Path) -> String {
     }
 }
 
-/// Modules of the kernel that run DAMON on physical addresses by themselves.
+/// Finds modules of the kernel that run DAMON on physical addresses by themselves.
 fn damon_modules(sys: &Path) -> Vec<Onlooker> {
     let modules = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
     let running = modules.iter().filter_map(|module| {
@@ -167,7 +164,7 @@ fn page_idle_users(roots: &Roots) -> Vec<Onlooker> {
     };
     let processes = entries(&roots.proc).into_iter();
     let users = processes.filter(|(pid, process)| {
-        // Anybody can have a file of such a name, but only the owner's processes the bitmap.
+        // Any user can open a file of such a name, but only processes of the bitmap's owner can open the bitmap.
         if *pid == u64::from(std::process::id()) || self::owner(process) != Some(owner) {
             return false;
         }
@@ -218,7 +215,7 @@ mod tests {
         start_ticks: 99,
     };
 
-    /// A machine on which process 4711 runs and nobody looks at it.
+    /// A machine on which process 4711 runs, without other users of accessed bits.
     struct Machine {
         folder: tempfile::TempDir,
         roots: Roots,
@@ -245,7 +242,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// A thread of DAMON with one context and one target.
+        /// Adds a thread of DAMON with one context and one target.
         fn damon(&self, number: u32, state: &str, operations: &str, target: &str) {
             let kdamond = format!("sys/kernel/mm/damon/admin/kdamonds/{number}");
             let context = format!("{kdamond}/contexts/0");
@@ -266,7 +263,7 @@ mod tests {
             );
         }
 
-        /// Process `pid` has these files open.
+        /// Makes process `pid` have these files open.
         fn opens(&self, pid: u32, name: &str, links: &[&str]) {
             self.write(&format!("proc/{pid}/comm"), &format!("{name}\n"));
             let fd = self.folder.path().join(format!("proc/{pid}/fd"));
@@ -343,7 +340,7 @@ mod tests {
         let error = machine.foreign().unwrap();
         assert!(error.contains("process 20 (wss)"), "{error}");
         if superhue_testing::is_root() {
-            // A file of that name somewhere else, held by somebody who wants to be in the way.
+            // A file of that name somewhere else, opened by a user who wants to interfere.
             let process = machine.folder.path().join("proc/20");
             std::os::unix::fs::chown(process, Some(superhue_testing::NOBODY), None).unwrap();
             assert_eq!(machine.foreign(), None);

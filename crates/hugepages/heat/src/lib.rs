@@ -1,4 +1,4 @@
-//! Heat: which pages are accessed, by sampling their accessed bits.
+//! Heat: finds accessed pages by sampling their accessed bits.
 //!
 //! ```text
 //!   tracker    arm ........ interval ........ read        one sample: which pages were touched
@@ -9,9 +9,8 @@
 //!      +<-- interval -- Pace <-- change, cost        ProcessHeat, HotSet   ---> policy, pictures
 //! ```
 //!
-//! What was touched passes through three types on its way to a decision, one for each crate that may know it: a [`Reading`] is one sample
-//! as the tracker took it; the [`HeatMap`] adds samples up, two bytes a page; `model::ProcessHeat` is what of that the policy is told,
-//! region by region.
+//! Accesses pass through three types on the way to a decision: a [`Reading`] is one sample of a tracker; the [`HeatMap`] adds samples up, in two
+//! bytes a page; `model::ProcessHeat` is the part that the policy receives, by region.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,10 +33,9 @@
 //! # }
 //! ```
 //!
-//! Observing changes something here, and nowhere else: arming clears the accessed bits
-//! of the target's pages and flushes its TLB entries. Its memory stays as it is; what it pays is
-//! estimated and bounded by [`Pace`]. The kernel ages pages by the same bits, so reclaim on a
-//! machine short of memory sees watched pages as a little colder than they are.
+//! Among Superhue's readers only this crate changes the target: arming clears the accessed bits of its pages, and flushes its TLB entries. The
+//! contents of its memory stay the same; [`Pace`] estimates and bounds the cost. The kernel ages pages by the same bits, so reclaim on a machine
+//! short of memory sees watched pages as a little colder than they are.
 
 mod allowance;
 mod choose;

@@ -1,32 +1,29 @@
-//! How hot each page of one process is.
+//! Heat of each page of one process.
 //!
-//! Of each page two things are kept:
+//! The map keeps two things for each page:
 //!
-//! * its **count**: how many samples found it touched. When 511 samples have been taken, all counts
-//!   of the process are halved, and so each time that 511 are reached again. Counts of one process
-//!   can thus always be compared with each other, and with [`HeatMap::weight`], which is what the
-//!   count of a page is that every sample found touched;
-//! * its **recent** samples, the last 6. A page is *active* if one of them found it touched. Its
-//!   *rate* is the share of them that did, weighed so that a sample counts half as much as the one
-//!   2 samples after it ([`HALF_LIFE`]). Every sample weighs alike, however long its interval was:
-//!   what is recent is counted in samples, and the pace of sampling follows the program.
+//! * its **count**: the number of samples that found it touched. After 511 samples all counts of the process are halved, and again each time that
+//!   511 are reached. So counts of one process can always be compared with each other, and with [`HeatMap::weight`], which is the count of a page
+//!   that every sample found touched;
+//! * its **recent** samples, the last 6. A page is *active* if one of them found it touched. Its *rate* is the share of them that did, weighted so
+//!   that a sample counts half as much as the one 2 samples after it ([`HALF_LIFE`]). Every sample weighs the same, however long its interval was:
+//!   recency is counted in samples, and the pace of sampling follows the program.
 //!
 //! A page that became present since the sample before does not count as touched: its fault touched it.
 //!
-//! A page that is absent at a sample (unmapped, discarded, swapped out) is forgotten, and so is a
-//! region without present pages: what comes back at that address may be other memory. While a
-//! superpage maps a region there is one count and one rate for all of it; those of its pages begin
-//! anew when it is split.
+//! The map forgets a page that is absent at a sample (unmapped, discarded, swapped out), and a region without present pages: the next page at that
+//! address may be other memory. While a huge page maps a region, the whole region has one count and one rate; the counts and rates of its pages
+//! begin anew when it is split.
 //!
 //! # Memory
 //!
 //! ```text
 //!   region of base pages     104 bytes and, once a page of it was touched, 960     <= 2.1 bytes/page
-//!   superpage                104 bytes
+//!   huge page                104 bytes
 //!   range of DAMON            48 bytes
 //! ```
 //!
-//! So 16 GiB of base pages take 8.3 MiB, and of superpages 0.8 MiB.
+//! So 16 GiB of base pages take 8.3 MiB, and of huge pages 0.8 MiB.
 
 mod pages;
 mod planes;
@@ -42,65 +39,61 @@ use self::planes::{LARGEST_COUNT, RECENT};
 use self::ranges::Span;
 use super::{HotSet, RangeRate, Reading, RegionBits};
 
-/// After how many samples one weighs half.
+/// Number of samples after which a sample weighs half.
 pub const HALF_LIFE: u32 = 2;
 
-/// What maps memory in a heat map.
+/// Kind of page that maps memory in a heat map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSize {
     /// A base page: 4 KiB.
     Base,
-    /// A superpage: 2 MiB, for which there is one accessed bit.
+    /// A huge page: 2 MiB, for which there is one accessed bit.
     Huge,
-    /// Not known: a range that DAMON takes for equally hot.
+    /// Not known: a range that DAMON treats as equally hot.
     Range,
 }
 
-/// How hot a page, a superpage or a range of DAMON is.
+/// Heat of a page, a huge page or a range of DAMON.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RangeHeat {
-    /// Which addresses.
+    /// Its addresses.
     pub range: VirtRange,
-    /// What they are.
+    /// Kind of its pages.
     pub pages: PageSize,
-    /// Samples that found it touched, at most [`HeatMap::weight`]. Of a range, the sum of its
-    /// rates, rounded.
+    /// Number of samples that found it touched, at most [`HeatMap::weight`]. Of a range, the sum of its rates, rounded.
     pub count: u32,
-    /// The same of recent samples as a share, newer ones weighing more: 0 to 1.
+    /// Share of recent samples that found it touched, newer ones weighing more: 0 to 1.
     pub rate: f32,
 }
 
-/// How a sample differs from the one before.
+/// Difference between a sample and the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// How far accesses have moved to other memory, 0 (not) to 1 (altogether).
+    /// Share of accesses that moved to other memory, 0 (none) to 1 (all).
     ///
-    /// With `n` the share of all touched pages that lie in a region, and `m` the same at the sample
-    /// before, it is half the sum of `|n - m|` over all regions: the share of the touched pages that
-    /// would have to be elsewhere for both samples to look alike. It is taken by region since
-    /// accesses at random touch other pages each time while nothing changes, and of shares since a
-    /// longer interval sees more pages. But if a sample finds over twice as many pages touched (or
-    /// under half as many) as the lengths of the two intervals explain, that counts as movement
-    /// too. 1 for the first sample that finds anything touched.
+    /// With `n` the share of all touched pages that lie in a region, and `m` the same at the sample before, it is half the sum of `|n - m|` over
+    /// all regions: the share of the touched pages that would have to be elsewhere for both samples to look alike. It uses regions, since random
+    /// accesses touch other pages each time while nothing changes, and shares, since a longer interval sees more pages. But if a sample finds over
+    /// twice as many pages touched (or under half as many) as the lengths of the two intervals explain, that counts as movement too. 1 for the
+    /// first sample that finds a touched page.
     pub moved: f32,
-    /// How much would seem to have moved by chance alone, 0 to 1, if pages were touched at random.
+    /// Movement that chance alone would explain, 0 to 1, if pages were touched at random.
     ///
     /// A sample that finds few pages of each region touched finds other ones each time. With `a` pages of a region at the sample
     /// before and `b` at this one, of `A` and `B` in all, it is half the sum of `sqrt(a / A^2 + b / B^2)` over all regions: counts
     /// of rare events spread by their root (Poisson). 8 pages of each region make it 0.25.
     pub by_chance: f32,
-    /// Whether memory became resident in regions that had none, or in addresses outside of all
-    /// ranges.
+    /// True if memory became resident in regions that had none, or in addresses outside of all ranges.
     pub grew: bool,
-    /// Pages touched; a touched superpage counts as 512, a range as the part its rate says.
+    /// Pages touched; a touched huge page counts as 512, a range as the part that its rate gives.
     pub touched: PageCount,
-    /// Entries of page tables with the accessed bit set: as many times the processor had to walk
-    /// and set one. A superpage is one. DAMON looks at one page of each touched range.
+    /// Entries of page tables with the accessed bit set: the processor had to walk and set one that many times. A huge page is one entry. DAMON
+    /// checks one page of each touched range.
     pub entries: u64,
 }
 
-/// How hot each page of one process is; see the text of this module's file for the terms.
+/// Heat of each page of one process; the text of this module's file defines the terms.
 #[derive(Debug, Clone, Default)]
 pub struct HeatMap {
     cells: Vec<Cell>,
@@ -115,20 +108,18 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// A map of nothing yet.
+    /// Makes an empty map.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in a sample; `interval` is the time between arming and reading. It was `steady` if no
-    /// memory became resident in that time. If some did, or if nobody knows, only pages that the
-    /// sample before found present count as touched.
+    /// Takes in a sample; `interval` is the time between arming and reading. The sample was `steady` if no memory became resident in that time.
+    /// Otherwise, or if that is not known, only pages that the sample before found present count as touched.
     ///
-    /// Takes about 0.03 ms for 1 GiB of base pages. A reading that is not as [`Reading`] says is put
-    /// right: regions are sorted, those named twice are joined, pages touched but not present are
-    /// left out, of overlapping ranges the first has its way, and a rate is taken to be within
-    /// 0 to 1. When a reading is of another kind than the one before, the map begins anew.
+    /// Takes about 0.03 ms for 1 GiB of base pages. It corrects a reading that is not as [`Reading`] requires: it sorts regions, joins regions
+    /// named twice, leaves out pages touched but not present, gives the first of overlapping ranges precedence, and limits rates to 0 to 1. When a
+    /// reading is of another kind than the one before, the map begins anew.
     pub fn absorb(&mut self, reading: &Reading, interval: Duration, steady: bool) -> Change {
         let fits = match reading {
             Reading::Pages(_) => self.spans.is_empty(),
@@ -186,7 +177,7 @@ impl HeatMap {
         }
         let mut entries = 0;
         for (cell, bits) in self.cells.iter_mut().zip(present) {
-            // A region just promoted or split is as touched as before, if it is touched.
+            // A region just promoted or split counts as touched as before, if it is touched.
             let converted = cell.huge != bits.huge && cell.touched > 0;
             let then = cell.touched;
             cell.add(bits, self.newest, self.watched, self.interval, steady);
@@ -203,8 +194,7 @@ impl HeatMap {
         (profile, grew, entries)
     }
 
-    /// Makes the cells those of the regions that are present now. Returns whether there are new
-    /// ones.
+    /// Makes the cells match the regions that are present now. Returns true if there are new ones.
     fn follow<'a>(
         &mut self,
         present: impl Iterator<Item = &'a RegionBits>,
@@ -224,7 +214,7 @@ impl HeatMap {
                 .push(kept.unwrap_or_else(|| Cell::new(bits, before)));
         }
         old.for_each(gone);
-        // Room for growth is not worth much to a map that changes a few times a minute.
+        // Spare capacity is not worth its memory in a map that changes a few times a minute.
         self.cells.shrink_to_fit();
         grew
     }
@@ -251,25 +241,25 @@ impl HeatMap {
         }
     }
 
-    /// Samples so far.
+    /// Returns the number of samples so far.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The sum of all intervals.
+    /// Returns the sum of all intervals.
     #[must_use]
     pub fn watched(&self) -> Duration {
         self.watched
     }
 
-    /// The count of a page that every sample found touched: the number of samples, up to the 511th.
+    /// Returns the count of a page that every sample found touched: the number of samples, up to the 511th.
     #[must_use]
     pub fn weight(&self) -> u32 {
         u32::from(self.weight)
     }
 
-    /// Heap memory held, about.
+    /// Returns the bytes held on the heap, about.
     #[must_use]
     pub fn held(&self) -> ByteCount {
         let boxes: usize = self.cells.iter().map(Cell::heap).sum();
@@ -279,10 +269,9 @@ impl HeatMap {
         ByteCount(bytes as u64)
     }
 
-    /// What a policy wants to know: by region.
+    /// Returns the heat by region, for a policy.
     ///
-    /// Ranges are told for every region that they overlap; if those are more than 2^20, only for
-    /// those ever touched, and the first 2^20 of them.
+    /// Ranges appear in every region that they overlap. If those are more than 2^20, only ranges ever touched appear, in at most 2^20 regions.
     #[must_use]
     pub fn heat(&self) -> ProcessHeat {
         let regions = if self.spans.is_empty() {
@@ -298,7 +287,7 @@ impl HeatMap {
         }
     }
 
-    /// Every page, superpage or range present at the last sample, ascending.
+    /// Returns every page, huge page or range present at the last sample, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = RangeHeat> + '_ {
         let pages = self.cells.iter().flat_map(|cell| {
             let whole = cell.huge.then_some(0).into_iter();
@@ -322,13 +311,13 @@ impl HeatMap {
         pages.chain(ranges::ranges(&self.spans))
     }
 
-    /// How many bytes receive which share of the accesses seen so far.
+    /// Returns the hot-set curve of the accesses seen so far.
     #[must_use]
     pub fn hot_set(&self) -> HotSet {
         HotSet::of(self.tally(1.0))
     }
 
-    /// Accesses to a page, each counting for `worth`, and the bytes of such pages.
+    /// Returns the accesses to a page, each counting for `worth`, and the bytes of such pages.
     fn tally(&self, worth: f64) -> impl Iterator<Item = (f64, ByteCount)> {
         let mut pages = vec![0_u64; usize::from(LARGEST_COUNT) + 1];
         for cell in &self.cells {
@@ -345,8 +334,7 @@ impl HeatMap {
 }
 
 impl HotSet {
-    /// The curve of several processes taken together. Processes are compared by accesses per sample,
-    /// since they may have been sampled differently often.
+    /// Returns the curve of several processes together. It compares processes by accesses per sample, since their numbers of samples may differ.
     #[must_use]
     pub fn of_all<'a>(maps: impl IntoIterator<Item = &'a HeatMap>) -> Self {
         let per_sample = |map: &HeatMap| 1.0 / f64::from(map.weight().max(1));
@@ -368,7 +356,7 @@ fn extent(cell: &Cell, page: usize) -> (VirtRange, PageSize) {
     (VirtRange { start, end }, PageSize::Base)
 }
 
-/// Ascending, each region once.
+/// Returns the regions ascending, each once.
 fn joined(regions: &[RegionBits]) -> Vec<RegionBits> {
     let mut sorted = regions.to_vec();
     sorted.sort_by_key(|bits| bits.region);

@@ -17,24 +17,24 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The memory of `process` now.
+    /// Opens the memory that `process` has now.
     pub(super) fn of(roots: &Roots, process: ProcessId) -> Result<Self, TrackError> {
         let path = roots.of_process(process.pid, "pagemap");
         let pagemap =
             File::open(&path).map_err(|error| ReadError::of_process(process.pid, &path, error))?;
-        // The open file belongs to one process, whatever becomes of its number. Which one?
+        // The open file stays bound to one process even if the number is reused. Check that it is the one meant.
         if !still_is(roots, process) {
             return Err(ReadError::Vanished { pid: process.pid }.into());
         }
         Ok(Self { process, pagemap })
     }
 
-    /// Its page tables as a file of words.
+    /// Returns its page tables as a file of words.
     pub(super) const fn pagemap(&self) -> &File {
         &self.pagemap
     }
 
-    /// Whether the process still has this memory.
+    /// Checks that the process still has this memory.
     ///
     /// # Errors
     /// `Replaced`; [`ReadError::Vanished`] if it exited.

@@ -1,5 +1,4 @@
-//! When to take samples: quickly while things change, slowly when they do not, and never for more
-//! than is allowed.
+//! Pace of sampling: fast while accesses change, slow while they do not, and never above the allowed cost.
 //!
 //! ```text
 //!   interval
@@ -11,17 +10,16 @@
 //!           +----------------------------------------------------- time
 //! ```
 //!
-//! A sample is *calm* if not over a fifth of the accesses moved, no memory was added, and the
-//! policy had nothing to do. After 5 calm samples in a row, sampling is settled: the picture is what
-//! it is. It is taken up again when resident memory grows, or when a probe finds it changed.
+//! A sample is *calm* if at most a fifth of the accesses moved, no memory was added, and the policy had nothing to do. After 5 calm samples in a
+//! row, sampling is settled: the picture does not change any more. Sampling resumes when resident memory grows, or when a probe finds a change.
 //!
-//! A sample may find few pages of each region touched, and others than the one before: by chance, since accesses go to more pages
-//! than an interval shows. That is no movement, and it says that the interval is too short. So it is doubled, up to a second.
+//! A sample may find few pages of each region touched, and other ones than the sample before. That happens by chance, if accesses go to more pages
+//! than an interval shows. It is not movement, and it shows that the interval is too short. So the interval is doubled, up to a second.
 //!
-//! While a program fills its memory, samples tell little and cost as much as others. So they wait
-//! until it has filled it, but for one whenever the memory has doubled, and one every 10 s.
+//! While a program fills its memory, samples show little, and cost as much as others. So they wait until the memory is filled, except for one
+//! whenever the memory has doubled, and one every 10 s.
 //!
-//! Nothing here reads a clock: the caller says what time it is, on any clock that never goes back.
+//! This module reads no clock: the caller passes the time, on any clock that never goes back.
 
 use std::time::Duration;
 
@@ -30,41 +28,40 @@ use superhue_model::{PAGES_PER_REGION, PageCount};
 use super::Change;
 use crate::Allowance;
 
-/// Movement above which things change.
+/// Share of moved accesses above which a sample is not calm.
 const CALM: f32 = 0.2;
 
-/// The longest interval that is taken because shorter ones show too little.
+/// Longest interval chosen because shorter ones show too little.
 const SCATTERED: Duration = Duration::from_secs(1);
 
-/// Calm samples in a row after which things are settled.
+/// Number of calm samples in a row after which sampling is settled.
 const SETTLED: u32 = 5;
 
-/// The first probe comes so long after the last sample, each further one twice as late,
+/// Time between the last sample and the first probe; each further probe comes after twice the time.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
 
-/// but no later than this many times what it costs: a thousandth of all time,
+/// Longest wait before a probe, in multiples of its cost: probes take at most a thousandth of all time.
 const PROBE_COSTS: u32 = 1000;
 
-/// within these bounds.
+/// Bounds of that longest wait.
 const LAST_PROBE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
-/// Memory that grew by a hundredth in this time is being filled;
+/// Time for which memory counts as being filled after it grew by a hundredth.
 const FILLING: Duration = Duration::from_millis(100);
 
-/// but no sample waits longer for the end of it than so long after the one before.
+/// Longest time between two samples while memory is being filled.
 const FILLING_AT_MOST: Duration = Duration::from_secs(10);
 
 /// Limits given by the user.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaceLimits {
-    /// Interval while things change.
+    /// Interval while accesses change.
     pub shortest: Duration,
-    /// Interval when they do not.
+    /// Interval while they do not change.
     pub longest: Duration,
-    /// Share of wall time that sampling may cost the tracker, and the target, as [`Allowance`]
-    /// counts it.
+    /// Share of wall time that sampling may cost the tracker, and the target, as [`Allowance`] counts it.
     pub max_overhead: f64,
-    /// Whether sampling stops when settled.
+    /// True if sampling stops when settled.
     pub settle: bool,
 }
 
@@ -80,24 +77,24 @@ impl Default for PaceLimits {
     }
 }
 
-/// What a sample cost.
+/// Cost of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SampleCost {
     /// CPU time of the tracker.
     pub own: Duration,
-    /// How long the target was held up, as estimated: see [`RefillCost`](super::RefillCost).
+    /// Estimated delay of the target: see [`RefillCost`](super::RefillCost).
     pub target: Duration,
 }
 
 impl SampleCost {
-    /// The larger of the two: the ceiling is one for the tracker's CPU and for the target each.
+    /// Returns the larger of the two: the limit applies to the tracker's CPU time and to the target's delay alike.
     #[must_use]
     pub fn larger(self) -> Duration {
         self.own.max(self.target)
     }
 
-    /// What the next sample is expected to cost after this one, if `before` was expected of this: the
-    /// dearer of the last two, about. It rises at once and falls slowly.
+    /// Returns the expected cost of the next sample, if this one cost `self` and `before` was expected of it: about the larger cost of the last
+    /// two. It rises at once and falls slowly.
     #[must_use]
     pub fn or_recent(self, before: Self) -> Self {
         Self {
@@ -110,45 +107,45 @@ impl SampleCost {
 /// The next sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next {
-    /// When to arm the tracker.
+    /// Time to arm the tracker.
     pub arm: Duration,
-    /// How long to wait before reading.
+    /// Time to wait before reading.
     pub interval: Duration,
-    /// Whether it is a probe: sampling is settled.
+    /// True if it is a probe: sampling is settled.
     pub probe: bool,
 }
 
-/// When to take samples of one process.
+/// Schedule of the samples of one process.
 #[derive(Debug, Clone)]
 pub struct Pace {
     limits: PaceLimits,
     allowance: Allowance,
     interval: Duration,
-    /// Time of the last sample, or of what made another one due.
+    /// Time of the last sample, or of the event that made another one due.
     since: Duration,
-    /// What the next sample is expected to cost, going by those before,
+    /// Expected cost of the next sample, from those before.
     expected: SampleCost,
-    /// and what it can cost the target at most, going by what there is to touch.
+    /// Largest cost of a sample for the target, from the entries that it can touch.
     most: Duration,
     calm: u32,
     /// Wait before the next probe, while settled.
     probe: Option<Duration>,
     /// Least resident pages seen since sampling settled.
     resident: Option<PageCount>,
-    /// Resident pages when they were last seen to have grown notably, and as told last.
+    /// Resident pages when they last grew notably, and the last figure.
     grown: PageCount,
     now: PageCount,
-    /// Memory is being filled until then, unless it goes on growing.
+    /// Time at which memory no longer counts as being filled, unless it goes on growing.
     filling: Duration,
-    /// When the last sample was read, and the resident pages then.
+    /// Time of reading the last sample, and the resident pages then.
     sampled: Duration,
     at_sample: PageCount,
 }
 
 impl Pace {
-    /// A pace whose first sample is due at `at`.
+    /// Makes a pace whose first sample is due at `at`.
     ///
-    /// A longest interval below the shortest is taken to be the shortest, which is at least 1 ms.
+    /// A longest interval below the shortest counts as the shortest, which is at least 1 ms.
     #[must_use]
     pub fn new(limits: PaceLimits, at: Duration) -> Self {
         let shortest = limits.shortest.max(Duration::from_millis(1));
@@ -175,7 +172,7 @@ impl Pace {
         }
     }
 
-    /// The next sample: there always is one, if only a probe.
+    /// Returns the next sample: there always is one, if only a probe.
     #[must_use]
     pub fn next(&self) -> Next {
         let wanted = self.since.saturating_add(self.probe.unwrap_or_default());
@@ -198,13 +195,13 @@ impl Pace {
         }
     }
 
-    /// Whether sampling has stopped, but for probes.
+    /// Returns true if sampling has stopped, except for probes.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Takes note of a sample read at `at`. `busy`: whether the policy found something to do in it.
+    /// Records a sample read at `at`. `busy` is true if the policy found something to do in it.
     pub fn sampled(&mut self, at: Duration, change: &Change, cost: SampleCost, busy: bool) {
         self.paid(at, cost);
         let is_chance = change.moved <= change.by_chance;
@@ -231,8 +228,8 @@ impl Pace {
         }
     }
 
-    /// Takes note of a sample that came to nothing at `at`, and what it cost nevertheless. The next
-    /// try comes after twice the interval, at most the longest.
+    /// Records a sample that failed at `at`, and its cost. The next one is armed an interval later, and its interval is twice as long, at most the
+    /// longest.
     pub fn failed(&mut self, at: Duration, cost: SampleCost) {
         self.paid(at, cost);
         self.calm = 0;
@@ -240,9 +237,8 @@ impl Pace {
         self.interval = self.interval.saturating_mul(2).min(self.limits.longest);
     }
 
-    /// Takes note of how much memory is resident; cheap to be told often. If it grew since sampling
-    /// settled, by a region and by 1 % at least, sampling is taken up again. Returns whether it is.
-    /// While it grows quickly, samples wait: see the text of this module.
+    /// Records the resident memory; cheap enough for frequent calls. If it grew since sampling settled, by a region and by 1 % at least, sampling
+    /// resumes, and the result is true. While it grows quickly, samples wait: see the text of this module.
     pub fn resident(&mut self, at: Duration, pages: PageCount) -> bool {
         self.now = pages;
         let grows =
@@ -266,13 +262,13 @@ impl Pace {
         enough
     }
 
-    /// Takes note of what a sample can cost the target at most, with the page-table entries it has
-    /// now: a process whose memory was promoted is cheaper to sample than the last sample was.
+    /// Records the largest cost of a sample for the target, with its present page-table entries: once its memory was promoted, a sample costs less
+    /// than the last one did.
     pub fn costs_target_at_most(&mut self, most: Duration) {
         self.most = most;
     }
 
-    /// Takes sampling up again at `at`, at the shortest interval.
+    /// Resumes sampling at `at`, at the shortest interval.
     pub fn rearm(&mut self, at: Duration) {
         self.since = self.since.max(at);
         self.interval = self.limits.shortest;
@@ -281,8 +277,8 @@ impl Pace {
         self.resident = None;
     }
 
-    /// The longest wait before a probe. Probes of little memory, or of superpages, cost next to
-    /// nothing, and are what notices that accesses have moved.
+    /// Returns the longest wait before a probe. Probes of little memory, or of huge pages, cost next to nothing, and they detect that accesses have
+    /// moved.
     fn last_probe(&self) -> Duration {
         let [least, most] = LAST_PROBE;
         let cost = self.expected().larger();

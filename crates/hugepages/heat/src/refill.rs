@@ -1,10 +1,8 @@
-//! What it costs a program when its accessed bits are cleared.
+//! Cost for a program of clearing its accessed bits.
 //!
-//! Each page it then touches is walked to once more, and the processor writes the bit into the
-//! page-table entry. That write is locked and comes in the program's own order, so that nothing
-//! else that the program waits for (data, other walks) is waited for meanwhile; under a hypervisor
-//! it may be dearer still. On the development machine (a virtual one), in nanoseconds for each
-//! entry, over what the same pass costs with the bits set:
+//! For each page that the program then touches, the processor walks the page tables once more, and writes the bit into the entry. That write is
+//! locked and in program order, so the program's other waits (data, other walks) do not overlap with it; under a hypervisor it may cost even more.
+//! On the development machine (a virtual one), in nanoseconds for each entry, above the cost of the same pass with the bits set:
 //!
 //! | memory | one word of each page | whole pages | after a flush of the TLB alone |
 //! |---|---|---|---|
@@ -13,35 +11,33 @@
 //! | 256 MiB | 370 | 820 | 0 to 8 |
 //! | 512 MiB | 320 to 350 | 680 to 700 | 0 to 15 |
 //!
-//! So it is the bits that cost, not the flush; memory that fits into the nearest caches tells too
-//! little; and a program that reads whole pages pays over twice as much as one that reads a word.
-//! Hence whole pages are read, of 16 MiB: the dearest way there is, so that what sampling costs is
-//! rather over- than underestimated.
+//! So the bits cost time, not the flush. Memory that fits into the nearest caches shows too little, and a program that reads whole pages pays over
+//! twice as much as one that reads a word. So the measurement reads whole pages, of 16 MiB: this is the most expensive way, so the result
+//! overestimates the cost of sampling rather than underestimates it.
 
 use std::time::{Duration, Instant};
 
 use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
 use superhue_sys::scratch::Scratch;
 
-/// Memory on which it is measured.
+/// Bytes of memory for the measurement.
 const LENGTH: u64 = 8 * HUGE_PAGE_SIZE;
 
 /// Rounds of the measurement.
 const ROUNDS: usize = 3;
 
-/// What is taken where it cannot be measured, in nanoseconds: rather too much than too little.
+/// Nanoseconds assumed where the measurement fails: rather too many than too few.
 const FALLBACK: u32 = 700;
 
-/// No walk is quicker than this, in nanoseconds, and none should be slower than that.
+/// Least and largest plausible cost of a walk, in nanoseconds.
 const BOUNDS: (u32, u32) = (20, 10_000);
 
-/// The time that a page-table entry costs the target whose accessed bit was cleared and which it
-/// touches again.
+/// Time that the target spends on a page-table entry with a cleared accessed bit, when it touches the page again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefillCost {
-    /// In nanoseconds, for each entry.
+    /// Nanoseconds for each entry.
     pub nanos: u32,
-    /// Whether it was measured here, or is a guess.
+    /// True if it was measured here, false if it is a guess.
     pub measured: bool,
 }
 
@@ -56,11 +52,10 @@ impl Default for RefillCost {
 }
 
 impl RefillCost {
-    /// Measures it on 16 MiB of own memory, in less than 0.1 s; the default where that fails.
+    /// Measures it on 16 MiB of own memory, in less than 0.1 s; returns the default where that fails.
     ///
-    /// It is the time to read all of it right after the bits were cleared, less the time to read it
-    /// once more; of each the median of 3 rounds, so that interrupts do not
-    /// matter. What other programs do to the shared caches does: so it is with the target.
+    /// It is the time to read all of it right after the bits were cleared, less the time to read it once more; of each the median of 3 rounds, so
+    /// that interrupts do not matter. Other programs' use of the shared caches does matter, as it does for the target.
     #[must_use]
     pub fn measure() -> Self {
         measured().map_or_else(Self::default, |nanos| Self {
@@ -69,7 +64,7 @@ impl RefillCost {
         })
     }
 
-    /// What touching so many entries again costs; see [`Change::entries`](super::Change::entries).
+    /// Returns the cost of touching `entries` entries again; see [`Change::entries`](super::Change::entries).
     #[must_use]
     pub fn of(self, entries: u64) -> Duration {
         Duration::from_nanos(entries.saturating_mul(u64::from(self.nanos)))
@@ -96,8 +91,7 @@ fn time(scratch: &Scratch) -> Duration {
     start.elapsed()
 }
 
-/// The difference for one page, in nanoseconds; `None` if clearing made none, which then was no
-/// clearing.
+/// Returns the difference for one page, in nanoseconds; `None` if there is none, because then the bits were not cleared.
 fn per_page(rounds: &[(Duration, Duration)]) -> Option<u32> {
     let cold = median(rounds.iter().map(|(cold, _)| *cold))?;
     let warm = median(rounds.iter().map(|(_, warm)| *warm))?;

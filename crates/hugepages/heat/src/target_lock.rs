@@ -1,13 +1,11 @@
-//! One superhue to a target.
+//! At most one superhue for each target.
 //!
-//! Whoever tracks a process holds a `flock(2)` on `/proc/PID/personality`: a file that every process
-//! has, that only its owner and root may open (so nobody else can keep them out), that holds on to
-//! nothing of the process, and whose inode is of this process and no later one with its number. The
-//! kernel drops the lock at any death of the holder, `/proc/locks` tells who it is, and the link in
-//! `/proc/HOLDER/fd` tells of whom.
+//! A superhue that tracks a process holds a `flock(2)` on `/proc/PID/personality`. Every process has that file. Only its owner and root may open
+//! it, so other users cannot block the lock. The open file keeps no resource of the process alive, and its inode belongs to this process and to no
+//! later one with its number. The kernel drops the lock at any death of the holder; `/proc/locks` shows the holder, and the link in
+//! `/proc/HOLDER/fd` shows the target.
 //!
-//! Two that look at the same process through different mounts of procfs (as in another container) do
-//! not meet.
+//! Two superhues that see the same process through different mounts of procfs (as in another container) do not exclude each other.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,18 +22,18 @@ use super::TrackError;
 /// The file that is locked.
 pub(super) const NAME: &str = "personality";
 
-/// The right to track a process, until dropped or the holder's death.
+/// The right to track a process, until it is dropped or the holder dies.
 #[derive(Debug)]
 pub struct TargetLock {
     _file: File,
 }
 
 impl TargetLock {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// [`TrackError::Foreign`] while another superhue (or another tracker in this one) tracks the
-    /// process; [`TrackError::Read`] if it is gone, or is not the caller's.
+    /// [`TrackError::Foreign`] while another superhue (or another tracker in this one) tracks the process; [`TrackError::Read`] if the process has
+    /// exited, or is not the caller's.
     pub fn take(roots: &Roots, process: ProcessId) -> Result<Self, TrackError> {
         let pid = process.pid;
         let path = roots.of_process(pid, NAME);
@@ -73,14 +71,14 @@ fn taken(roots: &Roots, pid: u32, file: &File) -> TrackError {
     }
 }
 
-/// Who holds a `flock` on the file with this inode, by the text of `/proc/locks`:
+/// Returns the holder of a `flock` on the file with this inode, from the text of `/proc/locks`:
 ///
 /// ```text
 ///   1: FLOCK  ADVISORY  WRITE 28769 00:15:966340 0 EOF
 ///   1: -> FLOCK  ADVISORY  WRITE 28770 00:15:966340 0 EOF       (waits)
 /// ```
 ///
-/// The device is not compared: `stat(2)` may show another one than the kernel's own (btrfs).
+/// Ignores the device: `stat(2)` may show another one than the kernel's own (btrfs).
 #[must_use]
 pub fn lock_holder(locks: &[u8], inode: u64) -> Option<u32> {
     String::from_utf8_lossy(locks).lines().find_map(|line| {
@@ -91,12 +89,12 @@ pub fn lock_holder(locks: &[u8], inode: u64) -> Option<u32> {
         let pid: u32 = fields.nth(2)?.parse().ok()?;
         let file = fields.next()?;
         let found: u64 = file.rsplit(':').next()?.parse().ok()?;
-        // 0: in another PID namespace.
+        // 0: the holder is in another PID namespace.
         (found == inode && pid > 0).then_some(pid)
     })
 }
 
-/// The process that a holder of this open file tracks, going by where its link leads.
+/// Returns the process that a holder of this open file tracks, from the path of its link.
 pub(super) fn target(link: &Path) -> Option<u32> {
     let mut names = link.components().rev().map(|name| name.as_os_str());
     if names.next()? != NAME {

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use superhue_model::{PageCount, PageSet, ProcessId, Region, VirtRange, Vma, VmaKind};
 use superhue_procfs::ReadError;
 
-/// How accesses are found out.
+/// Method of finding accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrackerKind {
     /// A BPF program reads the page tables: exact per page, for one process.
     Ptwalk,
-    /// The page_idle bitmap: exact per page frame, whichever process accesses it.
+    /// The page_idle bitmap: exact per page frame, for accesses by any process.
     Idle,
-    /// DAMON on virtual addresses: samples one page of each range it makes up.
+    /// DAMON on virtual addresses: samples one page of each range that it forms.
     Damon,
 }
 
@@ -40,23 +40,23 @@ impl fmt::Display for TrackerKind {
     }
 }
 
-/// Which memory of a process is watched.
+/// Memory of a process to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// Private memory without a file: heaps, `mmap(MAP_ANONYMOUS)`. The cheapest to watch.
     #[default]
     Anonymous,
-    /// And shared objects, where superpages could map them.
+    /// Also shared objects, where huge pages could map them.
     Promotable,
-    /// And all shared objects, wherever they are mapped: what the kernel can swap.
+    /// Also all shared objects, wherever they are mapped: all memory that the kernel can swap.
     SwapBacked,
     /// Also mapped files and all memory shared with other processes.
     All,
 }
 
 impl Scope {
-    /// Whether accesses to this mapping are of interest.
+    /// Returns true if this mapping is in scope.
     #[must_use]
     pub fn includes(self, vma: &Vma) -> bool {
         match self {
@@ -68,12 +68,12 @@ impl Scope {
     }
 }
 
-/// What one sample showed of one region that has present pages.
+/// Result of one sample for one region that has present pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionBits {
-    /// Which region.
+    /// The region.
     pub region: Region,
-    /// Whether one entry maps it whole; then both sets are all pages or none.
+    /// True if one entry maps it whole; then both sets are all pages or none.
     pub huge: bool,
     /// Pages present.
     pub present: PageSet,
@@ -81,13 +81,13 @@ pub struct RegionBits {
     pub accessed: PageSet,
 }
 
-/// How often DAMON found a range touched.
+/// Share of samples in which DAMON found a range touched.
 ///
-/// It watches one page of the range at a time, chosen at random, and takes it for all of them: the
-/// rate is that of the range, not of any page in it.
+/// DAMON watches one page of the range at a time, chosen at random, and treats it as typical of all: the rate is that of the range, not of any page
+/// in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RangeRate {
-    /// Which addresses.
+    /// Its addresses.
     pub range: VirtRange,
     /// Share of its samples that found the chosen page touched, 0 to 1.
     pub rate: f32,
@@ -102,19 +102,18 @@ pub enum Reading {
     Ranges(Vec<RangeRate>),
 }
 
-/// What arming did.
+/// Result of arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Armed {
-    /// Wall time the tracker's own work took (about its CPU time).
+    /// Wall time of the tracker's own work (about its CPU time).
     pub took: Duration,
     /// The part of it in which the target could not fault or map memory.
     pub locked: Duration,
-    /// Whether the TLB entries of the target were flushed. If not, a page whose translation stays
-    /// in the TLB is touched without anybody seeing it.
+    /// True if the TLB entries of the target were flushed. If not, the tracker misses touches of a page whose translation stays in the TLB.
     pub flushed: bool,
 }
 
-/// Why a process cannot be tracked.
+/// Reason why a process cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
     /// Its files could not be read; see [`ReadError::is_vanished`].
@@ -127,50 +126,49 @@ pub enum TrackError {
     /// This tracker does not work here, for any process.
     #[error("the tracker {kind} cannot be used: {why}")]
     Unusable {
-        /// Which.
+        /// Its kind.
         kind: TrackerKind,
-        /// What was tried, what the kernel said, what would help.
+        /// The attempt, the kernel's error, and the remedy.
         why: String,
     },
-    /// Somebody else clears accessed bits of the same memory.
+    /// Another user clears accessed bits of the same memory.
     #[error(
         "{by} watches the same memory: two that clear accessed bits blind each other; {remedy}"
     )]
     Foreign {
-        /// Who, as far as it can be told.
+        /// Description of that user, as far as it is known.
         by: String,
-        /// What to do.
+        /// Remedy.
         remedy: String,
     },
 }
 
-/// Something that finds out which pages of a process are touched.
+/// An interface that finds the touched pages of a process.
 ///
 /// A sample is [`arm`](Self::arm), an interval in which the process runs, and [`read`](Self::read).
 pub trait Tracker: Send {
-    /// Which it is.
+    /// Returns its kind.
     fn kind(&self) -> TrackerKind;
 
-    /// Forgets all accesses of the process so far: from now on they are noted.
+    /// Forgets all accesses of the process so far, and records later ones.
     ///
     /// # Errors
     /// See [`TrackError`].
     fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError>;
 
-    /// What was touched since the process was armed, within `ranges` (ascending, disjoint,
-    /// page-aligned; its mappings at the time of arming). Memory that is no longer mapped is left
-    /// out.
+    /// Returns the pages touched since the process was armed, within `ranges` (ascending, disjoint, page-aligned; its mappings at the time of
+    /// arming). Leaves out memory that is no longer mapped.
     ///
     /// # Errors
     /// See [`TrackError`]; `Replaced` if the process was never armed.
     fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError>;
 
-    /// Lets go of a process: nothing of it is watched any more.
+    /// Releases a process: no part of it is watched any more.
     fn release(&mut self, process: ProcessId);
 }
 
 impl RegionBits {
-    /// Pages present.
+    /// Returns the number of pages present.
     #[must_use]
     pub fn resident(&self) -> PageCount {
         self.present.len()

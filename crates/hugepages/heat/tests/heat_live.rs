@@ -1,7 +1,7 @@
 //! The trackers `idle` and `damon` on a live kernel, watching this very process.
 //!
-//! Few machines let them (idle page tracking is built into few kernels, DAMON is one for all):
-//! `make vm-test` runs them where nothing is skipped.
+//! Few machines allow that: few kernels have idle page tracking, and a machine has only one DAMON. `make vm-test` runs them where no test is
+//! skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(
@@ -31,10 +31,10 @@ use superhue_testing::{Scoped, skip};
 
 const PAGE: usize = 4096;
 const HUGE: usize = 512 * PAGE;
-/// How long anything may take that normally takes a moment.
+/// Time limit for steps that normally take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The superpage switch is one for the process, and so are its accessed bits.
+/// The huge page switch exists once for the process, and so do its accessed bits.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Whole regions of base pages, all touched.
@@ -55,7 +55,7 @@ impl Memory {
 
     fn untouched(regions: usize) -> Self {
         set_thp_switch(ThpSwitch::Never).unwrap();
-        // Zeroed by the kernel at the first touch, which is not now.
+        // The kernel zeroes the memory at the first touch, which comes later.
         let bytes = vec![0; (regions + 1) * HUGE];
         let offset = bytes.as_ptr().addr().next_multiple_of(HUGE) - bytes.as_ptr().addr();
         Self {
@@ -124,7 +124,7 @@ fn idle_sees_exactly_the_base_pages_that_were_touched() {
     };
     const REGIONS: usize = 16;
     let mut memory = Memory::touched(REGIONS);
-    // Fresh pages wait for the LRU lists in batches of up to 31 on each CPU.
+    // New pages wait for the LRU lists in batches of up to 31 on each CPU.
     let may_lack = 31 * thread::available_parallelism().unwrap().get() as u64;
     for round in 0..3 {
         let armed = tracker.arm(own()).unwrap();
@@ -188,11 +188,11 @@ fn idle_sees_a_superpage_as_one_and_memory_that_is_new() {
     memory.touch(77);
     memory.touch(1024 + 5);
     let hot = of(&mut tracker, memory.region(0)).unwrap();
-    // What the TLB held was flushed, or else nothing can be expected of it.
+    // Only if the TLB was flushed, the touches must show.
     if tracker.arm(own()).unwrap().flushed {
         assert_eq!(hot.accessed.len().0, 512);
     }
-    // A page that came after arming was touched, whichever list it is on: unless it is on none yet.
+    // A page that came after arming counts as touched, unless it is on no LRU list yet.
     tracker.arm(own()).unwrap();
     for page in 1024 + 6..1024 + 512 {
         memory.touch(page);
@@ -200,7 +200,7 @@ fn idle_sees_a_superpage_as_one_and_memory_that_is_new() {
     let new = of(&mut tracker, memory.region(2)).unwrap();
     assert!(new.accessed.len().0 > 256, "{:?}", new.accessed.len());
 
-    // A collapse brings a frame without a mark: nothing is known, and nothing is called hot.
+    // A collapse brings a frame without a mark: its state is unknown, and it must not look hot.
     tracker.arm(own()).unwrap();
     set_thp_switch(ThpSwitch::System).unwrap();
     own_collapse(memory.region(1)).unwrap();
@@ -216,7 +216,7 @@ fn idle_notices_processes_that_end_or_execute() {
     follows_a_process(&mut tracker);
 }
 
-/// Arms a shell, lets it execute another program, and ends that.
+/// Arms a shell, lets it execute another program, and ends that program.
 fn follows_a_process(tracker: &mut dyn Tracker) {
     let mut shell = Command::new("sh");
     shell
@@ -281,7 +281,7 @@ fn kdamonds() -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-/// The mean rate over a range, which DAMON covers whole.
+/// Returns the mean rate over a range, which DAMON covers whole.
 fn rate_over(reading: &Reading, range: VirtRange) -> f64 {
     let Reading::Ranges(rates) = reading else {
         panic!("DAMON knows ranges")
@@ -317,7 +317,7 @@ fn damon_finds_the_hot_third() {
                 for page in REGIONS * 512 / 3..REGIONS * 512 / 3 * 2 {
                     memory.touch(page);
                 }
-                // A short sleep has the scheduler switch, and the TLB forget, every now and then.
+                // A short sleep makes the scheduler switch, and the TLB forget, now and then.
                 thread::sleep(Duration::from_micros(100));
             }
         });
@@ -370,7 +370,7 @@ fn damon_notices_processes_that_end_or_execute() {
 
 const HOLDER: &str = "SUPERHUE_TEST_HOLDS_DAMON";
 
-/// No test by itself: what the next one starts and kills.
+/// No test by itself: the next test starts and kills it.
 #[test]
 fn holder() {
     if env::var_os(HOLDER).is_none() {
@@ -398,7 +398,7 @@ fn damon_is_taken_back_from_a_superhue_that_was_killed() {
         let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "holding"));
 
-        // While it lives it has DAMON.
+        // While the holder lives, it has DAMON.
         let error = DamonTracker::new(&Roots::default()).unwrap_err();
         assert!(
             error
@@ -418,7 +418,7 @@ fn damon_is_taken_back_from_a_superhue_that_was_killed() {
         assert_eq!(kdamonds(), "0");
     }
 
-    // What others set up is theirs.
+    // Kdamonds that another user set up stay.
     fs::write("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1").unwrap();
     let error = DamonTracker::new(&Roots::default()).unwrap_err();
     assert!(matches!(error, TrackError::Foreign { .. }), "{error}");

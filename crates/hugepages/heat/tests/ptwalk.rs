@@ -1,4 +1,4 @@
-//! The tracker `ptwalk` against processes of which it is known what they touch.
+//! The tracker `ptwalk` against processes whose touched pages are known.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ fn patterns() -> Vec<(&'static str, BTreeSet<u64>)> {
         ("sequential", (0..all / 2).collect()),
         ("strided", (0..all).step_by(7).collect()),
         ("random", (0..3000).map(|_| next() % all).collect()),
-        // Squared twice, most fall on few.
+        // Squared twice, so that most accesses fall on few pages.
         (
             "skewed",
             (0..3000)
@@ -51,7 +51,7 @@ fn patterns() -> Vec<(&'static str, BTreeSet<u64>)> {
     ]
 }
 
-/// Pages that must be found: those touched, and all of a superpage of which one is.
+/// Returns the pages that must be found: those touched, and all of a huge page with a touched page.
 fn expected(touched: &BTreeSet<u64>, found: &[RegionBits], memory: VirtRange) -> BTreeSet<u64> {
     let mut expected = touched.clone();
     for bits in found.iter().filter(|bits| bits.huge) {
@@ -124,7 +124,7 @@ fn parent_and_child_are_told_apart() {
         target.touch([5]);
         let child = u32::try_from(target.order("fork")).unwrap();
         let child = process::identify(&Roots::default(), child).unwrap();
-        // What they share since is not seen through one another's tables.
+        // Accesses of one process do not show in the page tables of the other, although they share memory now.
         target.id = child;
         target.arm(&mut tracker);
         target.touch([9]);
@@ -146,7 +146,7 @@ fn parent_and_child_are_told_apart() {
     panic!("{samples:?}");
 }
 
-/// Their translations never leave the TLB by themselves.
+/// The translations of such pages never leave the TLB by themselves.
 #[test]
 fn a_small_hot_set_in_a_tight_loop_is_seen() {
     let Some(mut tracker) = tracker(Scope::Anonymous) else {
@@ -161,7 +161,7 @@ fn a_small_hot_set_in_a_tight_loop_is_seen() {
         if !armed.flushed {
             return skip("ptwalk-flush", "this kernel has soft-dirty tracking");
         }
-        // One may have begun before the flush.
+        // One lap may have begun before the flush.
         target.order("laps 2");
         let found = read(&mut tracker, target.id, &[memory]).unwrap();
         let accessed = pages(&found, memory, |bits| bits.accessed);
@@ -169,13 +169,13 @@ fn a_small_hot_set_in_a_tight_loop_is_seen() {
             accessed.iter().all(|page| (100..500).contains(page)),
             "{accessed:?}"
         );
-        // A page on its way to another frame would be absent, which nobody's DAMON explains.
+        // A page on its way to another frame would be absent, which another user's DAMON does not explain.
         let present = pages(&found, memory, |bits| bits.present);
         let present = present.iter().filter(|page| (100..500).contains(*page));
         assert_eq!(present.count(), 400);
         missed += 400 - accessed.len();
     }
-    // None, where nobody else clears accessed bits. Without a flush it is most of them.
+    // None, where no other user clears accessed bits. Without a flush most of them are missed.
     assert!(missed < attempts(), "{missed} of 20 times 400 pages");
     target.order("stop");
 }
@@ -192,13 +192,13 @@ fn memory_that_is_gone_or_never_was_is_not_reported() {
     target.touch(0..2048);
     target.order("unmap 512 300");
     target.order("noaccess 1024 512");
-    // Asked for with the guards on both sides, which no access was ever allowed to.
+    // The range includes the guards on both sides, which were never accessible.
     let found = read(&mut tracker, target.id, &[asked]).unwrap();
     let present = pages(&found, asked, |bits| bits.present);
     let guard = 512;
     let expected = (0..512).chain(812..2048).map(|page| page + guard);
     assert!(present.iter().copied().eq(expected), "{}", present.len());
-    // Clipped to what is asked for, inside of a region too.
+    // The result is clipped to the requested ranges, also inside a region.
     let some = [
         range(memory.start.0 + 3 * 4096, 4096),
         range(memory.start.0 + 9 * 4096, 8192),
@@ -388,13 +388,13 @@ fn a_frozen_process_can_be_read() {
     assert_eq!(read(&mut tracker, target.id, &[memory]).unwrap().len(), 2);
 }
 
-/// Walks a process that changes its memory as fast as it can; see `target.c` for what may be there. For some seconds, and until it
-/// was seen to have memory, or `each` says yes to an error.
+/// Walks a process that changes its memory as fast as it can; `target.c` defines what may be there. Runs for some seconds, and until the process
+/// was seen to have memory, or `each` returned true for an error.
 fn walk_chaos(order: &str, mut each: impl FnMut(&TrackError) -> bool) -> Option<u64> {
     let mut tracker = tracker(Scope::Anonymous)?;
     let mut target = Target::start();
     target.order(order);
-    // Far around the arena, where nothing ever is.
+    // Far around the arena, where the process never maps memory.
     let asked = [range(ARENA - (1 << 40), 2 << 40)];
     let begun = Instant::now();
     let (mut samples, mut is_enough) = (0, false);
@@ -484,7 +484,7 @@ fn processes_that_die_while_they_are_walked_do_no_harm() {
     }
 }
 
-/// Run by itself, in other circumstances, by the tests below.
+/// The tests below run this one by itself, in other circumstances.
 #[test]
 fn it_tracks_a_child_of_its_own() {
     let Some(mut tracker) = tracker(Scope::Anonymous) else {
@@ -502,7 +502,7 @@ fn it_tracks_a_child_of_its_own() {
     println!("TRACKED");
 }
 
-/// What the test above says when it is run by `program`.
+/// Returns the output of the test above when `program` runs it.
 fn run_by(program: &[&str]) -> String {
     let (first, rest) = program.split_first().unwrap();
     let output = Command::new(first)
@@ -520,7 +520,7 @@ fn run_by(program: &[&str]) -> String {
     }
 }
 
-/// Whether these tests can run things in other circumstances.
+/// Returns true if these tests can run programs in other circumstances.
 fn is_privileged() -> bool {
     let is = rustix::process::geteuid().is_root() && tracker(Scope::Anonymous).is_some();
     if !is {
@@ -538,7 +538,7 @@ fn numbers_are_those_of_the_callers_pid_namespace() {
     if said.contains("unshare") {
         return skip("ptwalk-namespace", &said);
     }
-    // Before Linux 6.13 it must say that it cannot.
+    // Before Linux 6.13 it must report that it cannot.
     assert!(
         said.contains("TRACKED") || said.contains("PID namespace of its own"),
         "{said}"
@@ -590,7 +590,7 @@ fn two_trackers_in_two_threads_do_not_mix_their_answers() {
                     assert!(accessed.iter().all(|&found| found == page), "{accessed:?}");
                     missed += usize::from(accessed.is_empty());
                 }
-                // A foreign DAMON takes one of some thousand pages, now and then.
+                // Another user's DAMON clears one of some thousand pages, now and then.
                 assert!(missed < attempts(), "{missed} of 50");
             });
         }

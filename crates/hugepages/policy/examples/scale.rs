@@ -1,4 +1,4 @@
-//! How long a decision takes on a large machine: 100 processes of 8 GiB each, 409,600 regions.
+//! Measures the time of a decision on a large machine: 100 processes of 8 GiB each, 409,600 regions.
 //!
 //! ```text
 //! cargo run --release -p superhue-policy --example scale
@@ -23,7 +23,7 @@ const BASE: u64 = 0x7f00_0000_0000;
 const LOOKS: u32 = 31;
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A machine whose regions are as `region(process, index)` says.
+/// Makes a machine whose regions are those of `region(process, index)`.
 fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
     let bytes = REGIONS * HUGE_PAGE_SIZE;
     let process = |pid| ProcessView {
@@ -64,7 +64,7 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
     }
 }
 
-/// Decides again and again and prints how long that took.
+/// Decides again and again, and prints the times.
 fn measure(name: &str, mut policy: Box<dyn Policy>, mut snapshot: Snapshot, grow: bool) {
     let mut times = Vec::new();
     let mut planned = 0;
@@ -100,8 +100,8 @@ fn measure(name: &str, mut policy: Box<dyn Policy>, mut snapshot: Snapshot, grow
     );
 }
 
-/// Brings the heat of a process, if it has any, up to a new sample: superpages have been idle, and
-/// of other regions half the pages are active (of one page none).
+/// Brings the heat of a process, if it has any, up to a new sample: huge pages have been idle, and of other regions half the pages are active (of
+/// one page none).
 fn heat_up(process: &mut ProcessView, look: u32) {
     let Some(heat) = &mut process.heat else {
         return;

@@ -1,40 +1,37 @@
-//! Who waits after a failure, and for how long.
+//! Waiting times after failures.
 //!
-//! `MADV_COLLAPSE` fails for very different reasons (madvise(2); `madvise_collapse_errno()` in
-//! mm/khugepaged.c), and asking again at once is wrong for all of them:
+//! `MADV_COLLAPSE` fails for very different reasons (madvise(2); `madvise_collapse_errno()` in mm/khugepaged.c), and an immediate retry is wrong
+//! for all of them:
 //!
-//! | what came back             | what it says                          | who waits                        |
+//! | result                     | meaning                               | what waits                       |
 //! |----------------------------|---------------------------------------|----------------------------------|
 //! | `EAGAIN`, `EBUSY`, unknown | a page is locked, pinned, off the LRU | the region, 100 ms to 30 s       |
-//! | `ENOMEM`                   | no free superpage                     | everything, 250 ms to 60 s       |
-//! | `EINVAL`                   | this VMA cannot hold superpages       | the region, until its VMA changes|
-//! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not there              | the process, for good            |
+//! | `ENOMEM`                   | no free huge page                     | everything, 250 ms to 60 s       |
+//! | `EINVAL`                   | this VMA cannot hold huge pages       | the region, until its VMA changes|
+//! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not supported          | the process, for good            |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
 //! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
-//! | pinned                     | buffers of I/O stay for long          | the region, 30 s to 1 h          |
-//! | given back meanwhile, or freed lazily | a collapse would take them back       | the region, like a failed one    |
-//! | no room on its tmpfs       | its owner would miss it later         | what adds memory to the object, likewise |
+//! | pinned                     | buffers of I/O stay for a long time   | the region, 30 s to 1 h          |
+//! | given back meanwhile, or freed lazily | a collapse would allocate them again  | the region, like a failed one    |
+//! | no room on its tmpfs       | its owner would miss it later         | collapses that add memory to the object, likewise |
 //! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
-//! | no room to grow there      | what it adds might be missed later    | what adds memory to the process, likewise |
-//! | the daemon's budget        | it allows this user no more memory    | what adds memory to the process, likewise |
-//! | the daemon does not answer | nobody may act                        | the process, 1 s to 8 s          |
+//! | no room to grow there      | the process might miss the memory later | collapses that add memory to the process, likewise |
+//! | the daemon's budget        | it allows this user no more memory    | collapses that add memory to the process, likewise |
+//! | the daemon does not answer | no worker may act                     | the process, 1 s to 8 s          |
 //! | dry run                    | only listed                           | the region, for good             |
-//! | cancelled                  | its turn never came                   | nobody                           |
+//! | cancelled                  | its turn never came                   | nothing                          |
 //!
-//! A split that is not allowed or not there ends the splitting of its process and nothing else; one
-//! that fails for any other reason makes its region wait.
+//! A split that is not allowed or not supported ends the splitting of its process, and has no other consequence; one that fails for any other
+//! reason makes its region wait.
 //!
-//! Waits double with every failure and, for process and machine, halve with every success. While
-//! they are troubled they get one action at a time, a probe, so that a machine without superpages
-//! is asked once per wait and not once per region. Trouble is forgotten when the longest wait has
-//! passed without any new. A refused region waits like a failed one even if its VMA changes: a heap
-//! that grows does all the time.
+//! Waits double with every failure and, for process and machine, halve with every success. A troubled process or machine gets one action at a time,
+//! a probe. So a machine without free huge pages gets one request per wait, and not one per region. Trouble is forgotten when the longest wait has
+//! passed without new trouble. A refused region waits like a failed one even if its VMA changes: a growing heap changes all the time.
 //!
-//! `ENOMEM` is also what madvise(2) says of an unmapped range, which the actuator tells apart only
-//! where it can see the mappings, so one unlucky region could keep every probe for itself. The region
-//! of a failed probe therefore waits too, and probes go to the least troubled first.
+//! madvise(2) returns `ENOMEM` for an unmapped range, too. The actuator distinguishes the two only where it can see the mappings, so one unlucky
+//! region could keep every probe for itself. Therefore the region of a failed probe waits too, and probes go to the least troubled region first.
 
 use std::time::Duration;
 
@@ -49,45 +46,45 @@ pub(crate) struct Scale {
     longest: Duration,
 }
 
-/// For a region that failed or did not stay huge.
+/// Back-off of a region that failed or did not stay huge.
 pub(crate) const REGION: Scale = Scale {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(30),
 };
 
-/// For a region that was found to be shared with a process forked from its own, or the other way round: until that process
-/// ends, executes or has written everything. To look again costs little.
+/// Back-off of a region shared with a process forked from its own, or the other way round: until that process ends, executes or has written
+/// everything. Looking again costs little.
 pub(crate) const SHARED: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(8),
 };
 
-/// For a process whose control group has no room for a superpage, or is short of memory. To look again costs little.
+/// Back-off of a process whose control group has no room for a huge page, or is short of memory. Looking again costs little.
 pub(crate) const SHORT: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(8),
 };
 
-/// For a machine without a free superpage.
+/// Back-off of a machine without a free huge page.
 pub(crate) const MACHINE: Scale = Scale {
     first: Duration::from_millis(250),
     longest: Duration::from_secs(60),
 };
 
-/// For a process that was gone when it was to be acted on.
+/// Back-off of a process that had exited when an action on it was due.
 pub(crate) const PROCESS: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
 };
 
-/// For a region that was split for us: it is not promoted again so soon; and for one that is pinned.
+/// Back-off of a region that was split for us, so that it is not promoted again soon; and of one that is pinned.
 pub(crate) const REST: Scale = Scale {
     first: Duration::from_secs(30),
     longest: Duration::from_secs(3600),
 };
 
 impl Scale {
-    /// How long to wait after `level` failures in a row; none after none.
+    /// Returns the wait after `level` failures in a row; none after none.
     fn delay(&self, level: u8) -> Duration {
         let Some(doublings) = level.checked_sub(1) else {
             return Duration::ZERO;
@@ -106,31 +103,30 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// No trouble.
+    /// A wait without trouble.
     pub(crate) const NONE: Self = Self {
         until: Tick::START,
         level: 0,
     };
 
-    /// When it ends; long past if there never was one.
+    /// Returns its end; long past if there never was one.
     pub(crate) const fn until(&self) -> Tick {
         self.until
     }
 
-    /// Failures that are still held against it.
+    /// Returns the number of failures that still count against it.
     pub(crate) const fn level(&self) -> u8 {
         self.level
     }
 
-    /// Whether there was trouble that no success or time has made good.
+    /// Returns true if there was trouble that neither success nor time has made good.
     pub(crate) const fn is_troubled(&self) -> bool {
         self.level > 0
     }
 
-    /// Waits, longer than the last time.
+    /// Begins a wait, longer than the last one.
     ///
-    /// A failure that arrives during the wait belongs to the trouble that began it (the rest of the
-    /// same plan) and changes nothing.
+    /// A failure that arrives during the wait belongs to the trouble that began it (the rest of the same plan), and changes nothing.
     pub(crate) fn fail(&mut self, now: Tick, scale: &Scale) {
         if now < self.until {
             return;
@@ -141,7 +137,7 @@ impl Wait {
         self.until = now.after(scale.delay(self.level));
     }
 
-    /// The next wait will be half as long. One that is running is not cut short.
+    /// Halves the next wait. Does not cut short one that is running.
     pub(crate) fn succeed(&mut self) {
         self.level = self.level.saturating_sub(1);
     }
@@ -154,13 +150,13 @@ impl Wait {
     }
 }
 
-/// Why a process was given up for good.
+/// Reason why a process was given up for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
     NotPermitted,
 }
 
-/// What a result means for the next plans.
+/// Consequence of a result for the next plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Consequence {
     Done,
@@ -179,8 +175,8 @@ pub(crate) enum Consequence {
 }
 
 impl Consequence {
-    /// What it means if that is what was tried: the right to split says nothing about the right to
-    /// promote, nor does a lack of memory for one about the other.
+    /// Returns the consequence for this action: the right to split proves nothing about the right to promote, nor does a lack of memory for one
+    /// about the other.
     pub(crate) const fn about(self, action: &Action) -> Self {
         match (self, action) {
             (Self::ProcessGivenUp(_), Action::Split { .. }) => Self::NoSplits,
@@ -189,14 +185,14 @@ impl Consequence {
         }
     }
 
-    /// Reads the table above.
+    /// Returns the consequence by the table above.
     pub(crate) const fn of(effect: Effect) -> Self {
         match effect {
             Effect::Done => Self::Done,
             Effect::Vanished => Self::ProcessGone,
             Effect::Skipped { reason } => match reason {
                 SkipReason::DryRun => Self::Listed,
-                // Each may pass, and to ask again costs little.
+                // Each may pass, and asking again costs little.
                 SkipReason::Shared
                 | SkipReason::Forbidden
                 | SkipReason::Disabled
@@ -213,7 +209,7 @@ impl Consequence {
                 SkipReason::NoHeadroom | SkipReason::MemoryPressure | SkipReason::ServiceLost => {
                     Self::ProcessShort
                 }
-                // Other memory may come to lie there, and only a later look shows it.
+                // Other memory may be mapped there later, and only a later look shows it.
                 SkipReason::Unmapped => Self::RegionWaits,
                 SkipReason::Cancelled | SkipReason::UserRate => Self::Withdrawn,
             },
@@ -234,7 +230,7 @@ impl Consequence {
 mod tests {
     use super::*;
 
-    /// Fails as soon as each wait ends, and returns how long the waits were.
+    /// Fails as soon as each wait ends, and returns the waits in milliseconds.
     fn waits(scale: &Scale, count: usize) -> Vec<u64> {
         let mut wait = Wait::NONE;
         let mut now = Tick::default();

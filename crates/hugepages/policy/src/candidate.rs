@@ -1,10 +1,9 @@
-//! Which regions may be promoted, and the best of them.
+//! Candidates for promotion, and the best of them.
 //!
-//! A [`Rule`] is the one point in which the promoting policies differ: which region is ripe, when, and before which others. What it
-//! lets pass is a [`Candidate`]; a [`Shortlist`] holds the best of many of them, without keeping them all.
-//! On the first look at a large machine every region may be a candidate, of which the rate limit
-//! lets a few hundred pass. So no more than twice those are kept at any time, and once the list has
-//! been cut, most others fail a single comparison with the worst one kept.
+//! A [`Rule`] is the one point in which the promoting policies differ: it decides which region is ripe, when, and in which order. A region that it
+//! lets pass is a [`Candidate`]; a [`Shortlist`] holds the best of many candidates without keeping all. On the first look at a large machine every
+//! region may be a candidate, and the rate limit lets a few hundred pass. So the list keeps at most twice those at any time, and after the first
+//! cut most others fail a single comparison with the worst one kept.
 
 use std::cmp::Reverse;
 use std::fmt::Debug;
@@ -14,20 +13,20 @@ use superhue_model::RegionHeat;
 
 use crate::clock::Tick;
 
-/// When a region with so many resident pages may be promoted.
+/// Readiness of a region for promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ripeness {
-    /// Not as it is.
+    /// Not in its present state.
     Never,
     /// Perhaps, but more samples have to show it.
     Unproven,
     /// At the first look that shows it.
     AtOnce,
-    /// Once looks this far apart have shown the same; always at least two looks.
+    /// Once looks this far apart have shown the same state; always at least two looks.
     AfterQuiet(Duration),
 }
 
-/// What a look says about the accesses to one region.
+/// Information of a look about the accesses to one region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegionLook<'a> {
     /// By the last sample; `None` where accesses are not watched or the region is too new.
@@ -42,74 +41,73 @@ pub(crate) struct RegionLook<'a> {
     pub(crate) elapsed: Duration,
     /// Base pages present at this look, 1 to 512.
     pub(crate) resident: u16,
-    /// Whether this look saw one entry map it whole, if that is known.
+    /// True if this look saw one entry map it whole; `None` if that is not known.
     pub(crate) huge: Option<bool>,
-    /// When the look was taken.
+    /// Time of the look.
     pub(crate) now: Tick,
 }
 
-/// A promotion rule. It decides on the number of resident pages and on a note that it makes at each
-/// look, so that regions it does not want need not be remembered: their history cannot matter.
+/// A promotion rule. It decides on the number of resident pages, and on a note that it makes at each look. So regions that it does not want need no
+/// history: it cannot matter.
 pub(crate) trait Rule {
-    /// What it notes about a region beyond what is resident.
+    /// Its notes about a region, beyond the resident pages.
     type Note: Copy + Debug + Default;
 
-    /// Takes in what a look says about accesses.
+    /// Takes in a look's information about accesses.
     fn absorb(&self, _note: &mut Self::Note, _look: &RegionLook<'_>) {}
 
-    /// A look has shown that our split took effect.
+    /// Takes in that a look has shown the effect of our split.
     fn was_split(&self, _note: &mut Self::Note, _now: Tick) {}
 
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
     fn ripeness(&self, resident: u16, note: &Self::Note) -> Ripeness;
 
-    /// How much promoting it is worth; with all the same, the cheapest go first.
+    /// Returns the worth of promoting it; if all are worth the same, the cheapest go first.
     fn worth(&self, _growth: u16, _note: &Self::Note) -> Worth {
         Worth::default()
     }
 
-    /// What a huge page is worth that would give `pages` back, the least first; with all the same, the dearest give way first.
+    /// Returns the worth of a huge page whose split would free `pages`; the least goes first. If all are worth the same, the largest charge goes
+    /// first.
     fn worth_kept(&self, _pages: u16, _note: &Self::Note) -> Worth {
         Worth::default()
     }
 
-    /// Until when it may not be promoted, however ripe it is.
+    /// Returns the time until which it may not be promoted, even if it is ripe.
     fn barred_until(&self, _note: &Self::Note) -> Tick {
         Tick::START
     }
 
-    /// Whether a superpage that has been one for `age`, and to which `charged` pages are owed, may be
-    /// split, as far as it alone decides.
+    /// Returns true if a huge page of this `age`, to which `charged` pages are owed, may be split as far as the rule decides.
     fn may_split(&self, _note: &Self::Note, _age: Duration, _charged: u16) -> bool {
         false
     }
 
-    /// Whether the note has to outlast the look.
+    /// Returns true if the note has to outlast the look.
     fn keeps(&self, _note: &Self::Note, _now: Tick) -> bool {
         false
     }
 
-    /// The pages of a region whose accesses crowd on a few pages.
+    /// Returns the active pages of a region whose accesses crowd on a few pages; `None` for other regions.
     fn crowded(&self, _note: &Self::Note) -> Option<u16> {
         None
     }
 
-    /// Whether regions are taken by worth, so that one that does not fit the budget says nothing
-    /// about those after it.
+    /// Returns true if regions are taken by worth. Then a region that does not fit the budget does not rule out the ones after it.
     fn is_by_worth(&self) -> bool {
         false
     }
 }
 
-/// How much a promotion is worth, as far as the rule can tell; nothing by default.
+/// Worth of a promotion, as far as the rule knows it; 0 by default.
 ///
-/// Made for heat per byte: a finer number than anybody should believe, so that what lies within a
-/// factor of two counts as equal and other things (whose turn it is) come first.
+/// It is made for heat per byte, and has more digits than precision. So values within a factor of two count as equal, and other criteria (the turn
+/// of a process) come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Worth(pub(crate) u64);
 
 impl Worth {
-    /// Equal for those that are about equal.
+    /// Returns a number that is equal for values that are about equal.
     const fn magnitude(self) -> u32 {
         match self.0.checked_ilog2() {
             Some(log) => log + 1,
@@ -117,7 +115,7 @@ impl Worth {
         }
     }
 
-    /// Whether it is at least twice `other`.
+    /// Returns true if it is at least twice `other`.
     pub(crate) const fn is_twice(self, other: Self) -> bool {
         self.0 > 0 && self.0 / 2 >= other.0
     }
@@ -130,25 +128,23 @@ pub(crate) struct Candidate {
     pub(crate) owner: u32,
     /// Index of its record, in the order of addresses.
     pub(crate) record: u32,
-    /// Last change.
+    /// Time of the last change.
     pub(crate) since: Tick,
     /// Pages it would add.
     pub(crate) growth: u16,
-    /// Failures held against it.
+    /// Number of failures held against it.
     pub(crate) level: u8,
-    /// What it is worth.
+    /// Its worth.
     pub(crate) worth: Worth,
-    /// By how many doublings of its worth the waiting of its process moves it up.
+    /// Number of doublings of its worth for the time that its process has waited.
     pub(crate) lift: u32,
-    /// Since when its process has waited for the rate limit.
+    /// Time since which its process has waited for the rate limit.
     pub(crate) served: Tick,
 }
 
 impl Candidate {
-    /// Most worth first, which waiting adds to, and among those about equal the process that has
-    /// waited longest;
-    /// where nothing is known of worth, cheapest first, then longest quiet. At last by process and
-    /// address.
+    /// Returns the key of the order: most worth first, which waiting raises, and among those about equal the process that has waited longest; where
+    /// no worth is known, cheapest first, then longest quiet. Last by process and address.
     pub(crate) fn order(&self) -> impl Ord + use<> {
         (
             Reverse(self.worth.magnitude() + self.lift),
@@ -158,8 +154,7 @@ impl Candidate {
         )
     }
 
-    /// The same, but those without failures before all others: who should try whether trouble has
-    /// passed.
+    /// Returns the same order, but with the fewest failures first: for the probe that finds out whether trouble has passed.
     pub(crate) fn probe_order(&self) -> impl Ord + use<> {
         (self.level, self.order())
     }
@@ -171,12 +166,12 @@ pub(crate) struct Shortlist {
     limit: usize,
     offered: usize,
     kept: Vec<Candidate>,
-    /// Those from here on need not apply.
+    /// Candidates from this one on are not among the best.
     bar: Option<Candidate>,
 }
 
 impl Shortlist {
-    /// Will keep `limit` candidates.
+    /// Makes a list that keeps `limit` candidates.
     pub(crate) const fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -186,7 +181,7 @@ impl Shortlist {
         }
     }
 
-    /// Takes in one more.
+    /// Takes in one more candidate.
     pub(crate) fn offer(&mut self, candidate: Candidate) {
         self.offered += 1;
         if self.limit == 0 || self.bar.is_some_and(|bar| candidate.order() >= bar.order()) {
@@ -202,12 +197,12 @@ impl Shortlist {
         }
     }
 
-    /// How many were offered.
+    /// Returns the number of candidates offered.
     pub(crate) const fn offered(&self) -> usize {
         self.offered
     }
 
-    /// The best, best first.
+    /// Returns the best ones, best first.
     pub(crate) fn into_sorted(mut self) -> Vec<Candidate> {
         self.kept.sort_unstable_by_key(Candidate::order);
         self.kept.truncate(self.limit);

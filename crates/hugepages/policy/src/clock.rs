@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// A moment: nanoseconds since the watch began.
 ///
-/// Half the size of a [`Duration`], of which every remembered region would hold several.
+/// Half the size of a [`Duration`]; each remembered region holds several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Tick(u64);
 
 /// Latest moment a clock shows (292 years): leaves room to add to it without saturating.
 const LAST: Tick = Tick(u64::MAX / 2);
 
-/// Whole nanoseconds of `duration`, saturating.
+/// Returns the whole nanoseconds of `duration`, saturating.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -20,48 +20,47 @@ impl Tick {
     /// The beginning of the watch.
     pub(crate) const START: Self = Self(0);
 
-    /// The moment `duration` later.
+    /// Returns the moment `duration` later.
     pub(crate) fn after(self, duration: Duration) -> Self {
         self.after_nanos(nanos(duration))
     }
 
-    /// The moment `nanos` nanoseconds later.
+    /// Returns the moment `nanos` nanoseconds later.
     pub(crate) const fn after_nanos(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// The moment `nanos` nanoseconds earlier, or the beginning.
+    /// Returns the moment `nanos` nanoseconds earlier, or the beginning.
     pub(crate) const fn before_nanos(self, nanos: u64) -> Self {
         Self(self.0.saturating_sub(nanos))
     }
 
-    /// Nanoseconds from `earlier` to here; 0 if it is not earlier.
+    /// Returns the nanoseconds from `earlier` to here; 0 if it is not earlier.
     pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Time from `earlier` to here; zero if it is not earlier.
+    /// Returns the time from `earlier` to here; zero if it is not earlier.
     pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 }
 
-/// The newest moment a policy was told of.
+/// The newest moment that a policy knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock {
     now: Tick,
 }
 
 impl Clock {
-    /// The newest moment so far.
+    /// Returns the newest moment so far.
     pub(crate) const fn now(&self) -> Tick {
         self.now
     }
 
-    /// Takes in a stamp and returns the moment it stands for: never one before the last.
+    /// Takes in a stamp, and returns the moment it stands for: never one before the last.
     ///
-    /// Summing up the forward steps instead would let a clock that swings to and fro refill the
-    /// rate limit.
+    /// Adding up the forward steps instead would let a clock that swings back and forth refill the rate limit.
     pub(crate) fn advance(&mut self, at: Duration) -> Tick {
         self.now = Tick(nanos(at)).min(LAST).max(self.now);
         self.now
@@ -78,7 +77,7 @@ impl Earliest {
         self.0 = Some(self.0.map_or(tick, |earliest| earliest.min(tick)));
     }
 
-    /// The earliest, if there was any.
+    /// Returns the earliest, if there was any.
     pub(crate) const fn get(self) -> Option<Tick> {
         self.0
     }

@@ -1,7 +1,7 @@
-//! `--pages hot`: superpages where the accesses are.
+//! `--pages hot`: huge pages where the accesses are.
 //!
-//! A region earns a superpage when enough of its pages are accessed: a quarter by default, as in the
-//! paper on HPS. What is resident does not matter, except for the price:
+//! A region earns a huge page when enough of its pages are accessed: a quarter by default, as in the paper on HPS. Residency does not matter,
+//! except for the price:
 //!
 //! ```text
 //!   pages      ........................................   512 of a region
@@ -11,29 +11,27 @@
 //!   worth = pages touched per second / pages added         best first; what adds none goes first
 //! ```
 //!
-//! One sample proves little: a page that was touched once at start may never be again. So two are
-//! wanted, which at the sampler's shortest interval are there after a tenth of a second. A region
-//! that is wholly resident needs one: it costs no memory, only the copying, so the worst that an
-//! early decision can do is a copy in vain.
+//! One sample proves little: a page that was touched once at start may never be touched again. So the rule wants two samples, which the sampler's
+//! shortest interval gives after a tenth of a second. A region that is wholly resident needs one: it costs no memory, only the copying, so an early
+//! decision wastes a copy at worst.
 //!
-//! In large memory that is accessed at random no interval between two samples is long enough to see a quarter of a region: each sample
-//! shows other pages. So a region that is wholly resident is ripe, too, if a sixteenth of it was seen active lately, and pages of it
-//! are touched 64 times a second, not always the same ones. At that rate it has paid for its copying in a minute: a collapse takes
-//! 0.5 ms, and a page that is touched again after others costs 50 to 200 ns more by base pages. (Both follow from `min_active`.)
+//! In large memory with random accesses, no interval between two samples is long enough to see a quarter of a region: each sample shows other
+//! pages. So a region that is wholly resident is ripe, too, if a sixteenth of it was active lately, and its pages are touched 64 times a second,
+//! not always the same ones. At that rate it has paid for its copying in a minute: a collapse takes 0.5 ms, and a page that is touched again after
+//! others costs 50 to 200 ns more with base pages. (Both follow from `min_active`.)
 //!
 //! Under `auto` a region that is wholly resident needs no sample at all. It waits until its program has stopped filling memory
-//! ([`Quota::spares_filling`]), as everything else does there.
+//! ([`Quota::spares_filling`]), as every region does there.
 //!
-//! Where a tracker knows ranges only (DAMON), the rate of the range times what is resident stands in
-//! for the active pages. A range may hide a cold region between hot ones, so unless full a region
-//! has to be resident to three quarters then: a wrong guess adds a quarter of a superpage at most.
-//! And two samples are wanted in any case.
+//! If a tracker knows ranges only (DAMON), the rate of the range times the resident pages stands in for the active pages. A range may hide a cold
+//! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule
+//! wants two samples in any case.
 //!
-//! Regions with fewer active pages that are hot all the same are left alone and counted, as
-//! candidates for compaction by the program itself.
+//! The rule leaves alone regions with fewer active pages that are hot all the same, and counts them as candidates for compaction by the program
+//! itself.
 //!
-//! What a sample says of a region is noted in `warmth.rs`; how the promoting policies plan is told in `promoter.rs`. Which superpages
-//! are split again is the subject of `split.rs`.
+//! `warmth.rs` keeps the notes of samples on a region; `promoter.rs` explains how the promoting policies plan; `split.rs` chooses the huge pages to
+//! split again.
 
 use std::time::Duration;
 
@@ -47,11 +45,10 @@ use crate::split::{self, Splitter};
 use crate::warmth::Warmth;
 use crate::{Active, FULL, Ledger, Policy, Quota};
 
-/// Samples that have to show a region before it is promoted at the cost of memory.
+/// Number of samples that have to show a region before it is promoted at the cost of memory.
 const ENOUGH_SAMPLES: u16 = 2;
 
-/// Pages that have to be resident where accesses are known by range only, and the most that are
-/// asked to be active after splits.
+/// Pages that have to be resident where accesses are known by range only, and the largest threshold of active pages after splits.
 const MOST: u16 = FULL / 4 * 3;
 
 /// The rule of promotion.
@@ -59,21 +56,21 @@ const MOST: u16 = FULL / 4 * 3;
 pub(crate) struct ActivePages {
     /// Pages that have to be active.
     pub(crate) min_active: u16,
-    /// A superpage is cold that was watched for so long without an access.
+    /// Watched time without an access after which a huge page is cold.
     pub(crate) cold_after: Duration,
-    /// A full region needs no evidence.
+    /// True if a full region needs no evidence.
     pub(crate) full_at_once: bool,
 }
 
 impl ActivePages {
-    /// Pages that have to be active: half as many again for each split held against the region.
+    /// Returns the pages that have to be active: half as many again for each split held against the region.
     fn threshold(&self, warmth: &Warmth) -> u16 {
         let more = self.min_active / 2 * u16::from(warmth.rest().level());
         let raised = self.min_active.saturating_add(more);
         raised.min(self.min_active.max(MOST))
     }
 
-    /// Whether accesses go to so many pages that each sample sees other ones, and often enough to pay for a copy.
+    /// Returns true if accesses go to so many pages that each sample sees other ones, and often enough to pay for a copy.
     fn is_scattered(&self, warmth: &Warmth) -> bool {
         let threshold = self.threshold(warmth);
         !warmth.is_ranged()
@@ -145,7 +142,7 @@ impl Rule for ActivePages {
     }
 }
 
-/// The policy: promotes by accesses, and splits what has gone cold or has to give way.
+/// The policy: promotes by accesses, and splits huge pages that are cold or have to give way.
 #[derive(Debug)]
 pub(crate) struct Hot {
     promoter: Promoter<ActivePages>,

@@ -1,4 +1,4 @@
-//! The account of everything that was done: a policy keeps it, and reports are read from it.
+//! The account of all actions: a policy keeps it, and reports read it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,25 +8,24 @@ use superhue_model::{Action, ActionResult, ByteCount, Effect, Errno, PageCount, 
 
 use crate::backoff::GiveUp;
 
-/// What a policy has planned, what became of it, and what it waits for.
+/// Plans of a policy, their results, and the regions that wait.
 ///
-/// Every planned action ends up in exactly one place: `planned` is the sum of what `collapses` and `splits` count, `expired`,
-/// `vanished` and `in_flight`.
+/// Every planned action ends up in exactly one place: `planned` is the sum of the counts in `collapses` and `splits`, and of `expired`, `vanished`
+/// and `in_flight`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
-    /// The growth that may be charged, by the last look; `None` if there is no limit.
+    /// The growth that may be charged, as of the last look; `None` if there is no limit.
     pub budget: Option<ByteCount>,
-    /// The growth that promotion has caused and that is still there, plans in flight included.
-    /// Above `budget` only if the programs have shrunk since, or by an outcome that came after it
-    /// had been given up.
+    /// The growth that promotion has caused and that still exists, plans in flight included. Above `budget` only if the programs have shrunk since,
+    /// or if an outcome came after it had been given up.
     pub charged: ByteCount,
     /// The highest `charged` there was.
     pub peak_charged: ByteCount,
     /// Actions planned.
     pub planned: u64,
-    /// What became of collapses whose outcome is known,
+    /// Results of collapses whose outcome is known.
     pub collapses: Account,
-    /// and of splits.
+    /// Results of splits whose outcome is known.
     pub splits: Account,
     /// Actions whose region or process was gone before their outcome came.
     pub vanished: u64,
@@ -34,22 +33,22 @@ pub struct Ledger {
     pub expired: u64,
     /// Actions whose outcome is awaited.
     pub in_flight: u64,
-    /// Pages that collapses have added, whatever became of them.
+    /// Pages that collapses have added, whether they still exist or not.
     pub grown: PageCount,
-    /// Pages that splits gave back, by the first look after each.
+    /// Pages that splits freed, as of the first look after each.
     pub returned: PageCount,
     /// Processes given up for good.
     pub given_up: GivenUp,
-    /// Regions that the last look found fit for promotion but for one thing.
+    /// Regions that the last look found fit for promotion, except for one obstacle.
     pub waiting: Waiting,
-    /// What is remembered between looks.
+    /// Size of the history between looks.
     pub tracked: Tracked,
-    /// What only the program itself could bring together.
+    /// Pages that only the program itself could move together.
     pub compaction: Compaction,
 }
 
 impl Ledger {
-    /// Enters what became of an action that was planned.
+    /// Enters the result of a planned action.
     pub(crate) fn enter(&mut self, result: &ActionResult) {
         self.in_flight = self.in_flight.saturating_sub(1);
         match result.action {
@@ -64,18 +63,18 @@ impl Ledger {
     }
 }
 
-/// What became of actions of one kind.
+/// Results of actions of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Account {
     /// Those that the kernel has carried out.
     pub done: u64,
-    /// Those that it refused.
+    /// Those that it refused, by errno.
     pub failed: BTreeMap<Errno, u64>,
-    /// Those not tried.
+    /// Those not tried, by reason.
     pub skipped: BTreeMap<SkipReason, u64>,
     /// Those whose process was gone when they were tried.
     pub vanished: u64,
-    /// What the kernel took over those that were asked of it.
+    /// Durations of all but the skipped ones.
     pub took: Durations,
 }
 
@@ -92,23 +91,22 @@ impl Account {
         }
     }
 
-    /// Those that were really asked of a kernel.
+    /// Returns the number of those that were tried.
     #[must_use]
     pub fn tried(&self) -> u64 {
         self.done + self.failed.values().sum::<u64>() + self.vanished
     }
 
-    /// All of them.
+    /// Returns the number of all of them.
     #[must_use]
     pub fn known(&self) -> u64 {
         self.tried() + self.skipped.values().sum::<u64>()
     }
 }
 
-/// Regions that the last look found accessed all the time, but in too few pages for a superpage.
+/// Regions that the last look found accessed all the time, but in too few pages for a huge page.
 ///
-/// Moved to one place by the program (see the library), their active pages would fill a few
-/// superpages.
+/// If the program moved them to one place (see the library), their active pages would fill a few huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compaction {
     /// Such regions.
@@ -150,7 +148,7 @@ pub struct Waiting {
     pub budget: u64,
     /// The rate limit is used up.
     pub rate: u64,
-    /// Collapses have held the process up for as long as they may.
+    /// Collapses have delayed the process for as long as they may.
     pub stall: u64,
 }
 
@@ -163,7 +161,7 @@ pub struct Tracked {
     pub regions: u64,
 }
 
-/// How long things took, to three digits: the longest, the sum, and what most of them stayed below.
+/// Durations, to three digits: the longest, the sum, and quantiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Durations {
     /// In microseconds.
@@ -174,7 +172,7 @@ pub struct Durations {
 
 impl Default for Durations {
     fn default() -> Self {
-        // Grows as needed. Three digits are one of the numbers that it takes.
+        // It grows as needed. Three digits are a valid precision.
         #[allow(clippy::expect_used, reason = "a constant that is valid")]
         let histogram = Histogram::new(3).expect("3 digits");
         Self {
@@ -186,41 +184,41 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// Adds one.
+    /// Adds one duration.
     pub fn add(&mut self, duration: Duration) {
         let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        // Fails for lack of memory alone.
+        // Fails only for lack of memory.
         let _ = self.histogram.record(microseconds);
         self.total += duration;
         self.longest = self.longest.max(duration);
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// How many took no longer.
+    /// Returns the number of durations up to this one.
     #[must_use]
     pub fn count_within(&self, duration: Duration) -> u64 {
         let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.histogram.count_between(0, microseconds)
     }
 
-    /// What this share of them, 0 to 1, did not exceed; 0 without any.
+    /// Returns the duration that this share of them, 0 to 1, did not exceed; 0 without any.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_micros(self.histogram.value_at_quantile(quantile)).min(self.longest)
     }
 
-    /// Their sum.
+    /// Returns their sum.
     #[must_use]
     pub const fn total(&self) -> Duration {
         self.total
     }
 
-    /// The longest; 0 without any.
+    /// Returns the longest; 0 without any.
     #[must_use]
     pub const fn longest(&self) -> Duration {
         self.longest

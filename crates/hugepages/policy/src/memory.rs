@@ -1,7 +1,6 @@
-//! What is remembered of one owner of memory, a process or a shared object: its regions in ascending order, merged with each look.
+//! History of one owner of memory, a process or a shared object: its regions in ascending order, merged with each look.
 //!
-//! Both sides are sorted, so a look costs one pass and no look-ups; a region that only the old side
-//! has is gone and takes its charge with it.
+//! Both sides are sorted, so a look costs one pass and no look-ups. A region that only the old side has is gone, and takes its charge with it.
 
 use std::time::Duration;
 
@@ -15,17 +14,17 @@ use crate::ledger::Compaction;
 use crate::quota::{MaxStall, Stall};
 use crate::record::{News, OUTCOME_TIMEOUT, Record, Seen, eligible};
 
-/// How soon to look again for regions that lack only another sample, while there are any.
+/// Time to the next look for regions that lack only another sample, while sampling goes on.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);
 
-/// A process whose regions wait for the rate limit counts as twice as hot after this time, four
-/// times after as long again, and so on: so everybody has his turn in the end.
+/// Time after which a process whose regions wait for the rate limit counts as twice as hot, four times after as long again, and so on: so every
+/// process has its turn in the end.
 const LIFT: Duration = Duration::from_millis(250);
 
-/// Enough to pass anything.
+/// Largest number of such doublings: enough to pass any other worth.
 const MOST_LIFT: u32 = 64;
 
-/// Sums over everything one look showed.
+/// Sums over all owners in one look.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     /// Pages charged.
@@ -34,7 +33,7 @@ pub(crate) struct Sums {
     pub(crate) regions: u64,
     /// Actions whose outcome is outstanding.
     pub(crate) in_flight: u64,
-    /// When the first of them will be given up.
+    /// Earliest time at which one of them will be given up.
     pub(crate) next_expiry: Earliest,
     /// Actions given up in this look.
     pub(crate) expired: u64,
@@ -42,21 +41,21 @@ pub(crate) struct Sums {
     pub(crate) vanished: u64,
     /// Regions not yet settled.
     pub(crate) settling: u64,
-    /// Regions that wait because collapses hold their process up.
+    /// Regions that wait because collapses delay their process.
     pub(crate) stalled: u64,
     /// Regions that wait after a failure.
     pub(crate) backing_off: u64,
-    /// Of these, the ones that only wait for the outcome of a probe.
+    /// Those of them that only wait for the outcome of a probe.
     pub(crate) behind_probe: u64,
-    /// When the first of the waiting ones will be ready.
+    /// Earliest time at which one of the waiting regions will be ready.
     pub(crate) due: Earliest,
-    /// Pages that splits gave back.
+    /// Pages that splits freed.
     pub(crate) returned: u64,
     /// Regions whose accesses crowd on a few pages.
     pub(crate) compaction: Compaction,
 }
 
-/// How far the sampling of a process had come at a look.
+/// Progress of the sampling of a process at a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sampled {
     at: Tick,
@@ -64,47 +63,46 @@ struct Sampled {
     watched: Duration,
 }
 
-/// How long memory may be filled without a pause and be left alone for it.
+/// Longest time for which memory that is being filled without a pause is left alone.
 const LONGEST_FILLING: Duration = Duration::from_secs(30);
 
 /// The history of one process's private memory, or of one shared object.
 #[derive(Debug)]
 pub(crate) struct OwnedMemory<N> {
     pub(crate) owner: Owner,
-    /// It was gone when it was to be acted on.
+    /// Back-off after it had exited when an action on it was due.
     pub(crate) wait: Wait,
-    /// Its control group has no room for superpages now. Splits go on: they may make room.
+    /// Back-off while its control group has no room for huge pages. Splits continue: they may make room.
     pub(crate) short: Wait,
-    /// Its control group has no room for what superpages would add.
+    /// Back-off while there is no room for the memory that huge pages would add.
     pub(crate) lean: Wait,
-    /// Since when, under rules that go by worth, some of its regions have waited for the rate limit
-    /// and none had its turn.
+    /// Time since which, under rules that go by worth, some of its regions have waited for the rate limit, and none had its turn.
     pub(crate) served: Tick,
-    /// Whether it may not be split.
+    /// True if it may not be split.
     pub(crate) no_split: bool,
     given_up: Option<GiveUp>,
     gone: bool,
     in_flight: u64,
     /// Collapses planned since the last look.
     launched: u64,
-    /// How they have held it up.
+    /// Its delay by collapses.
     pub(crate) stall: Stall,
-    /// Whether some of its regions were left out of the last plan for that.
+    /// True if that delay kept some of its regions out of the last plan.
     pub(crate) is_spared: bool,
-    /// Since when it has been filled without a pause, if it is.
+    /// Time since which it has been filled without a pause; `None` if it is not being filled.
     fills_since: Option<Tick>,
     sampled: Sampled,
-    /// Whether samples have been taken between the last two looks.
+    /// True if samples were taken between the last two looks.
     is_sampled: bool,
     records: Vec<Record<N>>,
-    /// Indices of those which the last look showed as more than not to be promoted.
+    /// Indices of the records for which the last look found another ripeness than `Never`.
     open: Vec<u32>,
-    /// Indices of those which it showed as being split, or as such that may be.
+    /// Indices of the records that are being split or may be, as of the last look.
     splits: Vec<u32>,
 }
 
 impl<N: Copy + Default> OwnedMemory<N> {
-    /// One that is seen for the first time.
+    /// Makes the history of an owner that is seen for the first time.
     pub(crate) const fn new(owner: Owner, now: Tick) -> Self {
         Self {
             owner,
@@ -134,7 +132,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
 
     /// Takes in a look at it. Returns the resident pages of all regions that count.
     ///
-    /// `spare` is scratch space that travels from process to process.
+    /// `spare` is scratch space that is passed from process to process.
     pub(crate) fn look(
         &mut self,
         view: &Memory<'_>,
@@ -222,18 +220,17 @@ impl<N: Copy + Default> OwnedMemory<N> {
             merge.drop_next();
         }
         merge.finish();
-        // What held the history of a larger process, or of this one when it was larger, is handed
-        // back.
+        // Free capacity left from a larger process, or from this one when it was larger.
         if self.records.capacity() > self.records.len() + self.records.len() / 4 + 16 {
             self.records.shrink_to_fit();
         }
-        // What promotion added is no growth of its own.
+        // Pages that promotion added are no growth of the program's own.
         let added = sums.charged - charged_before;
         self.stall.see(resident.saturating_sub(added), now);
         resident
     }
 
-    /// Takes in how far the sampling has come. What it returns tells of region after region.
+    /// Takes in the progress of the sampling. Returns a function that gives the information about one region after the other.
     fn looks<'a>(
         &mut self,
         view: &Memory<'a>,
@@ -275,21 +272,20 @@ impl<N: Copy + Default> OwnedMemory<N> {
         sums.vanished += self.records.drain(..).filter(lost).map(|_| 1).sum::<u64>();
     }
 
-    /// Whether it is being filled, and has not been for so long that it would never have huge pages.
+    /// Returns true if it is being filled, unless for so long that it would never get huge pages.
     pub(crate) fn is_filling(&self, now: Tick) -> bool {
         let since = self.fills_since;
         since.is_some_and(|since| now.since(since) < LONGEST_FILLING)
     }
 
-    /// How many regions wait for the end of that.
+    /// Returns the number of regions that wait for the end of that.
     pub(crate) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Offers the regions that may be promoted now, and adds those that may be later to the
-    /// `sums`.
+    /// Offers the regions that may be promoted now, and adds those that may be promoted later to the `sums`.
     ///
-    /// `owner` is its own index; until `machine` nothing may be promoted at all.
+    /// `owner` is its own index; until `machine` no region may be promoted at all.
     pub(crate) fn propose(
         &self,
         owner: u32,
@@ -368,55 +364,54 @@ impl<N: Copy + Default> OwnedMemory<N> {
         sums.behind_probe += held;
     }
 
-    /// Until when nothing of it is promoted that adds memory or, if that `grows` not, nothing at all, as far as the whole process
-    /// is concerned.
+    /// Returns the time until which the owner as a whole blocks promotions. A promotion that adds memory (`grows`) also waits for `lean`.
     pub(crate) fn until(&self, grows: bool) -> Tick {
         let lean = if grows { self.lean } else { Wait::NONE };
         let all = self.wait.until().max(self.short.until());
         all.max(lean.until())
     }
 
-    /// Notes that a collapse was planned.
+    /// Records that a collapse was planned.
     pub(crate) const fn launch(&mut self, now: Tick) {
         self.launched += 1;
         self.served = now;
     }
 
-    /// Collapses that may be planned without holding it up for longer than `max`.
+    /// Returns the number of collapses that may be planned without delaying it for longer than `max`.
     pub(crate) fn spares(&self, now: Tick, max: Option<MaxStall>) -> usize {
         self.stall
             .available(now, max, self.in_flight + self.launched)
     }
 
-    /// The record a candidate stands for.
+    /// Returns the record of a candidate.
     pub(crate) fn record_mut(&mut self, candidate: &Candidate) -> Option<&mut Record<N>> {
         self.records
             .get_mut(usize::try_from(candidate.record).ok()?)
     }
 
-    /// What is being split or may be, as of the last look: with indices, in the order of addresses.
+    /// Returns the records that are being split or may be, as of the last look: with indices, in the order of addresses.
     pub(crate) fn splits(&self) -> impl Iterator<Item = (usize, &Record<N>)> {
         let indices = self.splits.iter().map(|&index| index as usize);
         indices.filter_map(|index| Some((index, self.records.get(index)?)))
     }
 
-    /// All that is remembered, in the order of addresses.
+    /// Returns all records, in the order of addresses.
     pub(crate) fn records(&self) -> &[Record<N>] {
         &self.records
     }
 
-    /// All that is remembered, in the order of addresses.
+    /// Returns all records, in the order of addresses.
     pub(crate) fn records_mut(&mut self) -> &mut [Record<N>] {
         &mut self.records
     }
 
-    /// Whether superpages of it may be split now, as far as the owner is concerned. To split a superpage of a shared object gives nothing back:
-    /// its pages of zeroes stay.
+    /// Returns true if the owner allows splits of its huge pages now. Splitting a huge page of a shared object frees nothing: its pages of zeroes
+    /// stay.
     pub(crate) const fn may_split(&self) -> bool {
         self.owner.process().is_some() && !self.gone && !self.no_split && !self.wait.is_troubled()
     }
 
-    /// The record of `region`, if there is one.
+    /// Returns the record of `region`, if there is one.
     pub(crate) fn find_mut(&mut self, region: Region) -> Option<&mut Record<N>> {
         let index = self
             .records
@@ -425,20 +420,20 @@ impl<N: Copy + Default> OwnedMemory<N> {
         self.records.get_mut(index)
     }
 
-    /// Gives it up for good. Returns whether that is news.
+    /// Gives it up for good. Returns true if that is new.
     pub(crate) const fn give_up(&mut self, why: GiveUp) -> bool {
         self.given_up.replace(why).is_none()
     }
 
-    /// Whether it is gone: what is remembered of it no longer counts.
+    /// Returns true if it is gone: its history no longer counts.
     pub(crate) const fn is_gone(&self) -> bool {
         self.gone
     }
 
     /// Marks it as gone. Returns the pages that were charged.
     ///
-    /// The history goes with the next look. Should that show the process again (one whose first
-    /// thread has ended looks gone to some system calls), it starts anew, but not at once.
+    /// The next look drops the history. If that look shows the process again (a process whose first thread has ended looks gone to some system
+    /// calls), the history starts anew, but after a wait.
     pub(crate) fn vanish(&mut self, now: Tick) -> u64 {
         self.gone = true;
         self.wait.fail(now, &PROCESS);
@@ -449,21 +444,20 @@ impl<N: Copy + Default> OwnedMemory<N> {
     }
 }
 
-/// Counts what became of a region that a look no longer shows.
+/// Counts a region that a look no longer shows.
 fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, sums: &mut Sums) {
     sums.vanished += u64::from(lost.in_flight_since().is_some());
-    // A superpage of nothing but zeroes leaves nothing behind when it is split.
+    // A huge page of zeroes only leaves no pages behind when it is split.
     let whole = lost.region.range();
     if lost.is_split() && view.is_mapped(&whole) {
         sums.returned += u64::from(FULL);
     }
 }
 
-/// Brings what is remembered up to a look, in place: old records on the one side, those kept on the other; both in ascending order.
+/// Updates the records with a look, in place: old records on the one side, those kept on the other; both in ascending order.
 ///
-/// From look to look hardly anything comes or goes, so records are changed where they lie and move
-/// only to close a gap. The first that has to be put between two others makes those after it move
-/// out of the way, once:
+/// From look to look few regions come or go. So records change in place, and move only to close a gap. The first record that has to go between two
+/// others moves those after it out of the way, once:
 ///
 /// ```text
 ///   records   [ kept ....... ]  (gap)  [ next ....... ]          in place
@@ -476,12 +470,12 @@ struct Merge<'a, N> {
     spare: &'a mut Vec<Record<N>>,
     is_spilled: bool,
     kept: usize,
-    /// Index of the next old one, wherever they lie.
+    /// Index of the next old one, in `spare` or in `records`.
     next: usize,
 }
 
 impl<'a, N: Copy> Merge<'a, N> {
-    /// `spare` is scratch space, whatever it holds.
+    /// `spare` is scratch space, with any contents.
     fn new(records: &'a mut Vec<Record<N>>, spare: &'a mut Vec<Record<N>>) -> Self {
         Self {
             records,
@@ -492,7 +486,7 @@ impl<'a, N: Copy> Merge<'a, N> {
         }
     }
 
-    /// The next old record, if it is such. It stays the next one.
+    /// Returns the next old record, if `is_wanted` accepts it. It stays the next one.
     fn next_if(&mut self, is_wanted: impl FnOnce(&Record<N>) -> bool) -> Option<&mut Record<N>> {
         let old = if self.is_spilled {
             &mut *self.spare
@@ -507,7 +501,7 @@ impl<'a, N: Copy> Merge<'a, N> {
         self.next += 1;
     }
 
-    /// Keeps the next old record, of which there has to be one. Returns its index from now on.
+    /// Keeps the next old record, which must exist. Returns its new index.
     fn keep_next(&mut self) -> usize {
         if self.is_spilled {
             self.records.push(self.spare[self.next]);
@@ -541,7 +535,7 @@ impl<'a, N: Copy> Merge<'a, N> {
         self.kept - 1
     }
 
-    /// Leaves those that were kept, and no others.
+    /// Drops all records except those that were kept.
     fn finish(self) {
         self.records.truncate(self.kept);
     }
@@ -652,7 +646,7 @@ mod tests {
         }
 
         proptest! {
-            /// Against what a map does: for each number whether it is old, seen, and to be kept.
+            /// Compares it with a map. For each number: is it old, is it seen, and is it kept?
             #[test]
             fn it_does_what_a_map_would(regions in prop::collection::vec(any::<[bool; 3]>(), 0..60)) {
                 let numbered = || (0u64..).zip(&regions);

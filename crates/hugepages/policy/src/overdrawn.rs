@@ -1,7 +1,7 @@
-//! Huge pages are split when the programs shrink and the budget shrinks with them.
+//! Splits of huge pages when the programs shrink, and the budget with them.
 //!
-//! The budget is a share of what the programs use. A program that frees most of its memory leaves charges behind that the smaller budget does
-//! not cover:
+//! The budget is a share of the memory that the programs use. A program that frees most of its memory leaves charges behind that the smaller budget
+//! does not cover:
 //!
 //! ```text
 //!   used     |=========================================|          budget 5 %  |==|
@@ -22,16 +22,16 @@ use crate::candidate::{Rule, Worth};
 use crate::clock::Tick;
 use crate::promoter::Promoter;
 
-/// How long the charge has to exceed the budget.
+/// Time for which the charge has to exceed the budget.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
+/// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
 const AT_ONCE: usize = 32;
 
-/// Splits after which a kernel that has given nothing back is not asked any more: before Linux 6.12 a split keeps pages of zeroes.
+/// Number of splits after which a kernel that has freed nothing gets no more requests: before Linux 6.12 a split keeps pages of zeroes.
 const IN_VAIN: u64 = 16;
 
-/// Since when the charge exceeds the budget, and what was done about it.
+/// Time since which the charge exceeds the budget, and the number of splits planned for it.
 #[derive(Debug, Default)]
 pub(crate) struct Overdrawn {
     since: Option<Tick>,
@@ -69,7 +69,7 @@ impl Overdrawn {
     }
 }
 
-/// Which records are split so that `excess` pages come back, in addition to the splits under way.
+/// Chooses the records to split so that `excess` pages come back, counting the splits under way.
 fn choose<R: Rule>(promoter: &Promoter<R>, excess: u64, now: Tick) -> Vec<(usize, usize)> {
     let mut under_way = 0;
     let mut coming = 0;

@@ -1,16 +1,16 @@
-//! How promotions are planned: the pass that every promoting policy shares. A policy is this with a [`Rule`].
+//! Planning of promotions: the pass that all promoting policies share. A policy is this pass with a [`Rule`].
 //!
 //! # A promotion from beginning to end
 //!
 //! ```text
-//!   look     what the snapshot shows is merged into what is known    memory.rs             OwnedMemory::look
+//!   look     merge the snapshot into the history                     memory.rs             OwnedMemory::look
 //!   ripe     does the rule want the region as it is?                 resident.rs, hot.rs   Rule::ripeness
 //!   free     does no failure, rest or stall stand in its way?        memory.rs             OwnedMemory::propose
 //!   choose   as many as rate and budget allow; with heat the most    here                  Promoter::take
 //!            accesses per page added first, else the least growth    candidate.rs          Candidate::order
 //!   plan     Action::Collapse; its growth is charged to the budget   here                  Promoter::launch
 //!   act      MADV_COLLAPSE, from outside                             act/kernel.rs         KernelActuator::act
-//!   learn    done; or who waits now, for how long                    here, backoff.rs      Promoter::conclude
+//!   learn    done; or what waits now, and for how long               here, backoff.rs      Promoter::conclude
 //! ```
 //!
 //! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
@@ -34,16 +34,16 @@ use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::torn::Torn;
 use crate::{FULL, Policy, Quota};
 
-/// How soon to look for what a split gave back.
+/// Time to the look that shows the pages freed by a split.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);
 
-/// How soon to look again at memory that is being filled.
+/// Time to the next look at memory that is being filled.
 const WHILE_FILLING: Duration = Duration::from_millis(50);
 
-/// How many regions that do not fit the budget are told apart.
+/// Number of regions to keep of those that do not fit the budget.
 const PRICED_OUT: usize = 32;
 
-/// A policy that promotes what its rule finds ripe.
+/// A policy that promotes the regions that its rule finds ripe.
 #[derive(Debug)]
 pub(crate) struct Promoter<R: Rule> {
     rule: R,
@@ -52,20 +52,19 @@ pub(crate) struct Promoter<R: Rule> {
     max_stall: Option<MaxStall>,
     spares_filling: bool,
     clock: Clock,
-    /// Lack of free superpages.
+    /// Back-off for lack of free huge pages.
     machine: Wait,
     /// In the order of identities.
     owners: Vec<OwnedMemory<R::Note>>,
     /// Pages charged, over all processes.
     charged: u64,
-    /// What may be charged, by the last look; `None` if there is no limit.
+    /// Pages that may be charged, as of the last look; `None` if there is no limit.
     limit: Option<u64>,
-    /// Of the regions that do not fit what is left of it, those worth most, under rules that go by
-    /// worth.
+    /// The regions worth most among those that do not fit the rest of it, under rules that go by worth.
     priced_out: Vec<Candidate>,
     due: Earliest,
     next_expiry: Earliest,
-    /// Whether the last look left regions out that the outcome of a probe may set free.
+    /// True if the last look left regions out that the outcome of a probe may set free.
     behind_probe: bool,
     torn: Torn,
     overdrawn: Overdrawn,
@@ -77,12 +76,12 @@ pub(crate) struct Promoter<R: Rule> {
 struct Left {
     by_budget: usize,
     by_rate: usize,
-    /// Whether some were passed over for others.
+    /// True if some were passed over for others.
     passed_over: bool,
 }
 
 impl<R: Rule> Promoter<R> {
-    /// Knows nothing yet.
+    /// Makes a policy without a history.
     pub(crate) fn new(rule: R, quota: &Quota) -> Self {
         Self {
             rule,
@@ -105,7 +104,7 @@ impl<R: Rule> Promoter<R> {
         }
     }
 
-    /// Merges the snapshot into the memory. Returns what is resident of all that superpages could be made of.
+    /// Merges the snapshot into the history. Returns the resident bytes of all memory that huge pages could map.
     fn look(&mut self, views: &[Memory<'_>], now: Tick, sums: &mut Sums) -> ByteCount {
         let mut used = ByteCount(0);
         let mut spare = Vec::new();
@@ -119,7 +118,7 @@ impl<R: Rule> Promoter<R> {
                 .next_if(|memory| memory.owner == view.owner)
                 .unwrap_or_else(|| OwnedMemory::new(view.owner, now));
             let resident = memory.look(view, now, &self.rule, &mut spare, sums);
-            // Where RssAnon is not known, what was seen of it stands in: a lower bound.
+            // If RssAnon is not known, the resident pages seen stand in: a lower bound.
             used += view.used.unwrap_or(PageCount(resident).bytes());
             self.owners.push(memory);
         }
@@ -129,9 +128,8 @@ impl<R: Rule> Promoter<R> {
         used
     }
 
-    /// Those of the regions that may be promoted now which the rate allows; and, under rules that
-    /// go by worth, the best of those that cost more than `room`, the pages that may still be
-    /// charged.
+    /// Returns the regions that may be promoted now, as many as the rate allows; and, under rules that go by worth, the best of those that cost
+    /// more than `room`, the pages that may still be charged.
     fn shortlist(&mut self, room: u64, now: Tick, sums: &mut Sums) -> (Shortlist, Shortlist) {
         let mut shortlist = Shortlist::new(self.rate.available(now));
         let mut priced_out = Shortlist::new(PRICED_OUT);
@@ -149,12 +147,11 @@ impl<R: Rule> Promoter<R> {
             });
             return (shortlist, priced_out);
         }
-        // One at a time while superpages are short: whoever fits and has failed least tries whether
-        // they still are.
+        // One at a time while huge pages are short: a region that fits and has failed least probes whether they still are.
         let mut probe: Option<Candidate> = None;
         let mut held = 0;
         let may_probe = sums.in_flight == 0;
-        // There is one at most anyway, and it need not be the best of its process.
+        // At most one is chosen anyway, and it need not be the best of its process.
         self.propose(
             now,
             sums,
@@ -177,8 +174,8 @@ impl<R: Rule> Promoter<R> {
         (shortlist, priced_out)
     }
 
-    /// Offers every region that may be promoted now, process by process: of those that `counts` says are promoted if nothing else
-    /// is in the way, as many as the process may be held up for. It is told how many these are.
+    /// Offers every region that may be promoted now, process by process. Of those for which `counts` returns true (they are promoted unless another
+    /// obstacle exists), it offers as many as the stall bound of the process allows. `counts` receives that number.
     fn propose(
         &mut self,
         now: Tick,
@@ -218,34 +215,34 @@ impl<R: Rule> Promoter<R> {
         }
     }
 
-    /// Pages that may still be charged.
+    /// Returns the pages that may still be charged.
     pub(crate) fn room(&self) -> u64 {
         self.limit
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.charged))
     }
 
-    /// Pages that are charged beyond the budget, if any.
+    /// Returns the pages charged beyond the budget, if any.
     pub(crate) fn excess(&self) -> Option<u64> {
         let excess = self.charged.saturating_sub(self.limit?);
         (excess > 0).then_some(excess)
     }
 
-    /// Pages that splits have given back so far.
+    /// Returns the pages that splits have freed so far.
     pub(crate) const fn returned(&self) -> u64 {
         self.ledger.returned.0
     }
 
-    /// What the policy goes by.
+    /// Returns the rule.
     pub(crate) const fn rule(&self) -> &R {
         &self.rule
     }
 
-    /// Plans what rate and budget allow, best first.
+    /// Plans the promotions that rate and budget allow, best first.
     fn plan(&mut self, now: Tick, sums: &mut Sums) -> (Plan, Waiting) {
         let mut actions = Vec::new();
         let mut left = self.take(&mut actions, now, sums);
-        // Where one was passed over as too dear, the list may have been cut before others that are
-        // cheap enough. Less than a superpage is left of the budget then, so this ends soon.
+        // If a region was passed over as too expensive, the list may have been cut before cheaper ones. Less than a huge page of the budget is left
+        // then, so this ends soon.
         while left.passed_over {
             left = self.take(&mut actions, now, &mut Sums::default());
         }
@@ -262,7 +259,7 @@ impl<R: Rule> Promoter<R> {
                 sums.due.add(refilled);
             }
         } else {
-            // Whoever was not planned had other reasons to wait.
+            // Regions that were not planned had other reasons to wait.
             for memory in &mut self.owners {
                 memory.served = now;
             }
@@ -270,7 +267,7 @@ impl<R: Rule> Promoter<R> {
         (Plan { actions }, waiting)
     }
 
-    /// Plans those of the shortlist that the budget allows.
+    /// Plans the regions of the shortlist that the budget allows.
     fn take(&mut self, actions: &mut Vec<Action>, now: Tick, sums: &mut Sums) -> Left {
         let room = self.room();
         let (shortlist, priced_out) = self.shortlist(room, now, sums);
@@ -290,7 +287,7 @@ impl<R: Rule> Promoter<R> {
                     passed_over += 1;
                     continue;
                 }
-                // All that were not looked at cost at least as much.
+                // All regions after this one cost at least as much.
                 is_spent = true;
                 break;
             }
@@ -326,17 +323,17 @@ impl<R: Rule> Promoter<R> {
         })
     }
 
-    /// Everything that is remembered, in the order of identities.
+    /// Returns all owners, in the order of identities.
     pub(crate) fn owners_mut(&mut self) -> &mut [OwnedMemory<R::Note>] {
         &mut self.owners
     }
 
-    /// Everything that is remembered, in the order of identities.
+    /// Returns all owners, in the order of identities.
     pub(crate) fn owners(&self) -> &[OwnedMemory<R::Note>] {
         &self.owners
     }
 
-    /// What is remembered of a region.
+    /// Returns the record of a region.
     pub(crate) fn find_mut(
         &mut self,
         owner: Owner,
@@ -345,22 +342,22 @@ impl<R: Rule> Promoter<R> {
         find_mut(&mut self.owners, owner)?.find_mut(region)
     }
 
-    /// What would be promoted if the budget were larger, best first.
+    /// Returns the regions that would be promoted if the budget were larger, best first.
     pub(crate) fn priced_out(&self) -> &[Candidate] {
         &self.priced_out
     }
 
-    /// What may be charged in total; `None` for no limit.
+    /// Returns the pages that may be charged in total; `None` for no limit.
     pub(crate) const fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// The moment of the last call.
+    /// Returns the moment of the last call.
     pub(crate) const fn now(&self) -> Tick {
         self.clock.now()
     }
 
-    /// Asks for a look no later than this.
+    /// Requests a look after `wait` at the latest.
     pub(crate) fn look_after(&mut self, wait: Duration) {
         self.due.add(self.now().after(wait));
     }
@@ -379,7 +376,7 @@ impl<R: Rule> Promoter<R> {
         Some(Action::Split { owner, region })
     }
 
-    /// Takes in one result. Returns the pages it gave back to the budget.
+    /// Takes in one result. Returns the pages that go back to the budget.
     fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
         if self.torn.learn(&result.action, result.effect, now) {
             self.ledger.enter(result);
@@ -423,8 +420,7 @@ impl<R: Rule> Promoter<R> {
                         }
                         self.machine.succeed();
                     }
-                    // It needs no superpage, so it says nothing about whether there are any; but
-                    // what it gave back shows only at a look.
+                    // A split needs no huge page, so it shows nothing about whether there are any; but only a look shows the pages that it freed.
                     Action::Split { .. } => self.due.add(now.after(AFTER_SPLIT)),
                 }
                 return 0;
@@ -512,7 +508,7 @@ impl<R: Rule> Policy for Promoter<R> {
         sums.returned += news.returned;
         sums.expired += news.expired;
         sums.in_flight += self.torn.in_flight();
-        // What programs gave back comes before what is to be made of the rest.
+        // Splits of torn huge pages come before promotions.
         let mut splits = self.torn.plan(&views, now, &mut sums.due);
         let (mut plan, waiting) = self.plan(now, &mut sums);
         splits.append(&mut plan.actions);
@@ -580,7 +576,7 @@ impl<R: Rule> Policy for Promoter<R> {
 }
 
 impl<R: Rule> Promoter<R> {
-    /// Carries the charge over into the ledger.
+    /// Copies the charge into the ledger.
     fn account(&mut self) {
         let charged = PageCount(self.charged).bytes();
         self.ledger.charged = charged;
@@ -588,7 +584,7 @@ impl<R: Rule> Promoter<R> {
     }
 }
 
-/// What a snapshot shows in the order of its owners, each once.
+/// Returns the memories of a snapshot in the order of their owners, each once.
 fn by_owner(snapshot: &Snapshot) -> Vec<Memory<'_>> {
     let mut views: Vec<Memory<'_>> = snapshot.memories().collect();
     views.sort_by_key(|view| view.owner);
@@ -596,7 +592,7 @@ fn by_owner(snapshot: &Snapshot) -> Vec<Memory<'_>> {
     views
 }
 
-/// The memory of one owner.
+/// Returns the memory of one owner.
 fn find_mut<N>(owners: &mut [OwnedMemory<N>], owner: Owner) -> Option<&mut OwnedMemory<N>> {
     let index = owners
         .binary_search_by_key(&owner, |memory| memory.owner)
@@ -604,7 +600,7 @@ fn find_mut<N>(owners: &mut [OwnedMemory<N>], owner: Owner) -> Option<&mut Owned
     owners.get_mut(index)
 }
 
-/// A number of things in memory.
+/// Converts a number of items in memory.
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }

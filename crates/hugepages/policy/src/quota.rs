@@ -1,14 +1,12 @@
-//! What promotion may cost in time: so many bytes a second, and so much of each process's time.
+//! Limits of promotion in time: bytes a second, and a share of each process's time.
 //!
 //! # Bytes a second: a token bucket
 //!
-//! A collapse takes `mmap_lock` for writing and moves up to 2 MiB through the memory bus; thousands
-//! at once would stall the very program they are to help. The bucket holds half a second's worth,
-//! so a program that starts up is served at once and a large one is spread out.
+//! A collapse takes `mmap_lock` for writing, and moves up to 2 MiB through the memory bus; thousands at once would stall the very program that they
+//! should help. The bucket holds half a second's worth, so a program that starts up is served at once, and a large one is spread out.
 //!
-//! Kept as the moment at which the bucket will be full again rather than as a number of tokens (the
-//! "virtual scheduling" form of the leaky bucket, ITU-T I.371): one integer, and no rounding that
-//! adds up.
+//! The state is the moment at which the bucket will be full again, rather than a number of tokens (the "virtual scheduling" form of the leaky
+//! bucket, ITU-T I.371): one integer, and no rounding that adds up.
 //!
 //! ```text
 //!   now             full again
@@ -17,24 +15,23 @@
 //!                   |-- left ---|
 //! ```
 //!
-//! # How long collapses may hold a process up
+//! # Time that collapses may take from a process
 //!
-//! While a region is collapsed, the kernel keeps the process from mapping and faulting anywhere, and what touches the region waits.
-//! One collapse takes 0.3 to 5 ms. One after the other they make a queue: a server under load that loses a request's time to one
-//! collapse loses that of hundreds to a hundred of them. So they are spread out: after `took` of collapses there is none
-//! until they are no more than the allowed share of the time.
+//! While the kernel collapses a region, the process can neither map nor fault anywhere, and accesses to the region wait. One collapse takes 0.3 to
+//! 5 ms. Several in a row make a queue: if one collapse costs a server under load the time of one request, a hundred collapses cost it the time of
+//! hundreds. So they are spread out: after `took` of collapses there is none until they make up no more than the allowed share of the time.
 //!
 //! ```text
 //!   share 1/10    ##|..................|##|..................|##|
 //!                 2 ms      18 ms
 //! ```
 //!
-//! Several are done together where they are short, a fifth of what 100 ms allow: the program runs between any two of them, but the
-//! watch, which looks and decides for all processes, should not be woken for each.
+//! Short ones are done together, up to a fifth of what 100 ms allow: the program runs between any two of them, but the watch, which looks and
+//! decides for all processes, should not wake up for each.
 //!
-//! A process that fills its memory is not held to it. It waits for its own page faults, superpages spare it some, and what is
-//! collapsed now need not be later, when somebody waits for answers. Such is a process that becomes larger than it ever was by an
-//! eighth in a second. And so is, where it is asked for, one that has only just begun: nobody waits for its answers yet.
+//! The bound does not apply to a process that fills its memory. It waits for its own page faults, huge pages spare it some of them, and a region
+//! collapsed now need not be collapsed later, when clients wait for answers. A process fills its memory if it grows in a second by an eighth beyond
+//! its largest size. On request, the bound does not apply either to a process that has only just begun: no client waits for its answers yet.
 
 use std::time::Duration;
 
@@ -42,7 +39,7 @@ use superhue_model::{ByteCount, HUGE_PAGE_SIZE};
 
 use crate::clock::{Tick, nanos};
 
-/// How much of a second the bucket holds.
+/// Time whose allowance the bucket holds.
 const BURST: Duration = Duration::from_millis(500);
 
 /// A limit on promotions over time.
@@ -50,7 +47,7 @@ const BURST: Duration = Duration::from_millis(500);
 pub(crate) enum RateLimit {
     /// No limit.
     Open,
-    /// A rate of zero: never any.
+    /// A rate of zero: no promotion ever.
     Shut,
     /// A token bucket.
     Bucket {
@@ -58,13 +55,13 @@ pub(crate) enum RateLimit {
         cost: u64,
         /// Nanoseconds' worth that may be taken at once; at least one promotion.
         burst: u64,
-        /// When the bucket is full again.
+        /// Time at which the bucket is full again.
         full_at: Tick,
     },
 }
 
 impl RateLimit {
-    /// So many bytes of superpages per second; `None` for no limit.
+    /// Makes a limit of this many bytes of huge pages per second; `None` for no limit.
     pub(crate) fn new(per_second: Option<ByteCount>) -> Self {
         let Some(ByteCount(rate)) = per_second else {
             return Self::Open;
@@ -81,7 +78,7 @@ impl RateLimit {
         }
     }
 
-    /// Promotions that may be made now.
+    /// Returns the number of promotions that may be made now.
     pub(crate) fn available(&self, now: Tick) -> usize {
         match *self {
             Self::Open => usize::MAX,
@@ -97,15 +94,15 @@ impl RateLimit {
         }
     }
 
-    /// Makes one promotion now.
+    /// Counts one promotion now.
     pub(crate) fn take(&mut self, now: Tick) {
         if let Self::Bucket { cost, full_at, .. } = self {
             *full_at = (*full_at).max(now).after_nanos(*cost);
         }
     }
 
-    /// When it is worth coming back for `wanted` more: they may all be made then, or half a bucket
-    /// of them (so that a long queue does not ask for a look per region). `None`: never.
+    /// Returns the time of the next useful look for `wanted` more: then all of them may be made, or half a bucket of them (so that a long queue
+    /// does not request a look per region). `None`: never.
     pub(crate) fn refilled_for(&self, now: Tick, wanted: usize) -> Option<Tick> {
         match *self {
             Self::Open => Some(now),
@@ -124,16 +121,16 @@ impl RateLimit {
     }
 }
 
-/// The bound is for any time as long as this.
+/// Length of time to which the bound applies: any window of this length.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// What may be done together: this part of what a window allows.
+/// Divisor of a window's allowance: collapses up to this part of it may be done together.
 const TOGETHER: u64 = 5;
 
-/// What a collapse is taken to cost before one was seen.
+/// Assumed duration of a collapse before one was seen.
 const USUAL: Duration = Duration::from_micros(500);
 
-/// A process that became larger by this part within so much time fills its memory.
+/// A process that grows by more than this part (one eighth) within this time fills its memory.
 const NOTABLE_PART: u64 = 8;
 const FILLING: Duration = Duration::from_secs(1);
 
@@ -142,12 +139,12 @@ const FILLING: Duration = Duration::from_secs(1);
 pub(crate) struct MaxStall {
     /// Nanoseconds of each [`WINDOW`], 1 to all of them.
     allowed: u64,
-    /// Who has been known for less than this is not held to it.
+    /// Time from the first sight of a process for which the bound does not apply.
     grace: Duration,
 }
 
 impl MaxStall {
-    /// `allowed` of every 100 ms; more is all of it.
+    /// Allows `allowed` of every 100 ms; more than 100 ms counts as all of them.
     pub(crate) fn new(bound: crate::StallBound) -> Self {
         Self {
             allowed: nanos(bound.allowed).clamp(1, nanos(WINDOW)),
@@ -156,23 +153,23 @@ impl MaxStall {
     }
 }
 
-/// How collapses have held one process up.
+/// Delay of one process by collapses.
 #[derive(Debug, Clone)]
 pub(crate) struct Stall {
-    /// Since when it is known.
+    /// Time since which it is known.
     since: Tick,
-    /// When the next one may be made.
+    /// Time at which the next one may be made.
     free: Tick,
     /// Nanoseconds that one takes.
     each: u64,
-    /// The most pages that it ever had, as of the last notable growth.
+    /// Largest number of its resident pages, as of the last notable growth.
     size: Option<u64>,
-    /// When it was last seen to have grown notably.
+    /// Time at which it was last seen to have grown notably.
     grown: Option<Tick>,
 }
 
 impl Stall {
-    /// Not at all.
+    /// Makes the state of a process without collapses.
     pub(crate) const fn new(now: Tick) -> Self {
         Self {
             since: now,
@@ -184,10 +181,10 @@ impl Stall {
         }
     }
 
-    /// Takes in how many pages a look found resident.
+    /// Takes in the number of pages that a look found resident.
     pub(crate) fn see(&mut self, resident: u64, now: Tick) {
         match self.size {
-            // How it came to that is not known.
+            // Its growth up to this size is not known.
             None => self.size = Some(resident),
             Some(size) if resident > size.saturating_add(size / NOTABLE_PART) => {
                 self.size = Some(resident);
@@ -197,13 +194,13 @@ impl Stall {
         }
     }
 
-    /// Whether it is not held to the bound.
+    /// Returns true if the bound does not apply to it.
     fn is_free(&self, now: Tick, max: MaxStall) -> bool {
         let is_filling = self.grown.is_some_and(|grown| now.since(grown) < FILLING);
         is_filling || now.since(self.since) < max.grace
     }
 
-    /// Collapses that may be made now, if `under_way` have been planned already.
+    /// Returns the number of collapses that may be made now, if `under_way` are already planned.
     pub(crate) fn available(&self, now: Tick, max: Option<MaxStall>, under_way: u64) -> usize {
         let Some(max) = max.filter(|max| !self.is_free(now, *max)) else {
             return usize::MAX;
@@ -215,24 +212,24 @@ impl Stall {
         usize::try_from(together.saturating_sub(under_way)).unwrap_or(usize::MAX)
     }
 
-    /// When some may be made again.
+    /// Returns the time at which the next ones may be made.
     pub(crate) const fn free(&self) -> Tick {
         self.free
     }
 
-    /// Counts one that took so long and ended by `now`.
+    /// Counts a collapse that took `took` and ended by `now`.
     pub(crate) fn spend(&mut self, now: Tick, took: Duration, max: Option<MaxStall>) {
         let Some(max) = max else {
             return;
         };
-        // Whoever was longer at it was not at it, but without a CPU.
+        // A thread that took longer did not collapse all the time; it had no CPU.
         let took = nanos(took.min(WINDOW));
-        // It counted as nothing then, and must not be made up for later.
+        // If the bound does not apply now, this collapse must not count later.
         let is_free = self.is_free(now, max);
-        // Slower ones count at once, so that no series of them is too long; faster ones in time.
+        // Slower ones count at once, so that no series of them is too long; faster ones gradually.
         self.each = took.max(self.each - self.each / 4 + took / 4);
         let share = u128::from(took) * u128::from(nanos(WINDOW)) / u128::from(max.allowed);
-        // It took its own time already.
+        // The collapse itself has already taken `took` of it.
         let rest = u64::try_from(share).map_or(u64::MAX, |share| share.saturating_sub(took));
         if !is_free {
             self.free = self.free.max(now).after_nanos(rest);
@@ -263,7 +260,7 @@ mod tests {
             assert_eq!(take_all(&mut limit, tick(0)), 32);
             assert_eq!(take_all(&mut limit, tick(15_000_000)), 0);
             assert_eq!(take_all(&mut limit, tick(250_000_000)), 16);
-            // However long the pause, no more than a bucket.
+            // After any pause there is no more than a bucket.
             assert_eq!(take_all(&mut limit, tick(1 << 60)), 32);
         }
 
@@ -407,7 +404,7 @@ mod tests {
         }
 
         proptest! {
-            /// The bound, as promised, however collapses take their time.
+            /// Checks the promised bound, for collapses of any duration.
             #[test]
             fn no_window_has_more_than_is_allowed(
                 allowed in 100u64..100_000,
@@ -434,7 +431,7 @@ mod tests {
                 for &(start, _) in &done {
                     let inside = done.iter().filter(|&&(at, _)| (start..start + 100_000).contains(&at));
                     let sum: u64 = inside.map(|&(_, took)| took).sum();
-                    // Those done together were expected to be as long as usual, and turned out to be this long.
+                    // Those done together were expected to take the usual time, and took up to this long.
                     let together = (allowed / 5 / 50).max(1) * longest;
                     prop_assert!(sum <= allowed + together, "{sum} of {allowed}");
                 }

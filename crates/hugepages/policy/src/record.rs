@@ -1,16 +1,16 @@
-//! What a look shows of one region, and what is remembered of it from look to look.
+//! One region in a look, and its history from look to look.
 //!
-//! The stages are drawn in the crate's documentation. All page counts are 0 to 512.
+//! The crate's documentation draws the stages. All page counts are 0 to 512.
 //!
-//! Of a look only those regions count that lie wholly in one promotable range, a VMA or what is mapped of an object.
+//! Of a look only those regions count that lie wholly in one promotable range: a VMA, or the mapped part of an object.
 //!
 //! ```text
 //!   VMAs      |--- anonymous ------------|---- read-only ----|   |- heap --|
 //!   regions  [  ?  ][  ok  ][  ok  ][  ?  ][  ?  ]             [ ? ][  ok  ]
 //! ```
 //!
-//! A snapshot promises to list no others. The promise is checked nevertheless: whatever goes wrong
-//! while maps and pagemap are read one after the other, no plan may reach beyond a VMA.
+//! A snapshot promises to list no others. This module checks it nevertheless: maps and pagemap are read one after the other and may not fit
+//! together, and no plan may reach beyond a VMA.
 
 use std::time::Duration;
 
@@ -21,28 +21,27 @@ use crate::backoff::{REGION, Wait};
 use crate::candidate::{Ripeness, Rule};
 use crate::clock::Tick;
 
-/// How long an outcome may be outstanding. Acting takes milliseconds.
+/// Time for which an outcome may be outstanding. Acting takes milliseconds.
 pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One region as one look showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Which region.
+    /// The region.
     pub(crate) region: Region,
     /// The VMA around it, or the mapped part of an object.
     pub(crate) vma: VirtRange,
     /// Base pages present, 1 to 512.
     pub(crate) resident: u16,
-    /// Whether one page-table entry maps it whole, if known.
+    /// True if one page-table entry maps it whole; `None` if that is not known.
     pub(crate) huge: Option<bool>,
-    /// A huge page of which parts were given back. It counts as whole until it is split: it is charged whole.
+    /// True for a huge page of which parts were given back. It counts as whole until it is split: it is charged whole.
     pub(crate) torn: bool,
 }
 
-/// The regions of `memory` that count, in ascending order and each once.
+/// Returns the regions of `memory` that count, in ascending order and each once.
 ///
-/// Regions and VMAs out of order are passed over rather than sorted: they show that the look was
-/// torn.
+/// Skips regions and VMAs out of order rather than sort them: they show that the look was torn.
 pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + use<'a> {
     let mut vmas = memory.promotable().peekable();
     let mut previous = None;
@@ -71,36 +70,36 @@ pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + 
     })
 }
 
-/// At most a full region.
+/// Returns the number of pages, at most a full region.
 fn clamp(pages: PageCount) -> u16 {
     u16::try_from(pages.0).map_or(FULL, |pages| pages.min(FULL))
 }
 
-/// Where a region stands.
+/// Stage of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Not promoted by us, or no longer.
     Watching,
     /// Planned, outcome not known.
     InFlight {
-        /// When it was planned.
+        /// Time of the plan.
         planned: Tick,
-        /// What of `charged` this plan added.
+        /// Part of `charged` that this plan added.
         growth: u16,
     },
     /// Promoted, or found huge and left so.
     Done {
-        /// When that was learned. Looks up to then may be from before.
+        /// Time of the outcome. Looks up to then may show the state before.
         at: Tick,
     },
     /// Its split was planned, outcome not known.
     Splitting {
-        /// When it was planned.
+        /// Time of the plan.
         planned: Tick,
     },
     /// Split, but no look has shown it yet.
     Split {
-        /// When that was learned.
+        /// Time of the outcome.
         at: Tick,
     },
     /// Would have been promoted (dry run).
@@ -109,31 +108,30 @@ enum Stage {
     Refused,
 }
 
-/// What a look brought to light.
+/// Changes that a look shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct News {
     /// An outstanding outcome was given up.
     pub(crate) expired: bool,
-    /// Our split has taken effect, and so many pages are gone.
+    /// Number of pages gone, if our split has taken effect.
     pub(crate) was_split: Option<u16>,
 }
 
-/// One region's history, with what its rule noted.
+/// History of one region, with the notes of its rule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<N> {
     pub(crate) region: Region,
     /// The VMA around it; while in flight, the one it had when planned.
     vma: VirtRange,
-    /// When the number of resident pages, or its being huge, was last seen to change.
+    /// Time at which the number of resident pages, or its being huge, was last seen to change.
     pub(crate) since: Tick,
     /// Failures, and relapses after success.
     pub(crate) trouble: Wait,
     stage: Stage,
     resident: u16,
-    /// Resident pages that are owed to promotion.
+    /// Resident pages owed to promotion.
     charged: u16,
-    /// Resident pages that are not: what was there before the first promotion that is still
-    /// charged.
+    /// Resident pages not owed to it: those from before the first promotion that is still charged.
     baseline: u16,
     huge: Option<bool>,
     pub(crate) note: N,
@@ -143,7 +141,7 @@ pub(crate) struct Record<N> {
 const _: () = assert!(size_of::<Record<()>>() <= 72);
 
 impl<N: Copy + Default> Record<N> {
-    /// A region seen for the first time.
+    /// Makes the record of a region seen for the first time.
     pub(crate) fn new(seen: &Seen, now: Tick) -> Self {
         Self {
             region: seen.region,
@@ -179,15 +177,14 @@ impl<N: Copy + Default> Record<N> {
                 if self.is_whole() {
                     self.done(now);
                 } else {
-                    // It may have been promoted and split again since, so of its charge as much
-                    // stays as has come to be resident meanwhile.
+                    // It may have been promoted and split again since. So its charge shrinks to the pages that have become resident meanwhile.
                     self.stage = Stage::Watching;
                     self.trouble.fail(now, &REGION);
                 }
             }
             Stage::Done { at } if now > at && !self.is_whole() => {
-                // Split by the kernel, or pages given back by the program. Promoting it again at
-                // once would fight whoever did that, so it counts as trouble.
+                // The kernel has split it, or the program has given pages back. Promoting it again at once would fight that, so it counts as
+                // trouble.
                 self.stage = Stage::Watching;
                 self.trouble.fail(now, &REGION);
             }
@@ -208,29 +205,29 @@ impl<N: Copy + Default> Record<N> {
         news
     }
 
-    /// Judges a split by the look after it. Returns how many pages went, if it took effect.
+    /// Judges a split by the look after it. Returns the number of pages gone, if it took effect.
     fn settle_split(&mut self, now: Tick) -> Option<u16> {
         if self.huge == Some(false) {
             self.stage = Stage::Watching;
             if self.resident < FULL {
-                // The kernel gave back what was zeroes. What is left the program has written.
+                // The kernel has freed the pages of zeroes. The program has written the rest.
                 self.charged = 0;
             }
             return Some(FULL - self.resident);
         }
-        // Somebody makes superpages here; splitting again at once would fight them.
+        // Another agent makes huge pages here; splitting again at once would fight it.
         self.stage = Stage::Done { at: now };
         self.trouble.fail(now, &REGION);
         None
     }
 
-    /// Whether the look agrees with the region being one superpage. Where the kernel does not tell,
-    /// a full one is taken for it: it is promoted once and again only if its content has changed.
+    /// Returns true if the look agrees with the region being one huge page. If the kernel does not show that, a full region counts as one: it is
+    /// promoted once, and again only if its content has changed.
     fn is_whole(&self) -> bool {
         self.huge.unwrap_or(self.resident == FULL)
     }
 
-    /// When `rule` allows to promote it; `None`: not as it is.
+    /// Returns the time at which `rule` allows promoting it; `None`: not in its present state.
     pub(crate) fn ripe_at(&self, rule: &impl Rule<Note = N>) -> Option<Tick> {
         match self.ripeness(rule) {
             Ripeness::Never | Ripeness::Unproven => None,
@@ -242,7 +239,7 @@ impl<N: Copy + Default> Record<N> {
         }
     }
 
-    /// What `rule` says of it as it is.
+    /// Returns the ripeness of its present state by `rule`.
     pub(crate) fn ripeness(&self, rule: &impl Rule<Note = N>) -> Ripeness {
         if self.stage != Stage::Watching || self.huge == Some(true) {
             return Ripeness::Never;
@@ -250,7 +247,7 @@ impl<N: Copy + Default> Record<N> {
         rule.ripeness(self.resident, &self.note)
     }
 
-    /// Whether forgetting it would change any later decision or the account.
+    /// Returns true if forgetting it would change any later decision or the account.
     pub(crate) fn is_worth_keeping(&self, rule: &impl Rule<Note = N>, now: Tick) -> bool {
         self.stage != Stage::Watching
             || self.charged > 0
@@ -259,31 +256,31 @@ impl<N: Copy + Default> Record<N> {
             || self.ripeness(rule) != Ripeness::Never
     }
 
-    /// Whether it is a superpage that may be split now, ours or not.
+    /// Returns true if it is a huge page that may be split now, ours or not.
     pub(crate) fn is_splittable(&self, now: Tick) -> bool {
         self.huge == Some(true)
             && self.trouble.until() <= now
             && matches!(self.stage, Stage::Watching | Stage::Done { .. })
     }
 
-    /// Whether it is being split or, by `rule`, may be.
+    /// Returns true if it is being split or, by `rule`, may be.
     pub(crate) fn may_split(&self, rule: &impl Rule<Note = N>, now: Tick) -> bool {
         self.is_splitting()
             || (self.is_splittable(now)
                 && rule.may_split(&self.note, now.since(self.since), self.charged))
     }
 
-    /// Pages that promoting it would add.
+    /// Returns the pages that promoting it would add.
     pub(crate) const fn growth(&self) -> u16 {
         FULL - self.resident
     }
 
-    /// Resident pages that are owed to promotion, planned promotion included.
+    /// Returns the resident pages owed to promotion, a planned promotion included.
     pub(crate) const fn charged(&self) -> u16 {
         self.charged
     }
 
-    /// When it was planned, if the outcome is outstanding.
+    /// Returns the time of the plan, if the outcome is outstanding.
     pub(crate) const fn in_flight_since(&self) -> Option<Tick> {
         match self.stage {
             Stage::InFlight { planned, .. } | Stage::Splitting { planned } => Some(planned),
@@ -291,7 +288,7 @@ impl<N: Copy + Default> Record<N> {
         }
     }
 
-    /// Whether it is this action whose outcome is outstanding.
+    /// Returns true if the outcome of this action is outstanding.
     pub(crate) const fn awaits(&self, action: &Action) -> bool {
         matches!(
             (self.stage, action),
@@ -300,17 +297,17 @@ impl<N: Copy + Default> Record<N> {
         )
     }
 
-    /// Whether it was split, and no look has shown it yet.
+    /// Returns true if it was split, and no look has shown it yet.
     pub(crate) const fn is_split(&self) -> bool {
         matches!(self.stage, Stage::Split { .. })
     }
 
-    /// Whether its split is under way, up to the look that shows what it gave back.
+    /// Returns true if its split is under way, up to the look that shows the pages freed.
     pub(crate) const fn is_splitting(&self) -> bool {
         matches!(self.stage, Stage::Splitting { .. } | Stage::Split { .. })
     }
 
-    /// Plans it and charges its growth.
+    /// Plans its promotion, and charges its growth.
     pub(crate) fn launch(&mut self, now: Tick) {
         let growth = self.growth();
         self.baseline = self.resident.saturating_sub(self.charged);
@@ -326,7 +323,7 @@ impl<N: Copy + Default> Record<N> {
         self.stage = Stage::Splitting { planned: now };
     }
 
-    /// What was planned did not happen. Returns the growth given back.
+    /// Takes back the plan, which was not carried out. Returns the growth taken off the charge.
     pub(crate) fn withdraw(&mut self) -> u16 {
         match self.stage {
             Stage::InFlight { growth, .. } => {
@@ -334,7 +331,7 @@ impl<N: Copy + Default> Record<N> {
                 self.charged -= growth;
                 growth
             }
-            // Still huge, as far as anybody knows: the next look will tell.
+            // Still huge, as far as is known: the next look will show it.
             Stage::Splitting { planned } => {
                 self.stage = Stage::Done { at: planned };
                 0
@@ -343,7 +340,7 @@ impl<N: Copy + Default> Record<N> {
         }
     }
 
-    /// What was planned happened; the charge stays.
+    /// Records that the plan was carried out; the charge stays.
     pub(crate) const fn done(&mut self, now: Tick) {
         self.stage = match self.stage {
             Stage::Splitting { .. } => Stage::Split { at: now },
@@ -351,8 +348,7 @@ impl<N: Copy + Default> Record<N> {
         };
     }
 
-    /// The promotion happened after its outcome had been given up, and its charge with it. Returns
-    /// what is charged again.
+    /// Records a promotion whose outcome, and charge, had been given up. Returns the pages charged again.
     pub(crate) fn done_late(&mut self, growth: u16, now: Tick) -> u16 {
         if self.stage != Stage::Watching {
             return 0;
@@ -364,21 +360,21 @@ impl<N: Copy + Default> Record<N> {
         growth
     }
 
-    /// The action was listed instead of carried out: from here on as if it had been.
+    /// Records that the action was listed instead of carried out: from here on the region counts as promoted.
     pub(crate) const fn list(&mut self) {
         self.stage = Stage::Listed;
     }
 
-    /// The VMA cannot hold superpages. Returns the growth given back.
+    /// Records that the VMA cannot hold huge pages. Returns the growth taken off the charge.
     pub(crate) fn refuse(&mut self, now: Tick) -> u16 {
         let growth = self.withdraw();
         self.stage = Stage::Refused;
-        // A heap that grows by a page at a time is a changed VMA every time.
+        // The VMA of a heap that grows by a page at a time changes every time.
         self.trouble.fail(now, &REGION);
         growth
     }
 
-    /// Its process is gone. Returns everything that was charged.
+    /// Records that its process is gone. Returns all pages that were charged.
     pub(crate) fn release(&mut self) -> u16 {
         if let Stage::InFlight { growth, .. } = &mut self.stage {
             *growth = 0;
@@ -530,7 +526,7 @@ mod tests {
             assert_eq!(record.charged(), 112);
             record.see(&seen(450, false), ms(30));
             assert_eq!(record.charged(), 50);
-            // What the program adds afterwards is its own.
+            // Pages that the program adds afterwards are its own.
             record.see(&seen(512, false), ms(40));
             assert_eq!(record.charged(), 50);
             record.see(&seen(300, false), ms(50));
@@ -590,7 +586,7 @@ mod tests {
             assert!(record.see(&seen(512, true), late).expired);
             assert_eq!((record.in_flight_since(), record.charged()), (None, 112));
 
-            // Where huge is not told, being full now is taken for success.
+            // If the kernel does not show huge pages, a full region counts as success.
             let mut full: Record<()> = Record::new(&seen(400, None), ms(0));
             full.launch(ms(1));
             assert!(full.see(&seen(512, None), late).expired);
@@ -622,7 +618,7 @@ mod tests {
             record.see(&grown, ms(1_000_001));
             assert!(record.ripe_at(&Always).is_some());
 
-            // What counts is the VMA it had when it was planned, not the first ever.
+            // The VMA at the time of the plan counts, not the first one ever.
             record.launch(ms(1_000_002));
             record.refuse(ms(1_000_003));
             record.see(&grown, ms(2_000_000));

@@ -1,9 +1,8 @@
-//! `--pages resident` and `always`: superpages by what is resident, without knowing the accesses.
+//! `--pages resident` and `always`: huge pages by residency, without knowledge of accesses.
 //!
-//! `always` takes every region that has a page. `resident` is choosier: without access tracking, residency is the best sign that a superpage will be used: a page is
-//! resident because the program touched it. The rule wants most of a region to be there, so that
-//! promotion adds little, and it wants the region to be quiet: one that is still being filled will
-//! soon be full and then costs nothing at all.
+//! `always` takes every region that has a page. `resident` is stricter: without access tracking, residency is the best sign that a huge page will
+//! be used, because a page is resident once the program has touched it. The rule wants most of a region resident, so that promotion adds little. It
+//! also wants the region to be quiet: one that is still being filled will soon be full, and then costs nothing at all.
 //!
 //! ```text
 //!   resident

@@ -1,20 +1,21 @@
-//! A scheme: which regions get huge pages, which of these lose them again, and what that may cost. Data alone; [`Scheme::policy`] makes it work.
+//! A scheme: the regions that get huge pages, the huge pages that are split again, and the cost allowed. Data alone; [`Scheme::policy`] makes it
+//! work.
 //!
-//! As DAMON's schemes (`Documentation/mm/damon/design.rst` in the kernel) it consists of a pattern, what is done about it, and a quota:
+//! Like DAMON's schemes (`Documentation/mm/damon/design.rst` in the kernel), it consists of a pattern, an action on it, and a quota:
 //!
-//! | `--pages` | [`Pattern`] of what is promoted | split again | [`Quota`] of growth |
+//! | `--pages` | [`Pattern`] of promoted regions | split again | [`Quota`] of growth |
 //! |---|---|---|---|
 //! | `kernel`, `never` | nothing | nothing | |
 //! | `always` | one resident page | nothing | none |
 //! | `resident` | nearly full, and no longer growing | nothing | 5 % |
-//! | `hot` | enough pages accessed | cold and mostly zeroes, or colder than what has no room | 5 % |
+//! | `hot` | enough pages accessed | cold and mostly zeroes, or colder than a region without room | 5 % |
 //! | `auto` | full, or enough pages accessed; nothing while it is being filled | as `hot` | 5 % |
 //!
-//! `kernel` and `never` leave the placement to the kernel, whose own setting `never` is for the program; it is looked on all the same.
-//! `always` is the rival to compare with, with its bloat: what the machine's setting `always` would come to, for these processes only.
-//! The kernel would place the superpage at the page fault; from outside it comes one look later.
+//! `kernel` and `never` leave the placement to the kernel; with `never`, the kernel's own setting `never` applies to the program. Superhue watches
+//! it all the same. `always` is the baseline to compare with, bloat included: it has the effect of the machine's setting `always`, for these
+//! processes only. The kernel would place the huge page at the page fault; from outside it comes one look later.
 //!
-//! What each goes by is told in `resident.rs`, `hot.rs` and `split.rs`.
+//! `resident.rs`, `hot.rs` and `split.rs` explain the criteria.
 
 use std::time::Duration;
 
@@ -22,16 +23,16 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, Share};
 
 use crate::FULL;
 
-/// Which regions get superpages, which of these lose them again, and what that may cost.
+/// The regions that get huge pages, the huge pages that are split again, and the cost allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scheme {
     /// The regions that are promoted. By default none.
     pub pattern: Pattern,
-    /// What that may cost.
+    /// Limits of the cost.
     pub quota: Quota,
 }
 
-/// Which regions are promoted.
+/// Regions to promote.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pattern {
     /// None.
@@ -41,18 +42,16 @@ pub enum Pattern {
     AnyPage,
     /// Each that is nearly full and has stopped growing.
     Resident(Resident),
-    /// Each with enough active pages, hottest for their price first. Needs snapshots with heat; a process without is left alone.
+    /// Each with enough active pages, hottest for their price first. Needs snapshots with heat; skips a process without heat.
     Active(Active),
 }
 
 /// Regions that are nearly full.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resident {
-    /// How much of a region has to be resident: a share of 2 MiB, rounded up to whole pages and
-    /// brought between 1 and 512 of them. 75 % (384 pages) by default.
+    /// Least resident part of a region: a share of 2 MiB, rounded up to whole pages and limited to 1 to 512 of them. 75 % (384 pages) by default.
     pub min_resident: Share,
-    /// How long a region that is not full has to have been quiet. 100 ms by default. Even with zero
-    /// two looks at different times are needed.
+    /// Least quiet time of a region that is not full. 100 ms by default. Even with zero, two looks at different times are needed.
     pub settle: Duration,
 }
 
@@ -68,16 +67,14 @@ impl Default for Resident {
 /// Regions that are accessed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Active {
-    /// How much of a region has to be active: a share of 2 MiB, rounded up to whole pages and
-    /// brought between 1 and 512 of them. 25 % (128 pages) by default.
+    /// Least active part of a region: a share of 2 MiB, rounded up to whole pages and limited to 1 to 512 of them. 25 % (128 pages) by default.
     pub min_active: Share,
-    /// How long a superpage has to have been watched without an access to be cold; at
-    /// least five samples in any case. 30 s by default. A superpage is kept for a third of it
-    /// whatever happens.
+    /// Watched time without an access after which a huge page is cold; at least five samples in any case. 30 s by default. A huge page is always
+    /// kept for a third of it.
     pub cold_after: Duration,
-    /// Whether regions that are full are promoted without evidence of accesses: they cost no memory.
+    /// True to promote full regions without evidence of accesses: they cost no memory.
     pub full_at_once: bool,
-    /// Which superpages are split again; `None`: none, whether cold or to make room.
+    /// Huge pages that are split again; `None`: none, whether cold or to make room.
     pub split: Option<Split>,
 }
 
@@ -92,11 +89,10 @@ impl Default for Active {
     }
 }
 
-/// Superpages that are split again: cold ones that are mostly zeroes, and those that make room for hotter regions.
+/// Huge pages that are split again: cold ones that are mostly zeroes, and those that make room for hotter regions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// How much of a cold superpage has to be zeroes: a share of 2 MiB, rounded up to whole pages
-    /// and brought between 1 and 512 of them. 50 % by default.
+    /// Least part of zeroes in a cold huge page: a share of 2 MiB, rounded up to whole pages and limited to 1 to 512 of them. 50 % by default.
     pub min_zero: Share,
 }
 
@@ -108,19 +104,18 @@ impl Default for Split {
     }
 }
 
-/// What promotion may cost.
+/// Limits of the cost of promotion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
-    /// How much memory promotion may add, in total: a share of the anonymous resident memory of all
-    /// processes; `None` for no limit. 5 % by default.
+    /// Memory that promotion may add, in total: a share of the anonymous resident memory of all processes; `None` for no limit. 5 % by default.
     pub budget: Option<Share>,
-    /// How many bytes of superpages may be made per second, with half a second's worth at once;
-    /// `None` for no limit. 2 GiB/s by default, about what one core copies.
+    /// Bytes of huge pages that may be made per second, with half a second's worth at once; `None` for no limit. 2 GiB/s by default, about what one
+    /// core copies.
     pub rate: Option<ByteCount>,
-    /// How long collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. A
-    /// process that fills its memory, larger than it ever was by an eighth in a second, is not held to it.
+    /// Time that collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. The bound does not
+    /// apply to a process that fills its memory: one that grows in a second by an eighth beyond its largest size.
     pub max_stall: Option<StallBound>,
-    /// Whether memory is left alone while its program fills it.
+    /// True to leave memory alone while its program fills it.
     pub spares_filling: bool,
 }
 
@@ -138,9 +133,9 @@ impl Default for Quota {
 /// A bound on the time that collapses take from a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallBound {
-    /// Of every 100 ms, one collapse at least.
+    /// Time out of every 100 ms, one collapse at least.
     pub allowed: Duration,
-    /// How long after it was first seen a process is not held to it.
+    /// Time from the first sight of a process for which the bound does not apply.
     pub grace: Duration,
 }
 
@@ -166,7 +161,7 @@ impl Scheme {
         }
     }
 
-    /// `--pages auto` where accesses are tracked. Where they are not, it is [`resident`](Self::resident) that spares filling.
+    /// `--pages auto` where accesses are tracked. Elsewhere it is [`resident`](Self::resident) with [`Quota::spares_filling`].
     #[must_use]
     pub fn auto() -> Self {
         Self {
@@ -191,7 +186,7 @@ impl Scheme {
     }
 }
 
-/// A share of 2 MiB in whole pages, rounded up and brought between 1 and 512.
+/// Returns a share of 2 MiB in whole pages, rounded up and limited to 1 to 512.
 pub(crate) fn pages_of_a_region(share: Share) -> u16 {
     let bytes = share.of(ByteCount(HUGE_PAGE_SIZE));
     let pages = bytes.0.div_ceil(BASE_PAGE_SIZE);

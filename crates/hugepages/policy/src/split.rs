@@ -1,15 +1,16 @@
-//! Which huge pages are split, why, and when.
+//! Splits of huge pages: the choice, the reasons and the time.
 //!
-//! Only `hot` splits ([`Active::split`](crate::Active::split)). A split copies nothing and loses nothing, and gives pages of zeroes back
-//! (Linux 6.12). So a huge page is split for what comes back, for one of two reasons:
+//! This module serves `hot` only ([`Active::split`](crate::Active::split)); `torn.rs` and `overdrawn.rs` split for other reasons. A split copies
+//! nothing and loses nothing, and it frees pages of zeroes (Linux 6.12). So a huge page is split for the pages that come back, for one of two
+//! reasons:
 //!
-//! * **It is cold and mostly zeroes**: watched for 30 s (`cold_after`) and five samples in a row without an access, and half of it
-//!   (`min_zero`) or more holds nothing.
-//! * **It gives way**: the budget is used up, and a region elsewhere is at least twice as hot for its price. Huge pages that hold part of
-//!   the budget are split then, coldest for their charge first, and only if together they set free what that region needs. One that
-//!   is in use (touched in more than a quarter of the samples, and not quiet for unusually long) counts as eight times as hot as
-//!   before it was promoted: it may have warmed up since, which one accessed bit does not tell. Whose memory it is does not
-//!   matter: who came first has no right to stay. Two that are equally hot never take from each other.
+//! * **It is cold and mostly zeroes**: watched for 30 s (`cold_after`) and five samples in a row without an access, and half of it (`min_zero`) or
+//!   more is zeroes.
+//! * **It gives way**: the budget is used up, and a region elsewhere is at least twice as hot for its price. Then huge pages that hold part of the
+//!   budget are split, coldest for their charge first, and only if together they free the pages that the region needs. A huge page in use (touched
+//!   in more than a quarter of the samples, and not quiet for unusually long) counts as eight times as hot as before it was promoted: it may have
+//!   warmed up since, which its one accessed bit does not show. The owner of the memory does not matter: an earlier process has no right to stay.
+//!   Two that are equally hot never take from each other.
 //!
 //! ```text
 //!   budget    [ charge of A ..... | charge of B | ... ]    full
@@ -18,11 +19,11 @@
 //!                         ^ zeroes: 380                    never from the 6 or the 9
 //! ```
 //!
-//! Whatever the reason, a huge page stays whole
+//! In both cases a huge page stays whole
 //!
-//! * for 10 s (a third of `cold_after`) from when it became one ([`is_due`]);
+//! * for 10 s (a third of `cold_after`) after it became one ([`is_due`]);
 //! * while an action on it is under way, and for a while after an attempt that failed (`Record::is_splittable`);
-//! * if it is shared memory, whose zeroes the kernel does not give back, or if its process cannot be reached or may not be split
+//! * if it is shared memory, whose zeroes the kernel does not free, or if its process cannot be reached or may not be split
 //!   (`OwnedMemory::may_split`).
 //!
 //! # A split from beginning to end
@@ -34,8 +35,8 @@
 //!   plan       Action::Split goes out with the collapses                 promoter.rs    Promoter::launch_split
 //!   act        one page of it is advised MADV_COLD from outside; by      act/kernel.rs  KernelActuator::act
 //!              debugfs where that is refused
-//!   settle     the next look shows what it gave back; if it is whole     record.rs      Record::settle_split
-//!              still, it is let be
+//!   settle     the next look shows the pages freed; if it is still       record.rs      Record::settle_split
+//!              whole, it stays whole
 //!   rest       not promoted again for 30 s, doubling up to an hour, and  warmth.rs      Warmth::was_split
 //!              only with more active pages each time
 //! ```
@@ -50,18 +51,17 @@ use crate::promoter::Promoter;
 use crate::record::Record;
 use crate::warmth::Warmth;
 
-/// Whether a superpage that has been one for `age`, and to which `charged` pages of the budget are owed, may be split, as far as its
-/// accesses tell: as a cold one, or as one that gives way. It is cold after `cold_after` without an access.
+/// Returns true if the accesses to a huge page of this `age`, to which `charged` pages of the budget are owed, allow splitting it: as a cold one,
+/// or as one that gives way. It is cold after `cold_after` without an access.
 pub(crate) fn is_due(warmth: &Warmth, age: Duration, charged: u16, cold_after: Duration) -> bool {
     let may_give_way = charged > 0 && warmth.is_known();
     age >= cold_after / 3 && (warmth.is_cold(cold_after) || may_give_way)
 }
 
-/// Splits that may be under way at once. A split takes the page-table lock of the target for tens of
-/// microseconds.
+/// Number of splits that may be under way at once. A split takes the page-table lock of the target for tens of microseconds.
 const AT_ONCE: usize = 32;
 
-/// Questions put at once, and how often: 128 MiB read per second at most.
+/// Number of questions asked at once, and the time between: 128 MiB read per second at most.
 const QUESTIONS: usize = 64;
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
 
@@ -74,34 +74,34 @@ pub(crate) struct Splitter {
     may_ask_at: Tick,
 }
 
-/// Where a record lies: index of the owner and of the record in it.
+/// Place of a record: index of the owner, and of the record in it.
 type Place = (usize, usize);
 
-/// A superpage that would give way to a hotter region.
+/// A huge page that would give way to a hotter region.
 #[derive(Debug, Clone, Copy)]
 struct Victim {
     worth: Worth,
     place: Place,
-    /// Pages of the budget that splitting it should set free.
+    /// Pages of the budget that splitting it should free.
     release: u16,
 }
 
-/// What one pass over all regions finds.
+/// Results of one pass over all regions.
 #[derive(Debug, Default)]
 struct Choices {
-    /// Cold superpages, mostly zeroes: how long quiet, and what splitting them sets free.
+    /// Cold huge pages, mostly zeroes: quiet time in nanoseconds, place, and pages that splitting them frees.
     cold: Vec<(u64, Place, u16)>,
     victims: Vec<Victim>,
-    /// Cold superpages of which more has to be known: how long quiet.
+    /// Cold huge pages whose zeroes have to be counted first: quiet time in nanoseconds, place.
     cold_unknown: Vec<(u64, Place)>,
     victims_unknown: Vec<(Worth, Place)>,
-    /// Splits under way, and what they should set free.
+    /// Number of splits under way, and the pages that they should free.
     under_way: usize,
     coming: u64,
 }
 
 impl Splitter {
-    /// Superpages are cold after `cold_after`, and mostly zeroes from `min_zero` pages of them on.
+    /// Makes a splitter. Huge pages are cold after `cold_after`, and mostly zeroes from `min_zero` pages of them on.
     pub(crate) const fn new(cold_after: Duration, min_zero: u16) -> Self {
         Self {
             cold_after,
@@ -111,7 +111,7 @@ impl Splitter {
         }
     }
 
-    /// Superpages whose zeroes the last decision asked for.
+    /// Returns the huge pages whose zeroes the last decision asked for.
     pub(crate) fn questions(&self) -> &[(ProcessId, Region)] {
         &self.questions
     }
@@ -151,7 +151,7 @@ impl Splitter {
             .collect()
     }
 
-    /// Passes over everything that is remembered.
+    /// Finds the choices in one pass over all records.
     fn find(&self, promoter: &Promoter<impl Rule<Note = Warmth>>, wanted: &[Candidate]) -> Choices {
         let now = promoter.now();
         let mut found = Choices::default();
@@ -213,7 +213,7 @@ impl Splitter {
         }
     }
 
-    /// Puts the questions whose answers matter most.
+    /// Asks the questions whose answers matter most.
     fn ask(&mut self, promoter: &mut Promoter<impl Rule<Note = Warmth>>, mut found: Choices) {
         self.questions.clear();
         if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
@@ -225,14 +225,14 @@ impl Splitter {
             return;
         }
         self.may_ask_at = now.after(BETWEEN_QUESTIONS);
-        // On a machine that sleeps nearly everything may be cold, and few questions are put.
+        // On an idle machine nearly all huge pages may be cold, and only few questions are asked.
         keep_first(&mut found.cold_unknown, QUESTIONS, |&(quiet, place)| {
             (std::cmp::Reverse(quiet), place)
         });
         keep_first(&mut found.victims_unknown, QUESTIONS, |&unknown| unknown);
         let cold = found.cold_unknown.into_iter().map(|(_, place)| place);
         let victims = found.victims_unknown.into_iter().map(|(_, place)| place);
-        // Who waits for memory comes before what merely wastes it.
+        // A region that waits for memory matters more than a huge page that merely wastes it.
         for (owner, record) in victims.chain(cold).take(QUESTIONS) {
             let Some(memory) = promoter.owners_mut().get_mut(owner) else {
                 continue;
@@ -248,7 +248,7 @@ impl Splitter {
     }
 }
 
-/// The first `count` in the order of their keys, which all differ.
+/// Keeps the first `count` in the order of their keys, which all differ.
 fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K) {
     if count < list.len() {
         list.select_nth_unstable_by_key(count, &key);
@@ -257,22 +257,22 @@ fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K)
     list.sort_unstable_by_key(key);
 }
 
-/// The regions for which others should give way, best first: those that fit the budget at all.
+/// Returns the regions for which others should give way, best first: those that fit the budget at all.
 fn wanted(promoter: &Promoter<impl Rule<Note = Warmth>>) -> Vec<Candidate> {
     let limit = promoter.limit().unwrap_or(u64::MAX);
     let fits = |candidate: &&Candidate| u64::from(candidate.growth) <= limit;
     promoter.priced_out().iter().filter(fits).copied().collect()
 }
 
-/// What splitting a superpage should take off its charge: what of it is still zeroes. `None` if
-/// nobody has counted them lately.
+/// Returns the pages that splitting a huge page should take off its charge: those of them that are still zeroes. `None` if they were not counted
+/// lately.
 fn release(record: &Record<Warmth>, now: Tick) -> Option<u16> {
     let zero = record.note.zero_lately(now)?;
     Some(zero.min(record.charged()))
 }
 
-/// The first `left` of the `victims` (coldest first) that make room for the `wanted`, with `free`
-/// pages to begin with. Nobody gives way in vain.
+/// Returns the first `left` of the `victims` (coldest first) that make room for the `wanted`, with `free` pages to begin with. No victim gives way
+/// in vain.
 fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, left: usize) -> Vec<Place> {
     let mut chosen: Vec<Place> = Vec::new();
     for candidate in wanted {
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(chosen(&[wanted(100, 301)], 0, 9), [0; 0]);
         assert_eq!(chosen(&[wanted(120, 301)], 0, 9), [0, 1, 2, 3]);
         assert_eq!(chosen(&[wanted(120, 301)], 0, 3), [0; 0]);
-        // What the first leaves over serves the second.
+        // The pages that the first leaves over serve the second.
         assert_eq!(chosen(&[wanted(100, 150), wanted(90, 50)], 0, 9), [0, 1]);
         assert_eq!(chosen(&[wanted(100, 150), wanted(90, 51)], 0, 9), [0, 1, 2]);
         assert_eq!(chosen(&[wanted(1, 100)], 0, 9), [0; 0]);

@@ -1,7 +1,7 @@
-//! Huge pages of which the program has given back a part are split at once, whoever made them.
+//! Splits of torn huge pages, of which the program has given back a part. They are split at once, no matter what made them.
 //!
-//! What is left of one is mapped by base pages already, so the program loses nothing, and the kernel frees what nobody maps. A split that
-//! does not help (the huge page is pinned, or shared since a fork) is tried again, later each time.
+//! Base pages already map the rest of one, so the program loses nothing, and the kernel frees the pages that no process maps. A split that has no
+//! effect (the huge page is pinned, or shared since a fork) is tried again, later each time.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +11,37 @@ use crate::backoff::{REGION, Wait};
 use crate::clock::{Earliest, Tick};
 use crate::record::OUTCOME_TIMEOUT;
 
-/// Splits that may be under way at once.
+/// Number of splits that may be under way at once.
 const AT_ONCE: usize = 128;
 
-/// What is known of torn huge pages.
+/// Torn huge pages whose split was requested.
 #[derive(Debug, Default)]
 pub(crate) struct Torn {
     tried: BTreeMap<(Owner, Region), Tried>,
 }
 
-/// One whose split was asked for.
+/// A torn huge page whose split was requested.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
-    /// When, while the outcome is outstanding.
+    /// Time of the request, while the outcome is outstanding.
     in_flight: Option<Tick>,
-    /// The last split was done, and no look has shown yet whether it helped.
+    /// True if the last split was done, and no look has shown yet whether it helped.
     was_split: bool,
     wait: Wait,
     held: u64,
 }
 
-/// What a look tells of them.
+/// Changes that a look shows.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Pages that came back.
+    /// Number of pages that came back.
     pub(crate) returned: u64,
-    /// Splits whose outcome will not come any more.
+    /// Number of splits whose outcome will not come any more.
     pub(crate) expired: u64,
 }
 
 impl Torn {
-    /// Takes in what a look shows.
+    /// Takes in a look.
     pub(crate) fn look<'a>(&mut self, views: &[Memory<'a>], now: Tick) -> News {
         let mut news = News::default();
         self.tried.retain(|&(owner, region), tried| {
@@ -114,7 +114,7 @@ impl Torn {
         actions
     }
 
-    /// Takes in what became of a split; whether it was one of these.
+    /// Takes in the effect of a split. Returns true if it was one of these.
     pub(crate) fn learn(&mut self, action: &Action, effect: Effect, now: Tick) -> bool {
         let key = (action.owner(), action.region());
         let Some(tried) = self.tried.get_mut(&key) else {
@@ -130,7 +130,7 @@ impl Torn {
         true
     }
 
-    /// Splits whose outcome is outstanding.
+    /// Returns the number of splits whose outcome is outstanding.
     pub(crate) fn in_flight(&self) -> u64 {
         let under_way = self
             .tried
@@ -201,7 +201,7 @@ mod tests {
                 "no answer counts twice"
             );
         }
-        // One is whole still: somebody has pinned it.
+        // One is still whole: it is pinned.
         let seen = view(&[(8, 12)]);
         let views = [Memory::of_process(&seen)];
         let news = torn.look(&views, at(10));
@@ -235,7 +235,7 @@ mod tests {
         let late = now.after(OUTCOME_TIMEOUT);
         assert_eq!(torn.look(&views, late).expired, 1);
         assert_eq!(torn.in_flight(), 0);
-        // Of a process that is gone nothing is remembered.
+        // The history of a process that is gone is dropped.
         torn.look(&[], late);
         assert!(torn.tried.is_empty());
     }

@@ -1,19 +1,18 @@
-//! What is noted about the accesses to one region.
+//! Notes about the accesses to one region.
 //!
-//! A region is watched in one of two forms, and what samples say in one form says nothing in the
-//! other: of base pages it is known how many are active, of a superpage only whether it was touched
-//! at all.
+//! A region is watched in one of two forms, and samples in one form say nothing about the other: for base pages the number of active ones is known,
+//! for a huge page only whether it was touched at all.
 //!
 //! ```text
-//!              base pages                 superpage                    base pages
+//!              base pages                 huge page                    base pages
 //!   samples |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
 //!           active: 200, heat: 150 pages  share: 1 . . . 0.5 . . . 0   (samples count anew)
 //!                  `--- remembered ---------> heat * share               rest: not to be
 //!                                             `- quiet -----> cold       promoted for a while
 //! ```
 //!
-//! Where samples stop (because nothing changes any more) all of it stands still: what was known
-//! stays known, and nothing grows cold by not being watched.
+//! When sampling stops (because nothing changes any more), all notes stand still: known facts stay known, and no huge page grows cold for lack of
+//! watching.
 
 use std::time::Duration;
 
@@ -24,17 +23,16 @@ use crate::backoff::{REST, Wait};
 use crate::candidate::{RegionLook, Worth};
 use crate::clock::{Tick, nanos};
 
-/// Samples without an access before a superpage may count as cold.
+/// Samples without an access before a huge page may count as cold.
 const COLD_SAMPLES: u16 = 5;
 
-/// The same region is not looked through for zeroes again before this time has passed; nor is what
-/// was found used for longer.
+/// Time before the zeroes of the same region are counted again, and for which a count is valid.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
-/// The same where no answer came: it may have got lost, by an access right after the reading.
+/// The same time if no answer came: an access right after the reading may have voided it.
 const ASK_UNANSWERED: Duration = Duration::from_secs(60);
 
-/// How long after a question the reading that answers it may show as an access.
+/// Time after a question in which the reading that answers it may show as an access.
 const READING: Duration = Duration::from_secs(30);
 
 /// Steps of a share.
@@ -44,56 +42,55 @@ const FINE: u16 = 1024;
 const STEPS: u16 = 16;
 const MOST_HEAT: f32 = 512_000.0;
 
-/// A new sample weighs so much in the share of samples, as a part of one; and after so many nothing is
-/// left of what it was before.
+/// Weight of a new sample in the share of samples, as a divisor; and the number of samples after which no older one counts.
 const SLOW: u16 = 16;
 const LONG: u16 = 256;
 
-/// What is in use counts as so many times as hot as it is known to be, when others want its place.
+/// Factor by which a huge page in use counts as hotter than known, when others want its place.
 const IN_USE: u64 = 8;
 
-/// How a region was mapped when last seen.
+/// Mapping of a region when last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Form {
     #[default]
     Unseen,
-    /// By entries of its own for each page (or nobody can tell).
+    /// By entries of its own for each page, or not known.
     Pages,
     /// By one entry.
     Whole,
 }
 
-/// One region's accesses.
+/// Accesses to one region.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Warmth {
     form: Form,
-    /// The form is newer than the last sample.
+    /// True if the form is newer than the last sample.
     is_stale: bool,
-    /// Known by range only.
+    /// True if it is known by range only.
     is_ranged: bool,
     is_crowded: bool,
-    /// The next access may be the reading for zeroes.
+    /// True if the next access may be the reading for zeroes.
     is_excused: bool,
-    /// No access since zeroes were counted.
+    /// True if there was no access since zeroes were counted.
     is_zero_fresh: bool,
     /// Samples in this form, saturating.
     samples: u16,
-    /// Active pages; 0 of a superpage.
+    /// Active pages; 0 for a huge page.
     active: u16,
-    /// Share of samples that touched the superpage, of [`FINE`], up to its last touch: a slow average.
+    /// Share of samples that touched the huge page, of [`FINE`], up to its last touch: a slow average.
     share: u16,
     zero: Option<u16>,
-    /// Samples in a row that did not touch the superpage.
+    /// Samples in a row that did not touch the huge page.
     quiet_samples: u16,
-    /// Pages touched per second when last seen as pages, times [`STEPS`].
+    /// Pages touched per second when last seen as base pages, times [`STEPS`].
     heat: u32,
-    /// Nanoseconds watched in a row without an access to the superpage.
+    /// Nanoseconds watched in a row without an access to the huge page.
     quiet: u64,
-    /// When `zero` was last told.
+    /// Time of the last count of `zero`.
     zero_at: Tick,
-    /// When zeroes were asked for; the beginning, if never.
+    /// Time of the last question for zeroes; the beginning, if never.
     asked: Tick,
-    /// After our splits.
+    /// Back-off after our splits.
     rest: Wait,
 }
 
@@ -101,7 +98,7 @@ pub(crate) struct Warmth {
 const _: () = assert!(size_of::<Warmth>() <= 72);
 
 impl Warmth {
-    /// Takes in a look. A superpage is cold after `cold_after`.
+    /// Takes in a look. A huge page is cold after `cold_after`.
     pub(crate) fn absorb(&mut self, look: &RegionLook<'_>, cold_after: Duration) {
         self.rest.forget(look.now, &REST);
         self.is_crowded = false;
@@ -115,7 +112,7 @@ impl Warmth {
             self.form = form;
             self.start_anew();
             if self.is_stale {
-                // Whether the latest samples are from before or after, nobody knows.
+                // It is not known whether the latest samples are from before or after the change.
                 return;
             }
         }
@@ -143,7 +140,7 @@ impl Warmth {
         }
     }
 
-    /// Nothing is known of its accesses in this form.
+    /// Forgets the accesses in this form.
     fn start_anew(&mut self) {
         *self = Self {
             form: self.form,
@@ -165,11 +162,11 @@ impl Warmth {
             // Its active pages are touched in every other sample at least.
             self.is_crowded = look.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
         } else if look.huge.is_none() && look.resident == FULL {
-            // For all that is known it is a superpage, and later samples count anew.
+            // As far as is known it is a huge page, and later samples count anew.
             self.active = 0;
             self.samples = 0;
         } else {
-            // The rate of a range is the chance that a page of it is touched: so many are.
+            // The rate of a range is the chance that a page of it is touched, so that share of its pages counts as active.
             let resident = f32::from(look.resident);
             let active = steps(heat.rate, 1.0, resident);
             self.active = u16::try_from(active).unwrap_or(FULL);
@@ -190,8 +187,8 @@ impl Warmth {
             self.share = FINE;
         }
         if new > 0 {
-            // The last access is surely older than the last look only if it is longer ago than
-            // that. Shortly before the look is taken for after it: that only delays.
+            // The last access is surely older than the last look only if it is at least `elapsed` ago. An access shortly before the look counts as
+            // one after it: that only delays.
             if heat.idle > Duration::ZERO && heat.idle >= look.elapsed {
                 self.quiet_samples = self.quiet_samples.saturating_add(new);
                 self.quiet = self.quiet.saturating_add(nanos(look.watched));
@@ -201,14 +198,14 @@ impl Warmth {
         }
     }
 
-    /// The superpage was accessed, by the program or by whoever counted its zeroes for us.
+    /// Takes in an access to the huge page, by the program or by the process that counted its zeroes for us.
     fn touched(&mut self, now: Tick, new: u16, rate: f32, cold_after: Duration) {
         if self.is_excused && now.since(self.asked) <= READING {
-            // It has to prove itself again, but not from the beginning.
+            // It has to be quiet again, but not from the beginning.
             self.quiet = self.quiet.min(nanos(cold_after) / 4 * 3);
             self.quiet_samples = self.quiet_samples.min(COLD_SAMPLES - 2);
         } else {
-            // Of several new samples nobody knows which.
+            // It is not known which of several new samples found the access.
             let ones = u16::try_from(steps(rate, 1.0, f32::from(new))).unwrap_or(new);
             let ones = ones.max(1);
             let zeroes = self.quiet_samples.saturating_add(new.saturating_sub(ones));
@@ -221,13 +218,13 @@ impl Warmth {
         self.is_excused = false;
     }
 
-    /// Its zeroes are asked for.
+    /// Records that its zeroes were asked for.
     pub(crate) const fn ask(&mut self, now: Tick) {
         self.asked = now;
         self.is_excused = true;
     }
 
-    /// So many of its pages are zeroes, as was asked.
+    /// Takes in the number of its pages of zeroes, if they were asked for.
     pub(crate) fn learn_zeroes(&mut self, now: Tick, zero: PageCount) {
         if self.form == Form::Whole && self.is_excused {
             self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
@@ -236,54 +233,53 @@ impl Warmth {
         }
     }
 
-    /// It was split for us and shall not be promoted again soon, nor as easily.
+    /// Records that it was split for us: it is not promoted again soon, nor as easily.
     pub(crate) fn was_split(&mut self, now: Tick) {
         self.rest.fail(now, &REST);
     }
 
-    /// Splits held against it, and until when it may not be promoted.
+    /// Returns the splits held against it, and the time until which it may not be promoted.
     pub(crate) const fn rest(&self) -> &Wait {
         &self.rest
     }
 
-    /// Active pages, as far as known.
+    /// Returns the number of active pages, as far as known.
     pub(crate) const fn active(&self) -> u16 {
         self.active
     }
 
-    /// Pages touched per second, as far as known.
+    /// Returns the pages touched per second, as far as known.
     pub(crate) fn per_second(&self) -> u16 {
         u16::try_from(self.heat / u32::from(STEPS)).unwrap_or(u16::MAX)
     }
 
-    /// Samples that have shown it as it is now.
+    /// Returns the number of samples that have shown it in its present form.
     pub(crate) const fn samples(&self) -> u16 {
         self.samples
     }
 
-    /// Whether nothing has been sampled since it became what it is.
+    /// Returns true if no sample was taken since it took its present form.
     pub(crate) const fn is_stale(&self) -> bool {
         self.is_stale
     }
 
-    /// Whether it is known by range only.
+    /// Returns true if it is known by range only.
     pub(crate) const fn is_ranged(&self) -> bool {
         self.is_ranged
     }
 
-    /// Whether its active pages are hot, however few.
+    /// Returns true if its active pages are hot, however few.
     pub(crate) const fn is_crowded(&self) -> bool {
         self.is_crowded
     }
 
-    /// Heat per page of `growth`; those that cost nothing before all others, by heat.
+    /// Returns the heat per page of `growth`; regions that cost nothing come before all others, by heat.
     pub(crate) fn worth(&self, growth: u16) -> Worth {
         per_page(self.heat, growth)
     }
 
-    /// The same for a superpage that would give `pages` back. What it was worth before it became
-    /// one, less what it has cooled down since; eight times that if it is in use, since how hot it is
-    /// by now nobody knows, and its program would feel the loss.
+    /// Returns the same for a huge page that would free `pages`: its worth before it became one, less its cooling since. If it is in use, eight
+    /// times that, because its present heat is not known, and its program would feel the loss.
     pub(crate) fn worth_kept(&self, pages: u16) -> Worth {
         let quiet = self.is_unusually_quiet();
         let share = match quiet {
@@ -299,40 +295,40 @@ impl Warmth {
         per_page(u32::try_from(kept).unwrap_or(u32::MAX), pages)
     }
 
-    /// Whether so many samples in a row without an access are no accident, going by the share of
-    /// samples that found one before: it would happen once in 65,536 times.
+    /// Returns true if that many samples in a row without an access are no accident, by the share of samples that found one before: it would happen
+    /// once in 65,536 times.
     fn is_unusually_quiet(&self) -> bool {
         let missed = 1.0 - f32::from(self.share) / f32::from(FINE);
         let enough = -16.0 / missed.max(1e-3).log2();
         self.quiet_samples >= COLD_SAMPLES && f32::from(self.quiet_samples) >= enough
     }
 
-    /// Whether there were enough samples to say how it is used.
+    /// Returns true if there were enough samples to judge its use.
     pub(crate) const fn is_known(&self) -> bool {
         self.samples >= COLD_SAMPLES
     }
 
-    /// How long the superpage has been watched without an access, nanoseconds.
+    /// Returns the nanoseconds for which the huge page has been watched without an access.
     pub(crate) const fn quiet(&self) -> u64 {
         self.quiet
     }
 
-    /// Whether the superpage has been watched for long enough without an access.
+    /// Returns true if the huge page has been watched for long enough without an access.
     pub(crate) fn is_cold(&self, cold_after: Duration) -> bool {
         self.quiet_samples >= COLD_SAMPLES && self.quiet >= nanos(cold_after)
     }
 
-    /// Pages of zeroes, if the superpage was not accessed since they were counted.
+    /// Returns the pages of zeroes, if the huge page was not accessed since they were counted.
     pub(crate) const fn zero_since_quiet(&self) -> Option<u16> {
         if self.is_zero_fresh { self.zero } else { None }
     }
 
-    /// Pages of zeroes, if they were counted in the last minutes.
+    /// Returns the pages of zeroes, if they were counted in the last minutes.
     pub(crate) fn zero_lately(&self, now: Tick) -> Option<u16> {
         self.zero.filter(|_| now.since(self.zero_at) <= ASK_AGAIN)
     }
 
-    /// Whether its zeroes may be asked for.
+    /// Returns true if its zeroes may be asked for.
     pub(crate) fn may_ask(&self, now: Tick) -> bool {
         let wait = if self.zero_at >= self.asked {
             ASK_AGAIN
@@ -342,7 +338,7 @@ impl Warmth {
         self.asked == Tick::START || now.since(self.asked) >= wait
     }
 
-    /// Whether something in it could not be learned anew.
+    /// Returns true if it holds facts that could not be learned anew.
     pub(crate) fn is_worth_keeping(&self, now: Tick) -> bool {
         self.is_stale
             || self.rest.is_troubled()
@@ -353,13 +349,13 @@ impl Warmth {
 fn per_page(heat: u32, pages: u16) -> Worth {
     let heat = u64::from(heat);
     match u64::from(pages) {
-        // Heat is below 2^26 even if in use, so nothing that costs a page comes near.
+        // Heat is below 2^26 even if in use, so no region that costs a page comes near.
         0 => Worth((heat + 1) << 36),
         pages => Worth(heat * u64::from(FINE) / pages),
     }
 }
 
-/// A rate up to `most`, in `steps` to one; nonsense counts as none.
+/// Returns a rate up to `most`, in `steps` to one; nonsense counts as none.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -386,7 +382,7 @@ mod tests {
         }
     }
 
-    /// A look every ten seconds, with one new sample that watched for nine.
+    /// Takes in a look, ten seconds after the last one, with one new sample that watched for nine.
     fn look(warmth: &mut Warmth, second: u64, huge: bool, heat: &RegionHeat) {
         let look = RegionLook {
             heat: Some(heat),
@@ -450,15 +446,15 @@ mod tests {
         assert_eq!((warmth.samples(), warmth.active()), (0, 0));
         look(&mut warmth, 30, false, &heat(Some(7), 7.0, 0));
         assert_eq!((warmth.samples(), warmth.active()), (1, 7));
-        // Promoted; what the pages were like is remembered as its worth.
+        // Promoted; its worth remembers the state of its pages.
         let before = warmth.worth(100);
         look(&mut warmth, 40, true, &heat(Some(7), 7.0, 0));
         look(&mut warmth, 50, true, &heat(Some(7), 7.0, 0));
         assert!(warmth.is_stale());
         look(&mut warmth, 60, true, &heat(None, 1.0, 0));
-        // In use, it is kept dearer than it was taken for.
+        // In use, it counts for more than before its promotion.
         assert!(warmth.worth_kept(100).is_twice(before));
-        // Nor does a touch now and then keep it when it used to be touched all the time.
+        // Rare touches do not keep it if it used to be touched all the time.
         for n in 1..=5 {
             assert!(!before.is_twice(warmth.worth_kept(100)), "{n}");
             look(&mut warmth, 60 + 10 * n, true, &heat(None, 0.5, 10 * n));

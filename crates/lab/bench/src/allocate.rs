@@ -1,4 +1,4 @@
-//! A buffer, as an arm places it.
+//! Allocation of a buffer, placed by an arm.
 
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -10,18 +10,18 @@ use crate::arm::Arm;
 use crate::buffer::Buffer;
 use crate::painter::{Filled, Painter};
 
-/// Allocates `size` bytes, all resident, placed as `arm` says.
+/// Allocates `size` bytes, all resident, placed by `arm`.
 ///
 /// ```text
 ///              0           2 MiB        4 MiB
 ///   kernel     |....................|               base pages as dealt
-///   superpage  |===========|===========|            superpages, the last one larger than needed
+///   superpage  |===========|===========|            huge pages, the last one larger than needed
 ///   colored    |0123456789012345678|                base pages, each of the next color
 ///   both       |===========|0123456|                whole regions, and the rest
 /// ```
 ///
 /// # Errors
-/// When there is no memory, no superpage at all, or no page of any color.
+/// If there is no memory, no huge page at all, or no page of any color.
 pub fn allocate(
     arm: Arm,
     size: ByteCount,
@@ -48,7 +48,7 @@ pub fn allocate(
             end: mapped.end,
         },
     );
-    // The kernel may lack superpages altogether: then there is nothing to forbid.
+    // The kernel may lack huge pages altogether: then there is nothing to forbid.
     if !below.is_empty() {
         let _ = buffer.advise_superpages(below, false);
     }
@@ -70,11 +70,11 @@ pub fn allocate(
     Ok((buffer, filled))
 }
 
-/// Allocates `size` bytes of base pages whose colors are those of `set` in turn; or, shuffled, each of a random one of all
-/// colors, which uses as many pages of the same pool and partitions nothing.
+/// Allocates `size` bytes of base pages whose colors are those of `set` in turn. If `shuffled`, each page has a random
+/// one of all colors: this uses as many pages of the same pool and partitions nothing.
 ///
 /// # Errors
-/// When there is no memory or no page of these colors.
+/// If there is no memory or no page of these colors.
 pub fn allocate_set(
     size: ByteCount,
     set: &ColorSet,
@@ -104,8 +104,8 @@ pub fn allocate_set(
     Ok((buffer, filled))
 }
 
-/// Backs `range`, whole regions, with superpages, and counts them: the fault handler gives them where it has some, and
-/// collapsing asks again for the others.
+/// Backs `range`, whole regions, with huge pages, and counts them. The fault handler gives them where it has free ones;
+/// a collapse asks again for the others.
 fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, Trouble> {
     let lacking = |error| Trouble::during("no superpages", error);
     buffer.advise_superpages(range, true).map_err(lacking)?;
@@ -113,7 +113,7 @@ fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, Trouble> {
     let mut count = 0;
     let mut last = None;
     for region in range.regions() {
-        // Says yes at once to what is a superpage already.
+        // The call succeeds at once for a region that is a huge page already.
         match own_collapse(region) {
             Ok(()) => count += 1,
             Err(error) => last = Some(error),
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Leaves every page to the kernel and remembers what it was asked.
+    /// Leaves every page to the kernel and records the requests.
     struct Pretender(Vec<(u64, usize)>);
 
     impl Painter for Pretender {

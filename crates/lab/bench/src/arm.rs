@@ -1,25 +1,25 @@
-//! How memory may be placed.
+//! Arms: ways of placing memory.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A way of placing a buffer.
+/// Way of placing a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arm {
     /// Base pages as the kernel deals them.
     Kernel,
-    /// Superpages.
+    /// Huge pages.
     Superpage,
     /// Base pages that walk through all colors.
     Colored,
-    /// Superpages for the whole regions, colored base pages for the rest (Hayasaka and Shimizu, section 4).
+    /// Huge pages for the whole regions, colored base pages for the rest (Hayasaka and Shimizu, section 4).
     Both,
 }
 
 impl Arm {
-    /// All of them, the one to compare with first.
+    /// All arms; the baseline comes first.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Superpage, Self::Colored, Self::Both];
 
     /// Its name in options, documents and tables.
@@ -33,7 +33,7 @@ impl Arm {
         }
     }
 
-    /// Whether it needs to know colors.
+    /// Returns true if the arm needs to know colors.
     #[must_use]
     pub const fn is_colored(self) -> bool {
         matches!(self, Self::Colored | Self::Both)

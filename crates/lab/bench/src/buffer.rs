@@ -1,4 +1,4 @@
-//! Memory that a workload works on.
+//! Memory of a workload.
 
 use std::ffi::c_void;
 
@@ -7,8 +7,8 @@ use rustix::mm::{Advice, madvise};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
 use superhue_sys::anonymous::AnonymousMemory;
 
-/// Private anonymous memory at a multiple of 2 MiB, so that the virtual addresses are equally good in every arm. Zero at
-/// first, unmapped on drop.
+/// Private anonymous memory at a multiple of 2 MiB, so that the virtual addresses are equally good in every arm. Zero
+/// at first, unmapped on drop.
 #[derive(Debug)]
 pub struct Buffer {
     memory: AnonymousMemory,
@@ -16,7 +16,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Room for `size` bytes, rounded up to base pages; nothing is resident yet.
+    /// Maps `size` bytes, rounded up to base pages; nothing is resident yet.
     ///
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`.
@@ -27,7 +27,7 @@ impl Buffer {
         Ok(Self { memory, length })
     }
 
-    /// Where its bytes are.
+    /// Addresses of its bytes.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         let start = self.memory.range().start;
@@ -35,16 +35,17 @@ impl Buffer {
         VirtRange { start, end }
     }
 
-    /// All that is mapped: its bytes, and what is left of the last region.
+    /// All mapped addresses: its bytes, and the rest of the last region.
     #[must_use]
     pub fn mapped(&self) -> VirtRange {
         self.memory.range()
     }
 
-    /// Has `range`, a part of what is mapped, backed by superpages (or not) from now on.
+    /// Advises the kernel to back `range`, a part of the mapping, with huge pages from now on, or with base pages if
+    /// not `wanted`.
     ///
     /// # Errors
-    /// `EINVAL` for a range outside, and where superpages are compiled out.
+    /// `EINVAL` for a range outside, and on a kernel without huge pages.
     pub fn advise_superpages(&mut self, range: VirtRange, wanted: bool) -> Result<(), Errno> {
         let advice = if wanted {
             Advice::LinuxHugepage
@@ -54,7 +55,7 @@ impl Buffer {
         self.advise(range, advice)
     }
 
-    /// Makes the pages of `range`, a part of what is mapped, resident.
+    /// Makes the pages of `range`, a part of the mapping, resident.
     ///
     /// # Errors
     /// `EINVAL` for a range outside; `ENOMEM`.
@@ -62,7 +63,7 @@ impl Buffer {
         self.advise(range, Advice::LinuxPopulateWrite)
     }
 
-    /// Gives one page back to the kernel: it is zero when touched again.
+    /// Gives one page back to the kernel: it reads as zero at the next access.
     ///
     /// # Errors
     /// `EINVAL` for a page beyond the end.
@@ -77,16 +78,16 @@ impl Buffer {
             return Err(Errno::INVAL);
         }
         let length = usize::try_from(range.len().0).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the range belongs to this value's own mapping, to which nobody has a reference while `self` is
-        // borrowed. Advice changes how its bytes are backed; `discard` turns them to zero, which is as good a byte.
+        // SAFETY: the range belongs to this value's own mapping, to which no reference exists while `self` is borrowed.
+        // Advice changes the backing of its bytes; `discard` turns them to zero, a valid byte.
         unsafe { madvise(range.start.0 as *mut c_void, length, advice) }
     }
 
     /// Its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let start = self.memory.start().as_ptr().cast();
-        // SAFETY: `length` bytes from the start are mapped and writable for as long as `self` lives, and nobody else
-        // has a reference while this borrow of `self` lasts.
+        // SAFETY: `length` bytes from the start are mapped and writable for as long as `self` lives, and no other
+        // reference exists while this borrow of `self` lasts.
         unsafe { std::slice::from_raw_parts_mut(start, self.length) }
     }
 
@@ -104,7 +105,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(start, self.length / size_of::<f64>()) }
     }
 
-    /// Writes one byte of each page, in order, as a program does that fills its memory for the first time.
+    /// Writes one byte of each page, in order, like a program that fills its memory for the first time.
     pub fn touch(&mut self) {
         for byte in self.bytes().iter_mut().step_by(BASE_PAGE_SIZE as usize) {
             *byte = 1;

@@ -1,4 +1,4 @@
-//! The painter that works on real caches: colors by timing, pages moved from a pool.
+//! Painter for real caches: it measures colors by timing, and moves pages from a pool.
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,9 @@ use crate::painter::{Filled, Painter};
 /// Memory in which colors are searched, as a multiple of the cache: every color should have several times the pages
 /// that fill its sets.
 const SEARCHED: u64 = 16;
-/// Filled and classified at a time.
+/// Bytes that the pool fills and classifies at a time.
 const CHUNK: ByteCount = ByteCount(4 << 20);
-/// A working set of one half of the colors needs twice its pages; the largest here is a few times 10 MiB.
+/// Largest pool. A working set of one half of the colors needs twice its pages; the largest here is a few times 10 MiB.
 const LIMIT: ByteCount = ByteCount(256 << 20);
 
 /// Places pages of this process by measured colors.
@@ -28,25 +28,26 @@ const LIMIT: ByteCount = ByteCount(256 << 20);
 pub struct Colors {
     placer: Placer,
     oracle: MeasuredOracle<HardwareProbe>,
-    /// What a palette of our own lies in; empty with the shared one.
+    /// Memory of the pages of a private palette; empty with the shared one.
     _memory: Option<Buffer>,
 }
 
 impl Colors {
-    /// Opens the palette that all processes share, or finds the colors of `cache` on the CPU that the calling thread is
-    /// pinned to.
+    /// Opens the palette that all processes share, or finds the colors of `cache` on the CPU to which the calling
+    /// thread is pinned.
     ///
     /// # Errors
-    /// When there is no clock, timing shows no colors, or pages cannot be moved (Linux before 6.8, userfaultfd forbidden).
+    /// If there is no clock, timing shows no colors, or pages cannot be moved (Linux before 6.8, userfaultfd
+    /// forbidden).
     pub fn find(cache: &CacheLevel) -> Result<Self, Trouble> {
         let lacking = |error| Trouble::during("no memory to find colors in", error);
         let mut memory = Buffer::new(ByteCount(cache.bytes * SEARCHED)).map_err(lacking)?;
-        // Advice: where the kernel knows no superpages there are none to keep away.
+        // Advice may fail: a kernel without huge pages has none to keep away.
         let _ = memory.advise_superpages(memory.mapped(), false);
         memory.touch();
         let range = memory.range();
         let starts = (range.start.0..range.end.0).step_by(BASE_PAGE_SIZE as usize);
-        // SAFETY: the pages are those of `memory`, which is kept for as long as a palette refers to them.
+        // SAFETY: the pages are those of `memory`, which lives for as long as a palette refers to them.
         let pages = starts.filter_map(|start| unsafe { Page::at(usize::try_from(start).ok()?) });
         let pages: Vec<Page> = pages.collect();
 

@@ -11,33 +11,33 @@ use crate::painter::Filled;
 use crate::summary::{ArmSummary, summarise};
 use crate::workload::{Figure, Point, Sweep};
 
-/// What the field `schema` says.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "superhue-bench/1";
 
-/// A measurement, complete.
+/// A complete measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// [`SCHEMA`].
     pub schema: String,
     /// The command line that made it.
     pub command: Vec<String>,
-    /// What the driver knows of the machine and the software; kept, and not interpreted.
+    /// Machine and software, as far as the driver knows them; kept, and not interpreted.
     pub machine: Value,
     /// The CPU that everything ran on.
     pub cpu: u32,
     /// Its data caches.
     pub caches: Caches,
-    /// How colors were told apart; `None` where they were not.
+    /// Source of the colors; `None` if they were not determined.
     pub colors: Option<Colors>,
-    /// How it was done.
+    /// Settings of the measurement.
     pub settings: Settings,
-    /// When it started, in seconds since the Unix epoch.
+    /// Start, in seconds since the Unix epoch.
     pub started: Option<f64>,
-    /// When it ended.
+    /// End, in seconds since the Unix epoch.
     pub finished: Option<f64>,
-    /// Whether it was stopped from outside before all was done.
+    /// True if it was stopped from outside before the end.
     pub interrupted: bool,
-    /// What could not be measured, and why.
+    /// Parts that could not be measured, with the reasons.
     pub skipped: Vec<Skipped>,
     /// The workloads.
     pub sweeps: Vec<SweepResult>,
@@ -45,38 +45,38 @@ pub struct Document {
     pub isolation: Option<Isolation>,
 }
 
-/// How colors were told apart.
+/// Source of the colors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Colors {
-    /// How many there are.
+    /// Number of colors.
     pub count: usize,
-    /// What the oracle goes by.
+    /// Name of the oracle.
     pub oracle: String,
 }
 
-/// How it was done.
+/// Settings of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The arms, in the order of tables.
     pub arms: Vec<Arm>,
     /// Fresh allocations of each arm at each size.
     pub allocations: usize,
-    /// Timed passes over each allocation, after one that is not; its figure is that of the best pass.
+    /// Timed passes over each allocation, after one untimed pass; the best pass gives the figure of the allocation.
     pub passes: usize,
-    /// How long a pass should take, in seconds of CPU time.
+    /// Intended length of a pass, in seconds of CPU time.
     pub pass_seconds: f64,
-    /// Which sizes.
+    /// Set of sizes.
     pub sweep: Sweep,
-    /// Decides the order of arms and all that is random.
+    /// Seed of the order of arms and of all random choices.
     pub seed: u64,
 }
 
-/// Something that could not be measured.
+/// Part that could not be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// What.
+    /// The part.
     pub what: String,
-    /// Why, and how to change it.
+    /// The reason, and a way to change it.
     pub reason: String,
 }
 
@@ -85,9 +85,9 @@ pub struct Skipped {
 pub struct SweepResult {
     /// Its name on the command line.
     pub workload: String,
-    /// What it does.
+    /// Description of its work.
     pub about: String,
-    /// How its figures are told.
+    /// Unit and direction of its figures.
     pub figure: Figure,
     /// The sizes, ascending.
     pub points: Vec<PointResult>,
@@ -99,7 +99,7 @@ pub struct PointResult {
     /// The size.
     #[serde(flatten)]
     pub point: Point,
-    /// How often the work was done in one pass, the same for all arms.
+    /// Repetitions of the work in one pass, the same for all arms.
     pub times: u64,
     /// The arms that were measured.
     pub arms: Vec<ArmResult>,
@@ -108,42 +108,42 @@ pub struct PointResult {
 /// One arm at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmResult {
-    /// Which.
+    /// The arm.
     pub arm: Arm,
     /// The figure of each pass over each allocation, in the order measured.
     pub samples: Vec<Vec<f64>>,
-    /// What became of the pages, over all allocations.
+    /// Placement of the pages, summed over all allocations.
     pub pages: Filled,
-    /// Why allocations failed, one entry for each.
+    /// Reasons why allocations failed, one entry for each.
     pub failed: Vec<String>,
-    /// What the samples come to; worked out from them, also when a document is read.
+    /// Summary of the samples; computed from them, also when a document is read.
     pub summary: Option<ArmSummary>,
 }
 
-/// Why a text is no document.
+/// Reason why a text is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue bench`")]
     Json(#[from] serde_json::Error),
-    /// It is of another version, or something else.
+    /// It has another schema version, or is another kind of document.
     #[error("not a result of this version's `superhue bench`: its schema is {0}, not `{SCHEMA}`")]
     OtherSchema(String),
-    /// Numbers that no measurement gives.
+    /// It has numbers that no measurement gives.
     #[error("the result contradicts itself: {0}")]
     Inconsistent(String),
 }
 
 impl Document {
-    /// As indented JSON with lists of numbers on one line each, and a newline at the end.
+    /// Writes indented JSON with lists of numbers on one line each, and a newline at the end.
     ///
     /// # Errors
-    /// Those of `serde_json`: numbers are finite, so none is known.
+    /// Errors of `serde_json`: numbers are finite, so none is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         json::to_string(self)
     }
 
-    /// Reads a document, and works out again what follows from its samples.
+    /// Reads a document, and computes the summaries of its samples again.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -163,7 +163,7 @@ impl Document {
         Ok(document)
     }
 
-    /// Works out what the samples come to.
+    /// Computes the summaries of all samples.
     pub fn summarise(&mut self) {
         for sweep in &mut self.sweeps {
             for point in &mut sweep.points {
@@ -175,7 +175,7 @@ impl Document {
         }
     }
 
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     #[must_use]
     pub fn has_results(&self) -> bool {
         let mut arms = self
@@ -187,7 +187,7 @@ impl Document {
             || self.isolation.as_ref().is_some_and(Isolation::has_results)
     }
 
-    /// The document came from outside; what follows divides by its numbers.
+    /// Checks a document from outside: later code divides by its numbers.
     fn check(&self) -> Result<(), ReadError> {
         let bad = |what: &str| Err(ReadError::Inconsistent(what.to_owned()));
         for point in self.sweeps.iter().flat_map(|sweep| &sweep.points) {

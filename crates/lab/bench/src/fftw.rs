@@ -1,4 +1,4 @@
-//! FFTW 3, if it is there: loaded when it is wanted, so that nothing depends on it.
+//! FFTW 3, if it is installed: loaded on demand, so that no build depends on it.
 //!
 //! See "FFTW User Interface" in the manual, <https://www.fftw.org/fftw3_doc/>.
 
@@ -10,8 +10,8 @@ use crate::buffer::Buffer;
 
 /// `FFTW_FORWARD`.
 const FORWARD: c_int = -1;
-/// `FFTW_MEASURE`: try several algorithms and remember the best ("wisdom"), so that only the first plan of a
-/// size takes time, and every arm runs the same algorithm.
+/// `FFTW_MEASURE`: try several algorithms and remember the best ("wisdom"), so that only the first plan of a size takes
+/// time, and every arm runs the same algorithm.
 const MEASURE: c_uint = 0;
 /// Its name for the dynamic linker.
 const NAME: &str = "libfftw3.so.3";
@@ -35,15 +35,15 @@ struct Functions {
 pub(crate) struct Library(Arc<Functions>);
 
 impl Library {
-    /// Loads it.
+    /// Loads the library.
     pub(crate) fn load() -> Result<Self, Trouble> {
         let lacking = |error: libloading::Error| {
             Trouble(format!(
                 "FFTW is not installed (Debian: apt-get install libfftw3-double3): {error}"
             ))
         };
-        // SAFETY: FFTW's library runs no code of consequence when loaded and unloaded; the names and types are
-        // those of its manual, the same in all versions 3.
+        // SAFETY: FFTW's library runs no code of consequence when loaded and unloaded; the names and types are those of
+        // its manual, the same in all versions 3.
         unsafe {
             let library = libloading::Library::new(NAME).map_err(lacking)?;
             let functions = Functions {
@@ -56,7 +56,7 @@ impl Library {
         }
     }
 
-    /// Plans a transform of so many complex numbers at the start of `memory`, in place; what it holds is lost.
+    /// Plans a transform of `points` complex numbers at the start of `memory`, in place; the contents are lost.
     pub(crate) fn plan(&self, points: u64, memory: &mut Buffer) -> Result<Plan, Trouble> {
         let doubles = memory.doubles();
         let wanted = usize::try_from(points)
@@ -85,7 +85,7 @@ impl Library {
     }
 }
 
-/// A transform of the memory it was planned for.
+/// Transform of the memory for which it was planned.
 #[derive(Debug)]
 pub(crate) struct Plan {
     functions: Arc<Functions>,
@@ -94,10 +94,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Transforms `memory`, if that is what it was planned for; otherwise does nothing.
+    /// Transforms `memory`, if the plan was made for it; otherwise does nothing.
     pub(crate) fn execute(&mut self, memory: &mut Buffer) {
         if memory.doubles().as_mut_ptr().cast() == self.start {
-            // SAFETY: the plan is of this memory, which is as large as it was and nobody else's meanwhile.
+            // SAFETY: the plan is of this memory, which has its old size and is borrowed exclusively.
             unsafe { (self.functions.execute)(self.raw) }
         }
     }

@@ -1,18 +1,18 @@
-//! What the result says to the questions of the papers, in sentences, from the document alone.
+//! Answers of the result to the questions of the papers, in sentences, from the document alone.
 
 use crate::arm::Arm;
 use crate::document::{Document, PointResult, SweepResult};
 use crate::isolation::document::{ALONE, Case, Isolation, Partition};
 use crate::summary::{ArmSummary, Estimate};
 
-/// A part of the L2 that a working set near its capacity takes.
+/// Share of the L2 that a working set near its capacity takes.
 const NEAR: f64 = 0.94;
-/// Up to here a colored working set should be as fast as a small one.
+/// Largest share of the L2 at which a colored working set should be as fast as a small one.
 const FLAT_UP_TO: f64 = 0.905;
-/// Papadopoulos: how much of the best bandwidth is kept.
+/// Share of the best bandwidth that a working set should keep, after Papadopoulos.
 const KEPT: f64 = 0.8;
 
-/// All of them, in the order of the document.
+/// All findings, in the order of the document.
 #[must_use]
 pub fn findings(document: &Document) -> Vec<String> {
     let mut said: Vec<String> = document.sweeps.iter().flat_map(of_sweep).collect();
@@ -20,7 +20,7 @@ pub fn findings(document: &Document) -> Vec<String> {
     said
 }
 
-/// What one workload shows.
+/// Findings of one workload.
 #[must_use]
 pub fn of_sweep(sweep: &SweepResult) -> Vec<String> {
     let mut said = Vec::new();
@@ -73,7 +73,7 @@ fn summary(point: &PointResult, arm: Arm) -> Option<&ArmSummary> {
         .as_ref()
 }
 
-/// Sizes of the colored cache that this arm was measured at.
+/// Sizes at which this arm was measured, as far as they are shares of the colored cache (L2).
 fn measured(sweep: &SweepResult, arm: Arm) -> impl Iterator<Item = (&PointResult, &ArmSummary)> {
     let points = sweep.points.iter().filter(|point| point.point.level == 2);
     points.filter_map(move |point| Some((point, summary(point, arm)?)))
@@ -89,7 +89,7 @@ fn near_capacity(sweep: &SweepResult, arm: Arm) -> Option<&PointResult> {
     nearest(sweep, arm, NEAR)
 }
 
-/// How much it matters which allocation was dealt, at 85 % of the cache.
+/// Spread between allocations at 85 % of the cache, in a sentence.
 fn spread(sweep: &SweepResult) -> Option<String> {
     let point = nearest(sweep, Arm::Kernel, 0.85)?;
     let of = |arm| summary(point, arm)?.spread;
@@ -102,7 +102,7 @@ fn spread(sweep: &SweepResult) -> Option<String> {
     ))
 }
 
-/// Whether it stays as fast as at half the cache, up to 90 % of it.
+/// Slowdown up to 90 % of the cache against half the cache, in a sentence.
 fn flat(sweep: &SweepResult, arm: Arm) -> Option<String> {
     let half = summary(nearest(sweep, arm, 0.5)?, arm)?.median.value;
     let upper =
@@ -119,7 +119,7 @@ fn flat(sweep: &SweepResult, arm: Arm) -> Option<String> {
     ))
 }
 
-/// Up to which size at least four fifths of the best rate of any size of this arm are kept.
+/// Largest size up to which the arm keeps four fifths of its best rate at any size, in a sentence.
 fn reach(sweep: &SweepResult, arm: Arm) -> Option<String> {
     let rates: Vec<(f64, f64)> = measured(sweep, arm)
         .map(|(point, summary)| (point.point.share, summary.median.value))
@@ -138,7 +138,7 @@ fn reach(sweep: &SweepResult, arm: Arm) -> Option<String> {
     ))
 }
 
-/// What isolation shows.
+/// Findings of isolation.
 #[must_use]
 pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
     let mut said = Vec::new();

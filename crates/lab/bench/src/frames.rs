@@ -1,4 +1,4 @@
-//! Sees to it that a fresh allocation is a fresh deal.
+//! Shuffles free page frames, so that a fresh allocation gets fresh frames.
 
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -6,34 +6,34 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 
 use crate::buffer::Buffer;
 
-/// Memory freed is dealt again at once and in the same order (the kernel's per-CPU lists are stacks), so without this
-/// twenty "fresh" allocations would be one allocation twenty times over; or, worse for a comparison, the kernel would
-/// deal the very pages that another arm had chosen for their colors.
+/// Holder of page frames. The kernel deals freed memory again at once and in the same order (its per-CPU lists are
+/// stacks). Without this type, twenty "fresh" allocations would be one allocation twenty times over; or, worse for a
+/// comparison, the kernel would deal the very pages that another arm had chosen for their colors.
 ///
-/// So pages are held, several times as many as an allocation takes. Before each allocation all that was just freed is
-/// taken in, and pages at random among all that are held are given back, one by one: those are dealt next.
+/// So this type holds several times as many pages as an allocation takes. Before each allocation it takes in all freed
+/// pages, and gives back random ones of all that it holds, one by one: the kernel deals those next.
 #[derive(Debug, Default)]
 pub struct FrameShuffler {
     held: Vec<Buffer>,
     superpages: Vec<Buffer>,
 }
 
-/// Superpages held.
+/// Huge pages held.
 const SUPERPAGES: usize = 16;
 /// Pages in a buffer.
 const PAGES: u64 = 1024;
 /// Pages held, as a multiple of those of the next allocation.
 const TIMES: u64 = 6;
-/// Buffers held at most: larger allocations than a sixth of this take what is left from elsewhere.
+/// Upper limit of buffers held: an allocation larger than a sixth of that gets the rest of its pages from elsewhere.
 const MOST: u64 = 16;
 
 impl FrameShuffler {
-    /// Shuffles for an allocation of `size`. Where there is no memory, less is shuffled.
+    /// Shuffles for an allocation of `size`. Shuffles less where there is not enough memory.
     pub fn shuffle(&mut self, size: ByteCount, rng: &mut Xoshiro256PlusPlus) {
         self.shuffle_superpages(rng);
         let needed = size.0.div_ceil(BASE_PAGE_SIZE);
         let wanted = (needed * TIMES).div_ceil(PAGES).clamp(1, MOST);
-        // One of them anew, so that what circulates does not stay the same for ever.
+        // Replaces one buffer, so that the set of circulating frames changes over time.
         if !self.held.is_empty() {
             self.held.swap_remove(rng.random_range(0..self.held.len()));
         }
@@ -44,7 +44,7 @@ impl FrameShuffler {
             let _ = buffer.advise_superpages(buffer.mapped(), false);
             self.held.push(buffer);
         }
-        // Also those given back before.
+        // Makes pages resident again that an earlier call gave back.
         self.held.iter_mut().for_each(Buffer::touch);
         let most = self.held.len() as u64 * PAGES / 2;
         for _ in 0..(needed + needed / 4).min(most) {
@@ -55,7 +55,8 @@ impl FrameShuffler {
         }
     }
 
-    /// Takes one more and gives a random one back, which is dealt next: one and the same would be otherwise.
+    /// Takes one more huge page and gives a random one back, which the kernel deals next. Otherwise it would deal the
+    /// same one every time.
     fn shuffle_superpages(&mut self, rng: &mut Xoshiro256PlusPlus) {
         while self.superpages.len() <= SUPERPAGES {
             let Ok(mut buffer) = Buffer::new(ByteCount(HUGE_PAGE_SIZE)) else {

@@ -1,11 +1,11 @@
-//! JSON for people who scroll: indented, but a list of numbers on one line.
+//! Indented JSON with each list of numbers on one line.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Indents objects, and keeps lists together: ten thousand samples are not ten thousand lines.
+/// Formatter that indents objects and keeps lists on one line: ten thousand samples are not ten thousand lines.
 #[derive(Default)]
 struct Compact<'a>(PrettyFormatter<'a>);
 
@@ -47,7 +47,7 @@ impl Formatter for Compact<'_> {
     }
 }
 
-/// `value` as JSON, with a newline at the end.
+/// Writes `value` as JSON, with a newline at the end.
 pub(crate) fn to_string(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut bytes = Vec::new();
     value.serialize(&mut Serializer::with_formatter(
@@ -59,13 +59,13 @@ pub(crate) fn to_string(value: &impl Serialize) -> Result<String, serde_json::Er
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The number with four significant digits: timing is not better than that, and documents are half as long.
+/// Rounds to four significant digits: timing is not more precise than that, and documents are half as long.
 pub(crate) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
     let digits = 3 - value.abs().log10().floor() as i32;
-    // Powers of ten up to 22 are exact, so what is printed is short.
+    // Powers of ten up to 22 are exact, so the printed number is short.
     if digits >= 0 {
         let scale = 10f64.powi(digits);
         (value * scale).round() / scale

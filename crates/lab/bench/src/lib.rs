@@ -1,8 +1,8 @@
 //! The workloads of the papers on page coloring, measured over many fresh allocations.
 //!
-//! What colors change is luck: how many pages of a working set fall on the same cache sets depends on the
-//! frames that a process was dealt. So one run says nothing. Every figure here is measured over many *fresh
-//! allocations*, in the arms' turns, and what is told is the spread between allocations as well as the median.
+//! Colors change luck: the number of pages of a working set that fall on the same cache sets depends on the frames that
+//! the kernel dealt to the process. So one run proves nothing. The crate measures every figure over many *fresh
+//! allocations*, with the arms in turns, and reports the spread between allocations as well as the median.
 //!
 //! ```text
 //!   Workload x Point (size) ──> for each round, for each arm in a balanced order:
@@ -39,8 +39,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The workloads are plain safe Rust over slices: the same machine code for every arm, which differ in the
-//! frames under the slices and in nothing else.
+//! The workloads are plain safe Rust over slices. Every arm runs the same machine code; arms differ only in the frames
+//! under the slices.
 
 pub mod allocate;
 pub mod arm;
@@ -62,13 +62,13 @@ pub mod table;
 pub mod verify;
 pub mod workload;
 
-/// Why something could not be measured. The text says what, and where it can be, how to change it.
+/// Reason why something could not be measured. The text gives the reason and, if there is one, a way to change it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Trouble(pub String);
 
 impl Trouble {
-    /// Puts what was being done before the reason.
+    /// Puts the failed operation before the reason.
     #[must_use]
     pub fn during(doing: &str, reason: impl std::fmt::Display) -> Self {
         Self(format!("{doing}: {reason}"))

@@ -1,4 +1,4 @@
-//! The CPU that everything runs on, and its caches.
+//! CPU of the measurement, and its caches.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::Trouble;
 /// A data cache of one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheLevel {
-    /// 1 is nearest.
+    /// Level; 1 is nearest to the CPU.
     pub level: u32,
     /// Capacity in bytes.
     pub bytes: u64,
@@ -21,7 +21,7 @@ pub struct CacheLevel {
 }
 
 impl CacheLevel {
-    /// What people call it.
+    /// Common name of the cache.
     #[must_use]
     pub fn name(&self) -> String {
         format!("L{}{}", self.level, if self.level == 1 { "d" } else { "" })
@@ -33,10 +33,10 @@ impl CacheLevel {
 pub struct Caches(pub Vec<CacheLevel>);
 
 impl Caches {
-    /// Reads those of `cpu` from sysfs.
+    /// Reads the caches of `cpu` from sysfs.
     ///
     /// # Errors
-    /// When it describes no second level: there is nothing whose fractions working sets could be.
+    /// If sysfs describes no second level: working sets are shares of it.
     pub fn read(roots: &Roots, cpu: u32) -> Result<Self, Trouble> {
         let all = read_caches(roots)
             .map_err(|error| Trouble::during("cannot tell the sizes of the caches", error))?;
@@ -68,18 +68,18 @@ impl Caches {
         self.0.iter().find(|cache| cache.level == level)
     }
 
-    /// Bytes of the second level, whose colors are those that measuring finds.
+    /// Bytes of the second level; the measured colors are colors of that cache.
     #[must_use]
     pub fn colored_bytes(&self) -> u64 {
         self.level(2).map_or(0, |cache| cache.bytes)
     }
 }
 
-/// Keeps the calling thread, and those it starts from now on, on one CPU: `cpu`, or the last one it may use (interrupts
-/// are mostly served by the first ones). Says which.
+/// Pins the calling thread, and those that it starts from now on, to one CPU: `cpu`, or the last one that it may use
+/// (interrupts are mostly served by the first ones). Returns that CPU.
 ///
 /// # Errors
-/// When it may not use `cpu`, or there is none such.
+/// If the thread may not use `cpu`, or there is no such CPU.
 pub fn pin(cpu: Option<u32>) -> Result<u32, Trouble> {
     let refused = |error| Trouble::during("cannot stay on one CPU", error);
     let allowed = sched_getaffinity(None).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! Measuring one workload: all sizes, all arms in turns, many fresh allocations.
+//! Measurement of one workload: all sizes, all arms in turns, many fresh allocations.
 
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -16,22 +16,22 @@ use crate::machine::Caches;
 use crate::painter::{Filled, Painter};
 use crate::workload::{Point, Workload};
 
-/// Times that the work is done in a pass, at most: what [`Workload::work`] allows.
+/// Upper limit of repetitions of the work in a pass: [`Workload::work`] allows that many.
 const MOST_TIMES: f64 = 100.0;
-/// Allocations that may fail in a row before an arm is given up at a size.
+/// Allocations that may fail before the first success; then the arm is given up at this size.
 const FAILURES: usize = 3;
 
-/// What the caller wants to hear and may say meanwhile.
+/// Progress reports to the caller, and the caller's requests to stop.
 pub trait Watcher {
-    /// Begins a part of the work of so many steps.
+    /// Begins a part of the work with `steps` steps.
     fn begin(&mut self, what: &str, steps: usize);
-    /// Did a step of it.
+    /// Reports that a step of it is done.
     fn step(&mut self);
-    /// Whether to stop now: what was measured is kept.
+    /// Returns true to stop now; the results so far are kept.
     fn stop(&mut self) -> bool;
 }
 
-/// Measures `workload`. Arms without what they need are told in `skipped` and left out.
+/// Measures `workload`. Leaves out arms that lack what they need, and records them in `skipped`.
 pub fn sweep(
     workload: &mut dyn Workload,
     settings: &Settings,
@@ -87,8 +87,8 @@ pub fn sweep(
     result
 }
 
-/// How often the work has to be done for a pass to take as long as it should, found on memory as the kernel deals it.
-/// `None` if the work cannot be done at all.
+/// Computes the repetitions of the work that make a pass of the intended length, from one run on memory as the kernel
+/// deals it. `None` if the work cannot be done at all.
 fn calibrate(
     workload: &mut dyn Workload,
     point: &Point,
@@ -172,7 +172,7 @@ impl Turns<'_> {
         arms
     }
 
-    /// One fresh allocation: the figure of each pass.
+    /// Measures one fresh allocation. Returns the figure of each pass.
     fn one(
         &mut self,
         arm: Arm,
@@ -184,14 +184,14 @@ impl Turns<'_> {
         let figure = self.workload.figure();
         let work = self.workload.amount(self.point) * self.times as f64;
         let passes = (0..self.settings.passes).map(|_| {
-            // A clock that stands still is no reason to divide by zero.
+            // Avoids a division by zero if the clock does not advance.
             let seconds = self.pass(&mut memory).max(1e-9);
             rounded(figure.of(work, seconds))
         });
         Ok((passes.collect(), filled))
     }
 
-    /// One pass, in seconds of CPU time.
+    /// Runs one pass. Returns seconds of CPU time.
     fn pass(&mut self, memory: &mut Buffer) -> f64 {
         self.workload.refresh(memory);
         let start = cpu_time();

@@ -1,4 +1,4 @@
-//! Memory on the colors wanted.
+//! Placement of memory on requested colors.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use superhue_model::{ColorSet, VirtRange};
 
 use crate::Trouble;
 
-/// What became of the pages of a buffer.
+/// Placement of the pages of a buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// Base pages on a color that was wanted.
+    /// Base pages on a requested color.
     pub placed: u64,
     /// Base pages left to the kernel, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Superpages.
+    /// Huge pages.
     pub superpages: u64,
-    /// Base pages asked for and dealt by the kernel.
+    /// Base pages that were requested as such and dealt by the kernel.
     pub dealt: u64,
 }
 
 impl Filled {
-    /// Adds what became of another buffer.
+    /// Adds the counts of another buffer.
     pub fn add(&mut self, other: &Self) {
         self.placed += other.placed;
         self.superpages += other.superpages;
@@ -32,18 +32,18 @@ impl Filled {
     }
 }
 
-/// Who can place pages by color. The real one works with `superhue-color`; tests have one that pretends.
+/// Service that places pages by color. The real one uses `superhue-color`; tests have a fake.
 pub trait Painter {
-    /// How many colors there are.
+    /// Number of colors.
     fn colors(&self) -> usize;
 
-    /// How the colors are told apart, in a word.
+    /// Source of the colors, in a word.
     fn oracle(&self) -> String;
 
     /// Backs the empty pages of `range` with pages whose colors walk through `set`, beginning `start` colors into it.
-    /// Pages that could not be placed stay empty, for the kernel to fill, and are counted.
+    /// Pages that could not be placed stay empty for the kernel to fill; the result counts them.
     ///
     /// # Errors
-    /// When no page at all can be placed.
+    /// If no page at all can be placed.
     fn fill(&mut self, range: VirtRange, set: &ColorSet, start: usize) -> Result<Filled, Trouble>;
 }

@@ -22,7 +22,7 @@ const TITLE_SIZE: i32 = 20;
 const TEXT_SIZE: i32 = 13;
 const LABEL_SIZE: i32 = 11;
 const LINE: i32 = 20;
-/// From the top to where the drawing begins.
+/// Distance from the top edge to the drawing.
 const HEADER: i32 = MARGIN + TITLE_SIZE + 3 * LINE + 16;
 
 /// Draws one workload.
@@ -35,7 +35,7 @@ pub fn isolation(document: &Document, result: &Isolation) -> String {
     isolation::draw(document, result)
 }
 
-/// Title, what the marks mean, and where it was measured.
+/// Draws the title, the meaning of the marks, and the machine.
 fn header(svg: &mut Svg, document: &Document, title: &str, marks: &str) {
     let room = WIDTH - 2 * MARGIN;
     svg.bold_below(
@@ -59,7 +59,7 @@ fn header(svg: &mut Svg, document: &Document, title: &str, marks: &str) {
     }
 }
 
-/// Names with their inks, side by side from `left` on, right above the drawing.
+/// Draws names with their inks, side by side from `left` on, right above the drawing.
 fn legend(svg: &mut Svg, left: i32, names: impl IntoIterator<Item = (Ink, &'static str)>) {
     for (x, (ink, name)) in (left..).step_by(120).zip(names) {
         svg.dot(x, HEADER - 18, 5, ink, 1.0);
@@ -74,7 +74,7 @@ fn legend(svg: &mut Svg, left: i32, names: impl IntoIterator<Item = (Ink, &'stat
     }
 }
 
-/// Machine and settings in a line.
+/// Describes machine and settings in a line.
 fn place(document: &Document) -> String {
     let of = |name: &str| document.machine.get(name).and_then(|value| value.as_str());
     let mut parts: Vec<String> = Vec::new();
@@ -96,7 +96,7 @@ fn place(document: &Document) -> String {
     parts.join(" · ")
 }
 
-/// Lines of text from `y` on.
+/// Draws lines of text from `y` on.
 fn footer(svg: &mut Svg, lines: &[String], y: i32) {
     for (row, text) in (0..).zip(lines) {
         let text = fit(text, TEXT_SIZE, WIDTH - 2 * MARGIN);

@@ -1,4 +1,4 @@
-//! What the samples of a size come to.
+//! Summary of the samples of a size.
 
 use serde::{Deserialize, Serialize};
 use superhue_compare::Interval;
@@ -11,38 +11,40 @@ use crate::workload::Figure;
 
 /// Resamples for an interval.
 const RESAMPLES: usize = 4000;
-/// Fewer allocations than this say nothing of their spread.
+/// Least number of allocations for a spread.
 const FEW: usize = 5;
 
-/// An estimate and how far it could be off (95 %, percentile bootstrap).
+/// Estimate with its uncertainty (95 %, percentile bootstrap).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The best guess.
     pub value: f64,
-    /// Its interval; `None` where it cannot be told.
+    /// Its interval; `None` if it cannot be computed.
     pub interval: Option<Interval>,
 }
 
-/// What the allocations of one arm come to at one size.
+/// Summary of the allocations of one arm at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmSummary {
-    /// Of the figures of allocations, in the workload's unit.
+    /// Median of the figures of allocations, in the workload's unit.
     pub median: Estimate,
     /// The 5th percentile of allocations.
     pub p5: f64,
     /// The 95th.
     pub p95: f64,
-    /// `p95 / p5`: the spread between allocations, 1 when it makes no difference which one was dealt. `None` of fewer
-    /// than five.
+    /// `p95 / p5`: the spread between allocations, 1 if all allocations are equally fast. `None` for fewer than five
+    /// allocations.
     pub spread: Option<f64>,
-    /// How much better than the kernel's median, as a factor: above 1 is better. `None` for the kernel itself.
+    /// Gain over the kernel's median, as a factor: above 1 is better. `None` for the kernel itself.
     pub gain: Option<Estimate>,
-    /// How much better than the kernel's unlucky tenth: against the quantile that nine allocations in ten beat.
+    /// Gain over the kernel's unlucky tenth, as a factor: the median against the quantile that nine of ten allocations
+    /// of the kernel beat.
     pub gain_unlucky: Option<f64>,
 }
 
-/// The figure of each allocation: that of its best pass. Where the pages lie is the same in every pass of an allocation, and all that
-/// differs between them (interrupts, others' turns on this CPU, which leave its caches full of their own) makes them slower.
+/// The figure of each allocation: that of its best pass. All passes of an allocation have the same pages. All that
+/// differs between them (interrupts, time slices of other threads on this CPU, which fill its caches) makes them
+/// slower.
 #[must_use]
 pub fn figures(figure: &Figure, arm: &ArmResult) -> Vec<f64> {
     let best = |a: &f64, b: &f64| {
@@ -56,7 +58,7 @@ pub fn figures(figure: &Figure, arm: &ArmResult) -> Vec<f64> {
     sorted(&arm.samples.iter().filter_map(of).collect::<Vec<f64>>())
 }
 
-/// Fills in the summaries of all arms.
+/// Computes the summaries of all arms.
 pub(crate) fn summarise(figure: &Figure, point: &mut PointResult) {
     let kernel = point
         .arms

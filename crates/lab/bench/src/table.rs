@@ -6,7 +6,7 @@ use crate::document::{ArmResult, Document, PointResult, SweepResult};
 use crate::findings::{factor, findings, times};
 use crate::isolation::document::Isolation;
 
-/// Tables of all that was measured, what it shows, and what was skipped.
+/// Tables of all results, the findings, and the skipped parts.
 #[must_use]
 pub fn text(document: &Document) -> String {
     let mut out = String::new();
@@ -89,7 +89,7 @@ fn arm_row(point: &PointResult, arm: &ArmResult) -> Row {
     cells
 }
 
-/// The share of pages that are as the arm wants them.
+/// Share of pages that the arm placed as intended.
 fn placed(arm: &ArmResult) -> String {
     let pages = &arm.pages;
     let wanted = pages.placed + pages.superpages;
@@ -142,7 +142,7 @@ fn isolation_rows(isolation: &Isolation) -> Vec<Row> {
     rows
 }
 
-/// Three or four digits.
+/// Formats a number with three or four digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -151,7 +151,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Rows as columns of equal width: the first four to the left, numbers to the right.
+/// Formats rows as columns of equal width: the first four left-aligned, numbers right-aligned.
 fn columns(rows: &[Row]) -> String {
     const LEFT: usize = 4;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -1,8 +1,9 @@
-//! The proof: latency against the number of pages, by the colors they are of.
+//! Proof of the colors: latency against the number of pages, by the colors of the pages.
 //!
-//! Pages of one color fit as long as they are not more than the cache has ways, whatever room there is
-//! elsewhere. So the latency of one color must leave that of the cache at ways + 1 pages, that of a quarter of the
-//! colors at a quarter of the cache, and so on. The first is judged, against as many pages of all colors; the others are drawn beside it.
+//! Pages of one color fit as long as their number is at most the number of ways, however much room the rest of the
+//! cache has. So the latency of one color must leave that of the cache at ways + 1 pages, that of a quarter of the
+//! colors at a quarter of the cache, and so on. The verdict is about the first, against as many pages of all colors;
+//! the plot shows the others beside it.
 
 use std::time::Instant;
 
@@ -11,35 +12,35 @@ use superhue_color::oracles::{Curve, CurvePoint, Probe};
 use superhue_model::Color;
 use superhue_plot::{Arm, Cliff, Latency, Point};
 
-/// Loads timed for each point, at least; and passes over its pages.
+/// Lower limit of loads timed for each point, and of passes over its pages.
 const LOADS: u64 = 20_000;
 const PASSES: u64 = 2;
 const LINES: u64 = superhue_color::oracles::LINES_OF_PAGE as u64;
 
-/// Times a disturbed measurement is begun again.
+/// Times that a disturbed measurement is repeated.
 const RETRIES: usize = 20;
 
-/// Sizes of working sets, in percent of the part of the cache that their colors are.
+/// Sizes of working sets, in percent of the part of the cache that belongs to their colors.
 const PERCENT: [u64; 14] = [12, 25, 37, 50, 62, 75, 87, 94, 100, 106, 112, 125, 150, 200];
 
-/// What is verified.
+/// Subject of the verification.
 #[derive(Debug)]
 pub struct Subject<'a> {
     /// The cache's name, as `L2`.
     pub cache: String,
-    /// The oracle that told the colors.
+    /// Name of the oracle that determined the colors.
     pub oracle: &'static str,
     /// The processor's model, if known.
     pub processor: Option<String>,
     /// Ways of the cache.
     pub ways: usize,
-    /// Pages of a pool.
+    /// Pages of the pool.
     pub pages: &'a [Page],
-    /// The color of each of them, as far as told.
+    /// Color of each page of the pool, as far as it is known.
     pub colors: &'a [Option<Color>],
-    /// Pages that nobody chose.
+    /// Pages that were not chosen by color.
     pub plain: &'a [Page],
-    /// Colors there are.
+    /// Number of colors.
     pub number_of_colors: usize,
     /// Repetitions of each point, each with pages of its own.
     pub repetitions: usize,
@@ -49,12 +50,13 @@ pub struct Subject<'a> {
 struct PlacedPages {
     name: &'static str,
     colors: Option<usize>,
-    /// Taken in turn: one of the first, one of the second, ...
+    /// Pages of each color; `take` takes one of the first color, one of the second, and so on.
     members: Vec<Vec<Page>>,
 }
 
 impl PlacedPages {
-    /// `count` pages, as evenly of its colors as can be, others for each `repetition`. `None` if it has too few.
+    /// Takes `count` pages, as evenly distributed over its colors as possible, different ones for each `repetition`.
+    /// `None` if it has too few.
     fn take(&self, count: usize, repetition: usize) -> Option<Vec<Page>> {
         let colors = self.members.len();
         let rows = count.div_ceil(colors.max(1));
@@ -73,11 +75,11 @@ impl PlacedPages {
     }
 }
 
-/// Measures everything; `progress` is told the share that is done, 0 to 1.
+/// Measures everything. Calls `progress` with the share that is done, 0 to 1.
 ///
 /// # Errors
-/// Too few pages of some color, a clock that cannot be read, or no undisturbed measurement: the text says which. Where the cliff is
-/// found, expected or not, is in the result.
+/// Too few pages of some color, a clock that cannot be read, or no undisturbed measurement: the text names the cause.
+/// An unexpected position of the cliff is no error: it is in the result.
 pub fn verify<P: Probe>(
     probe: &mut P,
     subject: &Subject<'_>,
@@ -102,7 +104,7 @@ pub fn verify<P: Probe>(
         .map(|(a, s)| empty(a, s))
         .collect();
     let mut done = 0;
-    // Rounds over everything, so that whatever else the machine does meets all alike.
+    // Rounds over everything, so that other activity of the machine affects all points alike.
     for repetition in 0..subject.repetitions {
         for ((placement, arm), sizes) in placements.iter().zip(&mut arms).zip(&sizes) {
             for (point, &size) in arm.points.iter_mut().zip(sizes) {
@@ -174,7 +176,7 @@ fn placements(subject: &Subject<'_>) -> Result<Vec<PlacedPages>, String> {
     Ok(arms)
 }
 
-/// Pages in the working sets of a placement, ascending.
+/// Numbers of pages in the working sets of a placement, ascending.
 fn sizes(subject: &Subject<'_>, placement: &PlacedPages) -> Vec<usize> {
     let ways = subject.ways;
     let near_the_cliff = || (2..=2 * ways).chain([3 * ways]);
@@ -187,7 +189,7 @@ fn sizes(subject: &Subject<'_>, placement: &PlacedPages) -> Vec<usize> {
         .filter(|size| *size >= 2)
         .collect();
     if placement.colors == Some(subject.number_of_colors) {
-        // What one color is compared with.
+        // The sizes of one color, for the comparison with it.
         sizes.extend(near_the_cliff());
     }
     sizes.sort_unstable();
@@ -203,7 +205,7 @@ fn time<P: Probe>(probe: &mut P, pages: &[Page]) -> Result<f64, String> {
     })
 }
 
-/// Nanoseconds in a tick: of a chase over a few pages, long enough for the system's clock.
+/// Nanoseconds in a tick, from a chase over a few pages that is long enough for the system's clock.
 #[allow(clippy::cast_precision_loss, reason = "a ratio of times")]
 fn length_of_tick<P: Probe>(probe: &mut P, subject: &Subject<'_>) -> Result<f64, String> {
     const LOADS: u64 = 2_000_000;
@@ -220,12 +222,12 @@ fn length_of_tick<P: Probe>(probe: &mut P, subject: &Subject<'_>) -> Result<f64,
             break;
         }
     }
-    // Whatever comes between only adds to the time that passed.
+    // An interruption only adds to the elapsed time, so the least ratio is the best.
     let least = ratios.into_iter().min_by(f64::total_cmp);
     least.ok_or_else(|| "the clock's ticks could not be compared with time".to_owned())
 }
 
-/// Where one color leaves the cache, by comparison with as many pages of all colors.
+/// Finds the number of pages at which one color leaves the cache, by comparison with as many pages of all colors.
 fn cliff(arms: &[Arm], ways: usize) -> Result<Cliff, String> {
     let too_little = || "too little could be measured to find a cliff".to_owned();
     let one = arms
@@ -266,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// A cache of 8 ways and 8 colors, LRU, under pages whose color is that of their number.
+    /// Model of an LRU cache with 8 ways and 8 colors; the number of a page determines its color.
     struct Model;
 
     const WAYS: usize = 8;
@@ -299,7 +301,7 @@ mod tests {
         (1..=512).filter_map(page).collect()
     }
 
-    /// What comes of pages of which `told` says the colors.
+    /// Verifies pages whose colors are those that `told` returns.
     fn outcome(pages: &[Page], told: impl Fn(Page) -> usize) -> Result<Latency, String> {
         let colors: Vec<Option<Color>> = pages
             .iter()

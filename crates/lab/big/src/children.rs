@@ -1,4 +1,4 @@
-//! Processes that are started here, and that none of them stays.
+//! Child processes of the measurement. No child outlives it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use superhue::sys::process::{ChildEvent, SignalSet, Usage, child_event};
 
-/// Has the command end with the thread that starts it, and hold no signal back.
+/// Makes the command end with the thread that starts it, and unblocks all its signals.
 pub fn bound_to_us(command: &mut Command) -> &mut Command {
     let none = SignalSet::of(&[]);
     // SAFETY: both are system calls, which may be made between fork and exec.
@@ -25,33 +25,33 @@ pub fn bound_to_us(command: &mut Command) -> &mut Command {
     }
 }
 
-/// A command that is over.
+/// Command that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it ended.
+    /// Exit status or signal.
     pub event: ChildEvent,
-    /// What it and those it waited for used.
+    /// Resources that the command and the children it waited for used.
     pub usage: Usage,
-    /// From its start.
+    /// Time from its start to its end.
     pub wall: Duration,
-    /// What it wrote on standard output.
+    /// Text that it wrote to standard output.
     pub out: String,
-    /// What it wrote on standard error.
+    /// Text that it wrote to standard error.
     pub err: String,
 }
 
 impl Ended {
-    /// Whether its status is 0.
+    /// Returns true if its status is 0.
     pub fn is_well(&self) -> bool {
         self.event == ChildEvent::Exited(0)
     }
 
-    /// CPU seconds of it and of those it waited for.
+    /// Returns the CPU seconds of the command and of the children it waited for.
     pub fn cpu_seconds(&self) -> f64 {
         (self.usage.user + self.usage.system).as_secs_f64()
     }
 
-    /// Why it did not go well: how it ended and its last words.
+    /// Returns the reason why the command failed: its exit status or signal, and the last line of its standard error.
     pub fn complaint(&self) -> String {
         let last = self.err.trim().lines().last().unwrap_or("it said nothing");
         format!(
@@ -62,7 +62,7 @@ impl Ended {
     }
 }
 
-/// A command that runs. Killed when dropped.
+/// Running command. Dropping it kills the command.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -73,7 +73,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it, without input.
+    /// Starts the command, without input.
     pub fn start(command: &mut Command) -> Result<Self> {
         let (out, err) = (kept()?, kept()?);
         let begun = Instant::now();
@@ -93,12 +93,12 @@ impl Running {
         })
     }
 
-    /// Its number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The result, if it is over.
+    /// Returns the result once the command has ended, else `None`.
     pub fn ended(&mut self) -> Result<Option<Ended>> {
         let Some((event, usage)) = child_event(self.child.id())? else {
             return Ok(None);
@@ -130,7 +130,7 @@ impl Running {
         }
     }
 
-    /// Asks it to end, and waits; kills it if it does not.
+    /// Sends SIGTERM and waits; kills the command if it does not end in time.
     pub fn terminate(self, patience: Duration) -> Result<Ended> {
         signal(self.pid(), Signal::TERM);
         self.wait(Instant::now() + patience)
@@ -152,7 +152,7 @@ pub fn run(command: &mut Command, until: Instant) -> Result<Ended> {
     Running::start(command)?.wait(until).with_context(|| name)
 }
 
-/// A file in memory alone: where files can be made is not known here.
+/// Makes a file in memory alone, since this module does not know a folder that it may write.
 fn kept() -> Result<File> {
     let file = memfd_create("superhue-big", MemfdFlags::CLOEXEC);
     Ok(file
@@ -167,15 +167,15 @@ fn text(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Sends a signal; a process that is gone needs none.
+/// Sends a signal; ignores a process that has ended.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Kills every process that descends from this one and waits for all that are its own, for `patience` at most. Where this process
-/// takes orphans in (`PR_SET_CHILD_SUBREAPER`), none is left.
+/// Kills every process that descends from this one and waits for its own children, for `patience` at most. No descendant is left where
+/// this process adopts orphans (`PR_SET_CHILD_SUBREAPER`).
 pub fn end_descendants(patience: Duration) {
     let until = Instant::now() + patience;
     loop {
@@ -186,7 +186,7 @@ pub fn end_descendants(patience: Duration) {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                // None is left.
+                // No child is left.
                 Err(_) => return,
             }
         }
@@ -197,7 +197,7 @@ pub fn end_descendants(patience: Duration) {
     }
 }
 
-/// All processes below one, by the numbers of their parents.
+/// Returns all processes below one, found by their parents' process IDs.
 fn descendants(root: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -212,7 +212,7 @@ fn descendants(root: u32) -> Vec<u32> {
     below(root, &parents)
 }
 
-/// The parent in the text of `/proc/PID/stat`: the second field after the name, which may hold anything.
+/// Returns the parent in the text of `/proc/PID/stat`: the second field after the name. The name may contain any character.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?
         .1

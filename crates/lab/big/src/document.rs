@@ -1,4 +1,4 @@
-//! The document: written anew after each row, so that what is cut off is kept so far.
+//! The document. Each row rewrites it, so that a killed measurement keeps the rows it has.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,35 +12,35 @@ use serde_json::Value;
 use crate::machine::Facts;
 use crate::plan::StepName;
 
-/// The name of what is in the document: `docs/schemas/big.schema.json`.
+/// Name of the document's format: `docs/schemas/big.schema.json`.
 pub const SCHEMA: &str = "superhue-big/1";
 
-/// How a step came out.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is under way, or was when all of this was killed.
+    /// The step runs, or ran when the whole measurement was killed.
     Running,
-    /// It got to its end.
+    /// The step finished.
     Done,
-    /// It cannot be measured here.
+    /// This machine cannot measure the step.
     Skipped,
-    /// Its time was over before it was; the rows that it had are there.
+    /// The step's time ended before the step did; its rows are kept.
     Cut,
-    /// It ended otherwise; the rows that it had are there.
+    /// The step ended in another way; its rows are kept.
     Failed,
 }
 
-/// One step.
+/// One step of the measurement.
 #[derive(Debug, Serialize)]
 pub struct Step {
     name: &'static str,
     about: &'static str,
-    /// From the start of all.
+    /// Time since the start of the whole measurement.
     started_seconds: f64,
     ended_seconds: Option<f64>,
     bound_seconds: f64,
-    /// Means over one, five and fifteen minutes.
+    /// Load averages over one, five and fifteen minutes.
     load_before: Option<[f64; 3]>,
     load_after: Option<[f64; 3]>,
     outcome: Outcome,
@@ -49,19 +49,19 @@ pub struct Step {
     rows: Vec<Value>,
 }
 
-/// What a step says, a line each.
+/// Message of a step, one on each line of its output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Line {
     /// A result.
     Row(Value),
-    /// What a reader should know of it.
+    /// Remark for readers of the results.
     Note(String),
-    /// Nothing can be measured here, and why.
+    /// Reason why this machine cannot measure the step.
     Skip(String),
 }
 
-/// All of it.
+/// The whole document.
 #[derive(Debug, Serialize)]
 pub struct Document {
     schema: &'static str,
@@ -70,7 +70,7 @@ pub struct Document {
     started: String,
     seconds_asked: u64,
     seconds: f64,
-    /// Whether it came to its end, by itself or by a signal.
+    /// True if the measurement ended by itself or by a signal.
     is_complete: bool,
     machine: Facts,
     steps: Vec<Step>,
@@ -81,7 +81,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Begins one, and writes it, so that a path that cannot be written is known at once.
+    /// Begins a document and writes it at once, so that an unwritable path fails before any measurement.
     pub fn begin(path: &Path, begun: Instant, seconds_asked: u64, machine: Facts) -> Result<Self> {
         let document = Self {
             schema: SCHEMA,
@@ -101,7 +101,7 @@ impl Document {
         Ok(document)
     }
 
-    /// A step begins.
+    /// Adds a step that begins now.
     pub fn begin_step(&mut self, name: StepName, bound: Duration) -> Result<()> {
         self.steps.push(Step {
             name: name.name(),
@@ -119,7 +119,7 @@ impl Document {
         self.write()
     }
 
-    /// What the step that is under way says.
+    /// Adds a message of the running step.
     pub fn add(&mut self, line: Line) -> Result<()> {
         let Some(step) = self.steps.last_mut() else {
             return Ok(());
@@ -135,7 +135,7 @@ impl Document {
         self.write()
     }
 
-    /// The step is over. One that said that it is skipped stays so.
+    /// Ends the running step. A step that reported `Skip` stays skipped.
     pub fn end_step(&mut self, outcome: Outcome, why: Option<String>) -> Result<()> {
         let now = rounded(self.begun.elapsed().as_secs_f64());
         if let Some(step) = self.steps.last_mut() {
@@ -158,20 +158,20 @@ impl Document {
         self.write()
     }
 
-    /// The last step's outcome and number of rows, for a line on standard error.
+    /// Returns the last step's outcome, number of rows and reason, for a line on standard error.
     pub fn last(&self) -> Option<(Outcome, usize, Option<&str>)> {
         self.steps
             .last()
             .map(|step| (step.outcome, step.rows.len(), step.why.as_deref()))
     }
 
-    /// All steps are over.
+    /// Marks the document as complete: all steps are over.
     pub fn end(&mut self) -> Result<()> {
         self.is_complete = true;
         self.write()
     }
 
-    /// Writes another file and puts it in the place of this one. A line for each row: nobody reads them one by one.
+    /// Writes a second file and renames it over the document, which is therefore always whole.
     fn write(&self) -> Result<()> {
         let mut value = serde_json::to_value(self)?;
         value["seconds"] = rounded(self.begun.elapsed().as_secs_f64()).into();
@@ -190,7 +190,7 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e3).round() / 1e3
 }
 
-/// JSON with a line for each part, and for each row.
+/// Formats JSON with one line for each part and one for each row.
 fn text(value: &Value) -> Result<String> {
     let mut lines = Vec::new();
     for (name, part) in value.as_object().into_iter().flatten() {
@@ -244,7 +244,7 @@ mod tests {
         document.add(Line::Row(json!({"a": 1}))).unwrap();
         document.add(Line::Row(json!({"a": 2}))).unwrap();
         document.add(Line::Note("a \"note\"\n".to_owned())).unwrap();
-        // Killed now, this is left.
+        // A measurement killed at this point leaves these rows.
         let cut = read(&path);
         assert_eq!(cut["steps"][0]["rows"], json!([{"a": 1}, {"a": 2}]));
         assert_eq!(

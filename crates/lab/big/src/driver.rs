@@ -1,4 +1,4 @@
-//! One step after the other, each in a process of its own, bounded, and ended with all that it started.
+//! Runs one step after the other, each in its own process and with a time limit, and ends all processes that the step started.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,22 +19,22 @@ use crate::machine::Facts;
 use crate::plan::{self, StepName};
 use crate::steps::{CGROUP_ROOTS, GROUP};
 
-/// Of the time of each step, what its end takes.
+/// Part of each step's time that is reserved for ending it.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Between two looks at whether a signal came.
+/// Time between two checks for a signal.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long processes may take to go once they are killed: those with 100 GiB have much to give back.
+/// Time that killed processes may take to end: a process with 100 GiB has many pages to free.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Measures all, or what is asked for.
+/// Measures all steps, or those that `--only` names.
 pub fn run(options: &DriverOptions) -> Result<ExitCode> {
     let begun = Instant::now();
     let end = begun + Duration::from_secs(options.seconds);
     let signals = SignalSet::of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]);
     let _ = signals.block();
-    // Without this, what outlives the process that started it would have to be looked for.
+    // Orphans become children of this process. Without this, it would have to search for descendants whose parents have ended.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 
     let own = own_path();
@@ -90,7 +90,7 @@ pub fn run(options: &DriverOptions) -> Result<ExitCode> {
     })
 }
 
-/// This program, also where `/proc` is not what it should be.
+/// Returns the path of this program, also where `/proc/self/exe` cannot be read.
 fn own_path() -> PathBuf {
     let named = || std::env::args_os().next().map(PathBuf::from);
     std::env::current_exe()
@@ -99,7 +99,7 @@ fn own_path() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// A folder in which programs can be executed, as a rule, and which only its owner can write: the daemon believes no other.
+/// Makes a folder that only its owner can write, since the daemon refuses any other, and in which programs can usually be executed.
 fn scratch() -> Option<TempDir> {
     let places = [Path::new("/run"), Path::new("/tmp"), Path::new(".")];
     places.into_iter().find_map(|place| {
@@ -110,7 +110,7 @@ fn scratch() -> Option<TempDir> {
     })
 }
 
-/// Control groups that a step which was killed has left. One that holds a process stays.
+/// Removes control groups that a killed step has left. A group that holds a process stays.
 fn remove_groups() {
     for root in CGROUP_ROOTS {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
@@ -121,7 +121,7 @@ fn remove_groups() {
     }
 }
 
-/// Runs a step; how it came out, why, and whether a signal ended it.
+/// Runs a step. Returns its outcome, the reason, and the signal that ended it.
 fn one(
     mut command: Command,
     bound: Duration,
@@ -164,7 +164,7 @@ fn one(
                 last_words = words;
             }
             Err(RecvTimeoutError::Timeout) => {}
-            // Its output is at its end: so is it, or something that it started holds the pipe.
+            // The step closed its output: either it has ended, or one of its children still holds the pipe.
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if Instant::now() >= until {
@@ -172,7 +172,7 @@ fn one(
             return Ok((Outcome::Cut, Some("its time was over".to_owned()), None));
         }
         if let Some(status) = child.try_wait()? {
-            // What is in the pipe still counts; who else holds it does not.
+            // Lines still in the pipe count. Another process that holds the pipe open does not delay the end.
             while let Ok(said) = said.recv_timeout(TICK) {
                 match said {
                     Said::Line(line) => document.add(line)?,
@@ -202,7 +202,7 @@ enum Said {
     Words(String),
 }
 
-/// What the step says, from two threads that end with it.
+/// Reads the step's output in two threads that end with it.
 fn listen(child: &mut Child) -> Receiver<Said> {
     let (sender, said) = channel();
     if let Some(out) = child.stdout.take() {

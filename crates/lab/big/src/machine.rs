@@ -1,4 +1,4 @@
-//! What it is measured on.
+//! Facts about the machine that is measured.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use superhue::procfs::hardware::{Cpuid, Virtualization};
 use crate::children;
 use crate::plan;
 
-/// Files that say how the machine is set up; what cannot be read is null.
+/// Files that describe the machine's configuration; a file that cannot be read becomes null.
 const SETTINGS: [&str; 17] = [
     "/proc/version",
     "/proc/sys/kernel/pid_max",
@@ -36,7 +36,7 @@ const SETTINGS: [&str; 17] = [
     "/sys/devices/system/cpu/smt/active",
 ];
 
-/// One of the answers of `superhue check`.
+/// One result of `superhue check`.
 #[derive(Debug, Serialize)]
 pub struct Capability {
     id: String,
@@ -44,18 +44,18 @@ pub struct Capability {
     found: String,
 }
 
-/// The machine, as far as it tells.
+/// Facts that could be read about the machine.
 #[derive(Debug, Default, Serialize)]
 pub struct Facts {
     cpu: Option<String>,
-    /// What may be used at once, by affinity and control groups.
+    /// Processors that this process may use at once, by affinity and control groups.
     cpus: usize,
     cpus_of_machine: Option<usize>,
     memory_bytes: Option<u64>,
     available_bytes: Option<u64>,
-    /// What control groups leave; null without a limit.
+    /// Memory that control groups still allow; null without a limit.
     group_headroom_bytes: Option<u64>,
-    /// What is filled at most.
+    /// Most memory that the steps fill.
     usable_bytes: u64,
     kernel: String,
     is_gvisor: bool,
@@ -67,16 +67,16 @@ pub struct Facts {
     load: Option<[f64; 3]>,
     settings: BTreeMap<&'static str, Option<String>>,
     checks: Vec<Capability>,
-    /// Why there are no checks.
+    /// Reason why there are no checks.
     checks_missing: Option<String>,
 }
 
-/// How many processors may be used at once.
+/// Returns the number of processors that this process may use at once.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Memory that may be filled now.
+/// Returns the memory that the steps may fill now.
 pub fn usable(asked: Option<ByteCount>) -> ByteCount {
     let available = available().unwrap_or(ByteCount(0));
     plan::usable(available, headroom(), asked)
@@ -99,7 +99,7 @@ fn of_meminfo(name: &str) -> Option<ByteCount> {
         .map(|kib| ByteCount(kib << 10))
 }
 
-/// The value of a line `NAME: VALUE`.
+/// Returns the value of a line `NAME: VALUE`.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines
@@ -108,13 +108,14 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// A size in the text of `/proc/PID/status`.
+/// Returns a size from the text of `/proc/PID/status`.
 pub fn size_in(status: &str, name: &str) -> Option<ByteCount> {
     let kib: u64 = field(status, name)?.split(' ').next()?.parse().ok()?;
     Some(ByteCount(kib << 10))
 }
 
-/// The largest resident set that a process had since it was executed. What `getrusage(2)` says counts that of the process that forked it.
+/// Returns the peak resident set of a process since its `execve(2)`. `ru_maxrss` of `getrusage(2)` also counts the resident set of the
+/// process that forked it.
 pub fn peak_rss(pid: u32) -> Option<ByteCount> {
     size_in(
         &fs::read_to_string(format!("/proc/{pid}/status")).ok()?,
@@ -122,7 +123,7 @@ pub fn peak_rss(pid: u32) -> Option<ByteCount> {
     )
 }
 
-/// The load averages.
+/// Returns the load averages.
 pub fn load() -> Option<[f64; 3]> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     let mut values = text.split(' ').map_while(|word| word.parse().ok());
@@ -130,7 +131,7 @@ pub fn load() -> Option<[f64; 3]> {
 }
 
 impl Facts {
-    /// Looks around; asks `superhue check`, too.
+    /// Reads the facts, and runs `superhue check`.
     pub fn read(tools: &Path, asked: Option<ByteCount>, patience: Duration) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let version = fs::read_to_string("/proc/version").unwrap_or_default();
@@ -180,7 +181,7 @@ impl Facts {
     }
 }
 
-/// gVisor says that it is a Linux of a day of 2016, always the same (`pkg/sentry/kernel/version.go`).
+/// Returns true for gVisor, which always reports a Linux built on a day of 2016 (`pkg/sentry/kernel/version.go`).
 fn is_gvisor(version: &str) -> bool {
     version.contains("gVisor") || version.contains("Sun Jan 10 15:06:54 PST 2016")
 }

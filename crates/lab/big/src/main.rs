@@ -8,8 +8,8 @@
 //!     big.json, written anew after each row
 //! ```
 //!
-//! Each step is a process with a time of its own: one that fails, hangs or is killed takes its own rows and no others. All processes
-//! are ended with the step that started them. A step fits itself to the processors and the memory that it may use, so that the
+//! Each step is a process with its own time limit: a step that fails, hangs or is killed costs no rows of other steps. When a step ends, the
+//! driver ends all processes that the step started. A step fits itself to the processors and the memory that it may use, so that the
 //! figures of a small machine and of a large one can stand side by side.
 
 mod children;
@@ -45,13 +45,13 @@ struct Cli {
     part: Option<Part>,
 }
 
-/// What the driver is told.
+/// Options of the driver.
 #[derive(Debug, Args)]
 struct DriverOptions {
     /// The document, written anew after each row
     #[arg(long, value_name = "FILE", default_value = "big.json")]
     out: PathBuf,
-    /// How long all of it may take
+    /// Time limit of the whole measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 530, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     seconds: u64,
     /// Only these steps
@@ -65,13 +65,13 @@ struct DriverOptions {
     tools: Option<PathBuf>,
 }
 
-/// The processes that it starts of itself.
+/// Processes that this program starts itself.
 #[derive(Debug, Subcommand)]
 enum Part {
     /// One step: rows as lines on standard output
     #[command(hide = true)]
     Step(StepOptions),
-    /// A process with memory that is filled and touched as standard input says
+    /// A process that fills and touches memory by commands on standard input
     #[command(hide = true)]
     Serve {
         /// Address space to map
@@ -87,7 +87,7 @@ enum Part {
     },
 }
 
-/// What a step is told.
+/// Options of a step.
 #[derive(Debug, Args)]
 struct StepOptions {
     name: StepName,
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(status) => status,
         Err(error) => {
-            // With standard error gone too, the exit status is all there is left to say.
+            // If standard error is closed too, only the exit status can report the error.
             let _ = writeln!(io::stderr(), "big: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! What is measured on a machine of this size, and how much time each step has. Pure.
+//! Plan of the measurement: steps, their time, and sizes that fit the machine. Pure.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use superhue::model::ByteCount;
 
 const GIB: u64 = 1 << 30;
 
-/// A part of the measurement, in the order in which they run.
+/// Parts of the measurement, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StepName {
     /// Page colors found on every core
     Colors,
-    /// What passes over a process cost its threads
+    /// Cost to a process's threads of passes over the process
     Shootdown,
-    /// What looking at memory costs, by GiB
+    /// Cost of looking at memory, by GiB
     Looks,
     /// The daemon among many processes
     Daemon,
-    /// How fast memory is collapsed, and who waits meanwhile
+    /// Speed of collapsing memory, and waits of threads meanwhile
     Collapse,
     /// Short programs, many at a time
     Programs,
 }
 
 impl StepName {
-    /// All of them, in order.
+    /// All steps, in order.
     pub const ALL: [Self; 6] = [
         Self::Colors,
         Self::Shootdown,
@@ -34,7 +34,7 @@ impl StepName {
         Self::Programs,
     ];
 
-    /// Its name on the command line and in the document.
+    /// Returns the step's name on the command line and in the document.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Colors => "colors",
@@ -46,7 +46,7 @@ impl StepName {
         }
     }
 
-    /// What it measures, in a few words.
+    /// Returns a short description of the measurement.
     pub const fn about(self) -> &'static str {
         match self {
             Self::Colors => "page colors found by timing on each core, and whether cores agree",
@@ -62,7 +62,7 @@ impl StepName {
         }
     }
 
-    /// Its part of the time.
+    /// Returns the step's weight in the division of time.
     const fn weight(self) -> u32 {
         match self {
             Self::Colors => 35,
@@ -75,7 +75,7 @@ impl StepName {
     }
 }
 
-/// The time that the first of `left` has, of all that is left: by weight, so that what one step does not use goes to those after it.
+/// Returns the time for the first step of `left`, out of the whole time left: by weight, so that later steps get what a step does not use.
 pub fn bound(left: &[StepName], time: Duration) -> Duration {
     let all: u32 = left.iter().map(|step| step.weight()).sum();
     match left.first() {
@@ -84,7 +84,7 @@ pub fn bound(left: &[StepName], time: Duration) -> Duration {
     }
 }
 
-/// Memory that may be filled: what is available, and allowed by control groups, less a reserve.
+/// Returns the memory that may be filled: what is available and what control groups allow, less a reserve, and at most `asked`.
 pub fn usable(
     available: ByteCount,
     headroom: Option<ByteCount>,
@@ -95,11 +95,12 @@ pub fn usable(
     ByteCount((most - reserve).min(asked.map_or(u64::MAX, |bytes| bytes.0)))
 }
 
-/// Sizes of memory to look at, ascending: steps of four up to 64 GiB, 100 GiB, or all that is usable where that is much more than the last step.
+/// Returns sizes of memory to look at, ascending: steps of four up to 64 GiB, then 100 GiB, or all usable memory where that is much more
+/// than the last step.
 pub fn sizes(usable: ByteCount) -> Vec<ByteCount> {
     let steps = [GIB / 4, GIB, 4 * GIB, 16 * GIB, 64 * GIB, 100 * GIB];
     let fitting = steps.into_iter().filter(|size| *size <= usable.0);
-    // The smallest is for machines that have no more.
+    // The smallest size is for machines with less than 1 GiB.
     let mut sizes: Vec<u64> = fitting
         .filter(|size| *size >= GIB || usable.0 < GIB)
         .collect();
@@ -111,7 +112,7 @@ pub fn sizes(usable: ByteCount) -> Vec<ByteCount> {
     sizes.into_iter().map(ByteCount).collect()
 }
 
-/// Numbers of threads, ascending: powers of two up to 16 that `cpus` can run at once, and `cpus` itself where it is less than 16.
+/// Returns numbers of threads, ascending: powers of two up to 16 that `cpus` can run at once, and `cpus` itself where it is less than 16.
 pub fn threads(cpus: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = [1, 2, 4, 8, 16]
         .into_iter()
@@ -123,7 +124,7 @@ pub fn threads(cpus: usize) -> Vec<usize> {
     counts
 }
 
-/// The least and the largest first: what lies between is what can be left out.
+/// Moves the smallest and the largest number to the front: those in between are the ones to leave out if time ends.
 pub fn ends_first(mut counts: Vec<usize>) -> Vec<usize> {
     if counts.len() > 2 {
         counts.rotate_right(1);
@@ -132,7 +133,7 @@ pub fn ends_first(mut counts: Vec<usize>) -> Vec<usize> {
     counts
 }
 
-/// Numbers of those that collapse at once: as [`threads`], and one step more than there are processors.
+/// Returns numbers of concurrent collapsers: powers of two, up to 16 and up to twice the processors.
 pub fn collapsers(cpus: usize) -> Vec<usize> {
     [1, 2, 4, 8, 16]
         .into_iter()
@@ -140,7 +141,7 @@ pub fn collapsers(cpus: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Sizes of a crowd of processes of which each takes so many bytes.
+/// Returns numbers of processes for a crowd in which each process takes `each` bytes.
 pub fn crowds(usable: ByteCount, each: ByteCount) -> Vec<usize> {
     let most = usize::try_from(usable.0 / each.0.max(1)).unwrap_or(usize::MAX);
     let mut sizes: Vec<usize> = [100, 1000, 5000]
@@ -153,7 +154,7 @@ pub fn crowds(usable: ByteCount, each: ByteCount) -> Vec<usize> {
     sizes
 }
 
-/// Numbers of copies of a program at once.
+/// Returns numbers of concurrent copies of a program.
 pub fn copies(cpus: usize) -> Vec<usize> {
     [1, 4, 16]
         .into_iter()
@@ -161,7 +162,8 @@ pub fn copies(cpus: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Memory of each of `copies` copies: 1 GiB where there is room for that and half as much again, else what there is, in steps of 64 MiB.
+/// Returns the memory for each of `copies` copies: 1 GiB where there is room for one and a half times that, else less, in steps of 64 MiB.
+/// `None` below 128 MiB.
 pub fn of_copy(usable: ByteCount, copies: usize) -> Option<ByteCount> {
     let each = usable.0 * 2 / 3 / copies.max(1) as u64;
     let size = each.min(GIB) >> 26 << 26;
@@ -183,7 +185,7 @@ mod tests {
         for (at, step) in all.iter().enumerate() {
             let time = bound(&all[at..], left);
             assert!(time <= left);
-            // Each takes half of what it has; the last has all that is left.
+            // Each step uses half of its time; the last step may use all time left.
             assert!(
                 time >= Duration::from_secs(520) * step.weight() / 520,
                 "{step:?}: {time:?}"

@@ -1,4 +1,4 @@
-//! The processes that are looked at: memory that is filled and touched as lines on standard input say.
+//! The measured processes: commands on standard input make them fill and touch memory.
 //!
 //! | line | answer |
 //! |---|---|
@@ -32,24 +32,24 @@ const CHUNK: usize = 32 << 20;
 /// Touches between two counts.
 const BATCH: u64 = 256;
 
-/// Quantiles of times in nanoseconds.
+/// Quantiles of times, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Times {
-    /// How many.
+    /// Number of times.
     pub count: u64,
-    /// Half took no longer.
+    /// Median.
     pub p50_ns: u64,
-    /// 99 % took no longer.
+    /// 99 % of the times are at most this.
     pub p99_ns: u64,
-    /// 99.9 % took no longer.
+    /// 99.9 % of the times are at most this.
     pub p999_ns: u64,
-    /// The longest.
+    /// Longest time.
     pub max_ns: u64,
-    /// Those of more than a millisecond.
+    /// Number of times of at least a millisecond.
     pub over_1ms: u64,
 }
 
-/// Times from 1 ns to 100 s, to 1 %.
+/// Makes a histogram for times from 1 ns to 100 s, with a precision of 1 %.
 pub fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 100_000_000_000, 2).map_err(|error| anyhow!("{error:?}"))
 }
@@ -70,18 +70,18 @@ impl From<&Histogram<u64>> for Times {
     }
 }
 
-/// Ends with the process that started it, and is the first to go where memory is short.
+/// Makes this process end with its parent, and makes it the OOM killer's first choice.
 fn depend_on_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid().is_none_or(|parent| parent.as_raw_nonzero().get() == 1) {
         bail!("who started this is gone");
     }
-    // Not allowed everywhere, and not needed.
+    // A process may lack the permission for this, and the measurement does not need it.
     let _ = fs::write("/proc/self/oom_score_adj", "900");
     Ok(())
 }
 
-/// Holds memory for a time.
+/// Fills memory and holds it for a time.
 pub fn hold(size: ByteCount, time: Duration) -> Result<()> {
     depend_on_parent()?;
     let mapping = Mapping::new(size)?;
@@ -93,7 +93,7 @@ pub fn hold(size: ByteCount, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Does what standard input says, until its end.
+/// Executes the commands on standard input, until its end.
 pub fn serve(size: ByteCount) -> Result<()> {
     depend_on_parent()?;
     let mapping = Mapping::new(size)?;
@@ -123,7 +123,7 @@ fn answer(value: &Value) -> Result<()> {
 struct Memory<'scope> {
     mapping: &'scope Mapping,
     filled: usize,
-    /// What one entry maps.
+    /// Bytes that one page-table entry maps.
     step: u64,
     stirring: Option<Stirring<'scope>>,
 }
@@ -134,7 +134,7 @@ struct Stirring<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, Result<Option<Histogram<u64>>>>>,
 }
 
-/// A count on a cache line of its own.
+/// Counter on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded(AtomicU64);
@@ -165,7 +165,7 @@ impl<'scope> Memory<'scope> {
         Ok(())
     }
 
-    /// Fills on from where it is, ascending, by several threads; not past the time.
+    /// Fills memory from the first unfilled byte upwards, with several threads, until `time` is over.
     fn fill(&mut self, bytes: usize, threads: usize, time: Duration, huge: bool) -> Result<Value> {
         let all = self.mapping.words();
         let end = bytes.min(all.len() * 8);
@@ -173,10 +173,10 @@ impl<'scope> Memory<'scope> {
         let before = thp_switch().ok();
         if huge {
             self.step = HUGE_PAGE_SIZE;
-            // Where there are no huge pages at all, base pages are what is measured: the rows say how much is huge.
+            // Without any huge pages this measures base pages: the rows report how much memory is huge.
             let _ = self.mapping.advise_huge();
         } else {
-            // Where there is no such switch, the rows say how much is huge.
+            // A kernel may lack this switch: the rows report how much memory is huge.
             let _ = set_thp_switch(ThpSwitch::Never);
         }
         let next = AtomicUsize::new(self.filled);
@@ -212,7 +212,7 @@ impl<'scope> Memory<'scope> {
             .unwrap_or_default()
     }
 
-    /// Touches what each entry maps once.
+    /// Touches once the memory of each page-table entry.
     fn touch(&self, threads: usize) -> Value {
         let (words, step) = (
             self.words(),
@@ -248,7 +248,7 @@ impl<'scope> Memory<'scope> {
         timed: bool,
         pinned: bool,
     ) -> Value {
-        // Some bytes each time; the process lives for some minutes.
+        // Leaks some bytes on each call; the process lives for some minutes.
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let counts: &'static [Padded] =
             Vec::leak((0..threads).map(|_| Padded::default()).collect());
@@ -298,7 +298,7 @@ impl<'scope> Memory<'scope> {
         Ok(json!({"touches": touches, "pauses": Times::from(&pauses)}))
     }
 
-    /// Collapses its own memory by several threads.
+    /// Collapses its own memory with several threads.
     fn collapse(&self, threads: usize) -> Value {
         let mut range = self.mapping.range();
         range.end.0 = range.start.0 + self.filled as u64;
@@ -324,7 +324,7 @@ impl<'scope> Memory<'scope> {
     }
 }
 
-/// The processors that this thread may run on.
+/// Returns the processors that this thread may run on.
 pub fn allowed_cpus() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None);
     set.map_or_else(
@@ -337,12 +337,12 @@ pub fn allowed_cpus() -> Vec<usize> {
     )
 }
 
-/// Has the calling thread run on one processor only. What it starts from then on does, too.
+/// Pins the calling thread to one processor. Processes and threads that it starts later inherit this.
 pub fn stay_on(cpu: usize) -> Result<()> {
     stay_on_any(&[cpu])
 }
 
-/// Has the calling thread run on these processors only.
+/// Restricts the calling thread to these processors.
 pub fn stay_on_any(cpus: &[usize]) -> Result<()> {
     let mut only = rustix::thread::CpuSet::new();
     cpus.iter().for_each(|cpu| only.set(*cpu));
@@ -366,7 +366,7 @@ fn touches(words: &[AtomicU64], random: &mut XorShift, stop: &AtomicBool, count:
     }
 }
 
-/// Each touch, with the time from the one before.
+/// Touches pages and records the time from one touch to the next.
 fn timed_touches(
     words: &[AtomicU64],
     random: &mut XorShift,
@@ -433,7 +433,7 @@ mod tests {
                     .unwrap()["filled"],
                 90 << 20
             );
-            // No more than there is.
+            // The process does not fill more than its mapping.
             assert_eq!(
                 memory
                     .fill(200 << 20, 2, Duration::from_secs(60), false)

@@ -1,4 +1,4 @@
-//! A process of `serve`, from the side of a step.
+//! A `serve` process, as seen by a step.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use superhue::procfs::{Roots, process};
 
 use crate::serve::Times;
 
-/// What entries map.
+/// Size of the pages that a target fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Base pages.
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In documents.
+    /// Returns its name in documents.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -33,20 +33,20 @@ impl Kind {
     }
 }
 
-/// A process with memory; killed when dropped.
+/// Process with memory. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Target {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// All that it maps for this.
+    /// All memory that it maps for the measurement.
     range: VirtRange,
     filled: u64,
     kind: Kind,
 }
 
 impl Target {
-    /// Starts one by this program, which maps so much.
+    /// Starts this program as a target that maps `size` bytes.
     pub fn start(program: &Path, size: ByteCount) -> Result<Self> {
         let mut command = Command::new(program);
         command
@@ -86,17 +86,17 @@ impl Target {
         Ok(target)
     }
 
-    /// Its number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Who it is.
+    /// Returns its process ID together with its start time.
     pub fn id(&self) -> Result<ProcessId> {
         Ok(process::identify(&Roots::default(), self.pid())?)
     }
 
-    /// A descriptor of it.
+    /// Opens a pidfd of the process.
     pub fn pidfd(&self) -> Result<OwnedFd> {
         let pid = i32::try_from(self.pid())
             .ok()
@@ -106,7 +106,7 @@ impl Target {
             .context("no descriptor of a process can be had (pidfd_open)")
     }
 
-    /// Has it do something.
+    /// Sends a command, and returns the answer.
     pub fn ask(&mut self, line: &str) -> Result<Value> {
         writeln!(self.input, "{line}").with_context(|| format!("the target is gone: {line}"))?;
         self.input.flush()?;
@@ -121,7 +121,7 @@ impl Target {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Fills on, by so many threads, for so long at most; seconds it took.
+    /// Fills memory up to `size`, with `threads` threads, for at most `most`. Returns the seconds it took.
     pub fn fill(
         &mut self,
         size: ByteCount,
@@ -140,12 +140,12 @@ impl Target {
         number(&told, "seconds")
     }
 
-    /// Bytes that are filled.
+    /// Returns the number of filled bytes.
     pub fn filled(&self) -> ByteCount {
         ByteCount(self.filled)
     }
 
-    /// Where they are.
+    /// Returns the range of the filled memory.
     pub fn range(&self) -> VirtRange {
         VirtRange {
             start: self.range.start,
@@ -153,17 +153,17 @@ impl Target {
         }
     }
 
-    /// Its whole regions.
+    /// Returns the regions that lie wholly in the filled memory.
     pub fn regions(&self) -> Vec<Region> {
         self.range().regions().collect()
     }
 
-    /// Touches since stirring began.
+    /// Returns the touches since stirring began.
     pub fn touches(&mut self) -> Result<u64> {
         self.ask("count")?["touches"].as_u64().context("no count")
     }
 
-    /// Ends stirring; the pauses of timed touches.
+    /// Ends stirring. Returns the pauses between timed touches.
     pub fn still(&mut self) -> Result<Times> {
         let told = self.ask("still")?;
         Ok(serde_json::from_value(told["pauses"].clone())?)
@@ -177,7 +177,7 @@ impl Drop for Target {
     }
 }
 
-/// A number of an answer.
+/// Returns a number from an answer.
 pub fn number(told: &Value, name: &str) -> Result<f64> {
     told[name]
         .as_f64()

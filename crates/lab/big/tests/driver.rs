@@ -1,4 +1,4 @@
-//! The driver as it is run: its document is whole whatever becomes of a step, it keeps its time, and leaves nothing behind.
+//! Runs the driver: its document is complete even if a step fails, it keeps its time limit, and it leaves no processes behind.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use superhue_testing::{copy_program, write_script};
 
-/// A folder with this program under a name of its own, by which its processes are told, and other programs beside it.
+/// Folder with a copy of this program, whose processes are recognized by the folder, and with other programs beside it.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
-    /// The scripts stand for `superhue` and `superhue-workload`.
+    /// Writes two scripts that replace `superhue` and `superhue-workload`.
     fn new(superhue: &str, workload: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         copy_program(
@@ -52,7 +52,7 @@ impl Folder {
         serde_json::from_slice(&fs::read(self.out()).unwrap()).unwrap()
     }
 
-    /// Processes that work in the folder, as all do that descend from the command.
+    /// Returns the command lines of processes that work in the folder, as all descendants of the command do.
     fn left(&self) -> Vec<String> {
         let own = self.0.path().canonicalize().unwrap();
         let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -63,7 +63,7 @@ impl Folder {
             .collect()
     }
 
-    /// They are killed, and then gone.
+    /// Waits until killed processes are gone, and asserts that none is left.
     fn is_left_alone(&self) {
         let until = Instant::now() + Duration::from_secs(30);
         while !self.left().is_empty() {
@@ -108,7 +108,7 @@ fn a_step_that_cannot_do_anything_does_not_keep_others_from_it() {
         failed["why"].as_str().unwrap().contains("no such thing"),
         "{failed}"
     );
-    // In its own order, whatever the order asked for.
+    // The steps keep their own order, whatever the order of `--only`.
     let names: Vec<&Value> = document["steps"]
         .as_array()
         .unwrap()
@@ -136,7 +136,7 @@ fn what_hangs_is_ended_with_all_that_it_started() {
         .status()
         .unwrap();
     assert!(ended.success());
-    // Far from the thousand seconds.
+    // Far below the thousand seconds that the scripts sleep.
     assert!(begun.elapsed() < Duration::from_secs(120));
     let document = folder.document();
     assert!(["cut", "failed"].contains(&step(&document, "programs")["outcome"].as_str().unwrap()));

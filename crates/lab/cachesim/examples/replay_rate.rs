@@ -1,4 +1,4 @@
-//! How many references a second the models replay, of loops of the papers: a line of JSON for each.
+//! References per second that the models replay, for loops of the papers: one line of JSON for each.
 //!
 //! CPU time of one thread, the best of five; `scripts/lab-rate` keeps the result.
 
@@ -21,7 +21,7 @@ fn sweep(system: &mut System, pages: &Placement, bytes: u64) {
     system.load_run(0, pages, 0, 8, bytes / 8);
 }
 
-/// CPU time of this thread in seconds: others may be at work on the machine.
+/// CPU time of this thread in seconds; unlike wall time it is unaffected by other load on the machine.
 fn cpu_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds: u64 = (text.split(' ').next())
@@ -35,7 +35,7 @@ fn main() {
         let machine = Machine::parse(file, text).unwrap_or_else(|error| panic!("{error}"));
         let mut random = Random::new(1);
         let last = machine.last().size;
-        // In the last cache, and about twice that.
+        // One size that fits in the last cache, and one about twice the cache.
         let dims = [last * 9 / 10, last * 2].map(|bytes| ((bytes / 16) as f64).sqrt() as u64);
         let pages = usize::try_from(last * 3 / machine.page).unwrap_or(0);
         let pages = Placement::random(pages, machine.page, &mut random);

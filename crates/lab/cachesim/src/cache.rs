@@ -1,23 +1,23 @@
-//! One cache: which lines it holds.
+//! One set-associative cache and its lines.
 
 use crate::machine::{CacheSpec, Replacement};
 use crate::random::Random;
 
-/// A block was thrown out.
+/// Block that a cache evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
     /// The line number (address / line size) of the block's first line.
     pub first: u64,
-    /// Which of its lines were valid; bit i is line `first + i`.
+    /// Bits of its valid lines; bit i is line `first + i`.
     pub valid: u8,
-    /// Which of them had been written to.
+    /// Bits of its lines that were written to.
     pub dirty: u8,
 }
 
-/// What a slot holds, in one word: the tag, two bits for valid lines, two for dirty ones.
+/// Contents of a slot in one word: the tag, two bits for valid lines, two for dirty ones.
 type Slot = u32;
 
-/// No line of it is valid, so nothing else matters.
+/// Slot without a valid line; its other bits do not matter.
 const EMPTY: Slot = u32::MAX << 4;
 /// Bits of a slot that are not its tag.
 const MARKS: u32 = 4;
@@ -30,7 +30,7 @@ const fn dirty_of(slot: Slot) -> u8 {
     (slot & 3) as u8
 }
 
-/// Calls a function with the ways of the cache as a constant, so that loops over a set are unrolled.
+/// Calls a function with the ways of the cache as a constant, so that the compiler unrolls loops over a set.
 macro_rules! by_ways {
     ($self:ident, $name:ident, $($argument:expr),*) => {
         match $self.ways {
@@ -44,17 +44,17 @@ macro_rules! by_ways {
     };
 }
 
-/// A set-associative cache, indexed by line number.
+/// Set-associative cache, indexed by line number.
 ///
-/// A block is a line, or with sectors two neighbouring lines under one tag, of which each is fetched by
-/// itself. Nothing moves within a set: with LRU each slot has the time of its last use.
+/// A block is a line, or with sectors two neighbouring lines under one tag; the cache fetches each line by itself.
+/// Nothing moves within a set: with LRU each slot has the time of its last use.
 #[derive(Debug, Clone)]
 pub struct Cache {
     slots: Vec<Slot>,
-    /// With LRU, when each slot was used last; 0 for those that are empty, which go first.
+    /// With LRU, the time of the last use of each slot; 0 for empty slots, which are replaced first.
     used: Vec<u32>,
     now: u32,
-    /// Per set, the way that was used last: most references are to it, and using it again changes no order.
+    /// Per set, the way that was used last: most references are to it, and a repeated use of it changes no order.
     latest: Vec<u8>,
     ways: usize,
     set_mask: u64,
@@ -63,18 +63,18 @@ pub struct Cache {
     sector_shift: u32,
     /// log2 of the line size.
     line_shift: u32,
-    /// Parities of the address under these masks choose the slice.
+    /// Masks; the parities of the address under them choose the slice.
     slices: Vec<u64>,
     replacement: Replacement,
     /// Per set, the tree of pseudo-LRU.
     trees: Vec<u64>,
-    /// Per way, the nodes on the path to it, and what they become when they point to the other side.
+    /// Per way, the nodes on the path to it, and the bits of those that point to the other side after a use.
     paths: Vec<(u64, u64)>,
     random: Random,
 }
 
 impl Cache {
-    /// An empty cache of this kind.
+    /// Makes an empty cache of this kind.
     #[must_use]
     pub fn new(spec: &CacheSpec) -> Self {
         let blocks = spec.size / (spec.line * spec.sector_lines);
@@ -121,7 +121,7 @@ impl Cache {
         (slice << self.set_bits | set) as usize
     }
 
-    /// The set of a line, its tag where a slot has it, and its bit among the valid ones.
+    /// Returns the set of a line, its tag at the position of a slot's tag, and its bit among the valid ones.
     #[inline]
     fn place(&self, line: u64) -> (usize, Slot, Slot) {
         let tag = line >> (self.sector_shift + self.set_bits);
@@ -133,14 +133,15 @@ impl Cache {
         (self.set_of(line), (tag as Slot) << MARKS, bit)
     }
 
-    /// The slots of a set; `W` is the number of ways, or 0 if that is not known.
+    /// The slots of a set; `W` is the number of ways, or 0 if it is not a constant.
     #[inline]
     fn set<const W: usize>(&mut self, set: usize) -> &mut [Slot] {
         let ways = if W == 0 { self.ways } else { W };
         &mut self.slots[set * ways..][..ways]
     }
 
-    /// Uses a line if it is there: it becomes the last one used, and dirty if it is written to.
+    /// Uses a line if the cache has it: the line becomes the one used last, and dirty if `write`. Returns true for a
+    /// hit.
     #[inline]
     pub fn touch(&mut self, line: u64, write: bool) -> bool {
         by_ways!(self, touch_in, line, write)
@@ -159,7 +160,7 @@ impl Cache {
             *slot |= dirty;
             return true;
         }
-        // All of them, whatever is found: the loop has no branches.
+        // Compares all slots, even after a hit, so that the loop has no branches.
         let mut found = usize::MAX;
         for (way, slot) in slots.iter().enumerate() {
             found = if holds(*slot) { way } else { found };
@@ -172,10 +173,10 @@ impl Cache {
         true
     }
 
-    /// A way of a set has been used.
+    /// Records the use of a way of a set.
     #[inline]
     fn mark<const W: usize>(&mut self, set: usize, way: usize) {
-        // Ways are 64 at most.
+        // A set has at most 64 ways.
         self.latest[set] = way as u8;
         match self.replacement {
             Replacement::Lru => {
@@ -195,7 +196,7 @@ impl Cache {
         }
     }
 
-    /// Numbers the times of use anew, in the same order.
+    /// Renumbers the times of use, in the same order.
     #[cold]
     fn begin_again(&mut self) {
         let mut order: Vec<usize> = Vec::new();
@@ -210,7 +211,7 @@ impl Cache {
         self.now = self.ways as u32;
     }
 
-    /// Whether a line is there; changes nothing.
+    /// Returns true if the cache holds a line; changes nothing.
     #[must_use]
     pub fn holds(&self, line: u64) -> bool {
         let (set, tag, bit) = self.place(line);
@@ -219,7 +220,7 @@ impl Cache {
             .any(|slot| (slot ^ tag) >> MARKS == 0 && slot & bit != 0)
     }
 
-    /// Puts a line in that is not there, and says what had to go.
+    /// Inserts a line that the cache does not hold. Returns the evicted block.
     #[inline]
     pub fn fill(&mut self, line: u64, dirty: bool) -> Option<Evicted> {
         by_ways!(self, fill_in, line, dirty)
@@ -251,7 +252,7 @@ impl Cache {
         })
     }
 
-    /// The way of a set that has to go: an empty one, if there is one.
+    /// Chooses the way of a set to replace: an empty one, if there is one.
     #[inline]
     fn victim<const W: usize>(&mut self, set: usize) -> usize {
         if self.replacement == Replacement::Lru {
@@ -275,7 +276,7 @@ impl Cache {
         }
     }
 
-    /// Takes a line out; `Some(dirty)` if it was there.
+    /// Removes a line; `Some(dirty)` if the cache held it.
     pub fn remove(&mut self, line: u64) -> Option<bool> {
         let (set, tag, bit) = self.place(line);
         let slots = self.set::<0>(set);
@@ -293,14 +294,14 @@ impl Cache {
         Some(was_dirty)
     }
 
-    /// How many lines are valid.
+    /// Number of valid lines.
     #[must_use]
     pub fn len(&self) -> usize {
         let valid = self.slots.iter().map(|slot| valid_of(*slot).count_ones());
         valid.map(|count| count as usize).sum()
     }
 
-    /// Whether no line is valid.
+    /// Returns true if no line is valid.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -316,7 +317,7 @@ impl Cache {
     }
 }
 
-/// The nodes on the path to a way, as bits, and those of them that are set when all point to the other side.
+/// The nodes on the path to a way, as bits, and the bits of those that point to the other side after a use of the way.
 fn path(ways: usize, way: usize) -> (u64, u64) {
     let levels = ways.trailing_zeros();
     let (mut nodes, mut away) = (0, 0);
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
     use crate::machine::{Inclusion, Replacement};
 
-    /// When times of use are used up they are numbered anew, and nothing else changes.
+    /// The cache renumbers the times of use when they run out; nothing else changes.
     #[test]
     fn times_of_use_may_run_out() {
         let spec = CacheSpec {

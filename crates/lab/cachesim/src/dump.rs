@@ -1,4 +1,4 @@
-//! Files of what real kernels dealt, as `kernel/frames` writes them.
+//! Files of page frames that real kernels dealt, as `kernel/frames` writes them.
 //!
 //! ```text
 //! superhue-frames/1 HOW linux=RELEASE kernel=KIND made=SUM      a line
@@ -8,14 +8,14 @@
 //! end SUM                                                       FNV-1a of all draws, in hex
 //! ```
 //!
-//! A word is a frame number, little-endian, 32 bits; the uppermost bit says that the page is part of a superpage of
-//! 2 MiB. LEAD is the number of the first page, modulo 512. A file without its end is of a guest that
-//! died, and is refused.
+//! A word is a frame number, little-endian, 32 bits; the uppermost bit is set if the page is part of a huge page of 2
+//! MiB. LEAD is the number of the first page, modulo 512. A file without its end comes from a guest that died;
+//! [`Dump::parse`] refuses it.
 
-/// One process's pages.
+/// Pages of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draw {
-    /// What it is for: `small`.
+    /// Name of the plan that asked for it: `small`.
     pub plan: String,
     /// Number of its first page, modulo 512.
     pub lead: u64,
@@ -28,25 +28,25 @@ pub struct Draw {
 pub struct Dump {
     /// The first line, without the name of the layout.
     pub how: String,
-    /// In the order in which they were made.
+    /// The draws, in the order in which they were made.
     pub draws: Vec<Draw>,
     /// FNV-1a of the draws.
     pub sum: u64,
 }
 
-/// Why a file is no dump.
+/// Reason why a file is no dump.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// It begins otherwise.
+    /// It does not begin with the name of the layout.
     #[error("does not begin with superhue-frames/1")]
     Other,
-    /// A line is not as it should be, at this byte.
+    /// A line or a draw is damaged, at this byte.
     #[error("is damaged at byte {0}")]
     Damaged(usize),
-    /// It ends before its end.
+    /// It has no `end` line.
     #[error("has no end: the guest that wrote it died")]
     NoEnd,
-    /// The sum is not that of what it has.
+    /// The sum in the file is not that of its draws.
     #[error("has another sum than it says")]
     Sum,
 }
@@ -106,7 +106,7 @@ impl Dump {
     }
 }
 
-/// The line that begins at a byte, and where the next one does.
+/// The line that begins at byte `at`, and the byte at which the next one begins.
 fn line(bytes: &[u8], at: usize) -> Option<(&str, usize)> {
     let rest = bytes.get(at..)?;
     let rest = &rest[..rest.len().min(512)];

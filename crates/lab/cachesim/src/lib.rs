@@ -1,4 +1,4 @@
-//! What a program's references cost on a cache and a TLB, given where its pages lie.
+//! Cost of a program's references on a cache and a TLB, given the frames of its pages.
 //!
 //! ```text
 //!   machine file ──> Machine ──┐
@@ -7,15 +7,15 @@
 //!   loads and stores ──────────┘──────┘
 //! ```
 //!
-//! The models are pure and deterministic: the same machine, placement and references give the same counts on
-//! any computer. A [`Machine`] has caches that are indexed by physical address (set-associative, with sectors, hashed
-//! slices, private or shared by cores, inclusive or not), TLBs for pages of two sizes, walks of the page table that
-//! go through the caches, and declared costs. A [`Placement`] says in which frames a program's pages are; it is
-//! drawn at random, in sequence or by color, or read from what a real kernel did ([`dump`]). A [`space::Space`] is for programs
-//! whose pages are known only as they are touched.
+//! The models are pure and deterministic: the same machine, placement and references give the same counts on any
+//! computer. A [`Machine`] has caches that are indexed by physical address (set-associative, with sectors, hashed
+//! slices, private or shared by cores, inclusive or not), TLBs for pages of two sizes, walks of the page table that go
+//! through the caches, and declared costs. A [`Placement`] maps a program's pages to frames; the frames are drawn at
+//! random, in sequence or by color, or read from a dump of a real kernel ([`dump`]). A [`space::Space`] is for programs
+//! whose pages become known only when they touch them.
 //!
-//! What is not modelled: instructions and their fetches, prefetching, references that overlap, the bus, memory banks.
-//! So misses are counts, and modelled cycles a weighted sum of counts and nothing more.
+//! The models leave out instructions and their fetches, prefetching, references that overlap, the bus, and memory
+//! banks. So misses are counts, and modelled cycles are a weighted sum of counts and nothing more.
 //!
 //! ```
 //! use superhue_cachesim::{Machine, Placement, System, machines};

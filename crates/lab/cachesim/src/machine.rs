@@ -1,28 +1,28 @@
-//! What a machine's caches and TLBs are like, read from a file.
+//! Description of a machine's caches and TLBs, read from a file.
 
 use serde::Deserialize;
 use toml::Spanned;
 
-/// Why a machine file is refused: `file:line: key: what`.
+/// Reason why a machine file is refused: `file:line: key: what`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {what}")]
 pub struct MachineError {
-    /// The file, as it was named.
+    /// The name of the file, as the caller gave it.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The key, or the table if something in it is missing.
+    /// The key, or the table if a key is missing in it.
     pub key: String,
-    /// What is wrong with it.
+    /// Fault of the key.
     pub what: String,
 }
 
-/// A machine, as far as it is modelled.
+/// Model of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// Its name in tables.
     pub name: String,
-    /// Which document the kind of processor is known from.
+    /// Document that describes this kind of processor.
     pub about: String,
     /// Cores, each with private caches and TLBs of its own.
     pub cores: usize,
@@ -30,39 +30,39 @@ pub struct Machine {
     pub clock_mhz: f64,
     /// Bytes of a base page.
     pub page: u64,
-    /// Bytes of a superpage.
+    /// Bytes of a huge page.
     pub superpage: u64,
-    /// From the one next to the core outwards; shared ones last.
+    /// The caches from the core outwards; shared ones last.
     pub caches: Vec<CacheSpec>,
-    /// In the order of the file.
+    /// The TLBs, in the order of the file.
     pub tlbs: Vec<TlbSpec>,
-    /// What a TLB miss does.
+    /// Page-table walk after a TLB miss.
     pub walk: WalkSpec,
-    /// What is not a cache's own cost.
+    /// Costs outside the caches.
     pub costs: Costs,
 }
 
-/// Which block of a set has to go.
+/// Rule that chooses the block of a set to replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
-    /// The one that was used longest ago.
+    /// The least recently used block.
     Lru,
-    /// A binary tree of bits that point away from what was used.
+    /// The block that a binary tree of bits points to; each use turns the bits on its path away (pseudo-LRU).
     TreePlru,
-    /// Any.
+    /// A random block.
     Random,
 }
 
-/// What an outer cache has to do with the caches before it.
+/// Relation of an outer cache to the caches before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inclusion {
-    /// It holds all that they hold: what it throws out they lose, too.
+    /// It holds all that they hold: they lose every line that it evicts.
     Inclusive,
     /// Neither inclusive nor exclusive.
     Neither,
-    /// It holds what the one before it threw out, and gives it back.
+    /// It holds the lines that the cache before it evicted, and gives them back.
     Exclusive,
 }
 
@@ -79,21 +79,22 @@ pub struct CacheSpec {
     pub line: u64,
     /// Lines under one tag.
     pub sector_lines: u64,
-    /// Which block goes.
+    /// Rule that chooses the block to replace.
     pub replacement: Replacement,
-    /// What it has to do with the caches before it.
+    /// Relation to the caches before it.
     pub inclusion: Inclusion,
-    /// Whether all cores share it.
+    /// True if all cores share it.
     pub shared: bool,
-    /// Whether sets are chosen by the virtual address.
+    /// True if the virtual address chooses the set.
     pub virtual_index: bool,
-    /// Whether a store stays here until the line has to go; otherwise it goes on to the next level at once.
+    /// True if a store stays in this cache until the line is evicted; otherwise the store goes on to the next level at
+    /// once.
     pub write_back: bool,
-    /// Whether a store that misses brings the line in.
+    /// True if a store that misses brings the line in.
     pub write_allocate: bool,
     /// Physical address bits whose parity is one bit of the number of the slice.
     pub slices: Vec<u64>,
-    /// Cycles, in thousandths, that a reference takes which is served here.
+    /// Cycles, in thousandths, of a reference that this cache serves.
     pub millicycles: u64,
 }
 
@@ -110,28 +111,28 @@ impl CacheSpec {
 pub struct TlbSpec {
     /// Its name: `DTLB`.
     pub name: String,
-    /// 1, or 2 behind it.
+    /// Level: 1, or 2 for the TLB behind it.
     pub level: u64,
     /// Translations it holds.
     pub entries: u64,
     /// Translations of a set.
     pub ways: u64,
-    /// Whether it holds base pages.
+    /// True if it holds translations of base pages.
     pub base: bool,
-    /// Whether it holds superpages.
+    /// True if it holds translations of huge pages.
     pub superpages: bool,
-    /// Cycles, in thousandths, of a translation that is found here; those of level 1 take none.
+    /// Cycles, in thousandths, of a translation that this TLB holds; level 1 costs none.
     pub millicycles: u64,
 }
 
-/// What happens on a TLB miss.
+/// Page-table walk after a TLB miss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkSpec {
     /// Bytes of an entry of a page table.
     pub entry: u64,
-    /// Whether the directory's entry is loaded, too; otherwise it is taken to be at hand.
+    /// True if the walk also loads the directory's entry; otherwise the model assumes that the entry is at hand.
     pub directory: bool,
-    /// The cache that is asked first, by its position in [`Machine::caches`].
+    /// First cache that the walk asks, by its position in [`Machine::caches`].
     pub through: usize,
     /// Cycles, in thousandths, besides those of the loads.
     pub millicycles: u64,
@@ -226,7 +227,7 @@ struct RawCosts {
     source: Spanned<String>,
 }
 
-/// Where in the file something is, for errors.
+/// Text of a machine file, for the positions of errors.
 struct Text<'a> {
     file: &'a str,
     text: &'a str,
@@ -237,7 +238,7 @@ impl Text<'_> {
         let at = at.min(self.text.len());
         let before = &self.text.as_bytes()[..at];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        // A key stands at the beginning of its line, or a table's name does.
+        // A key or a table's name begins its line.
         let text = self.text.lines().nth(line - 1).unwrap_or_default().trim();
         let found = text.split('=').next().unwrap_or_default();
         let found = found.trim().trim_matches(['[', ']']);
@@ -286,7 +287,7 @@ impl Text<'_> {
                 format!("{cycles} is not from 0 to 1000000 cycles"),
             );
         }
-        // In the range just tested.
+        // The value is in the range just tested.
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -308,7 +309,8 @@ impl Machine {
     /// Reads the text of a machine file; `file` is its name, for errors.
     ///
     /// # Errors
-    /// What is no TOML, lacks a key, has an unknown one, or describes what cannot be built: with line and key.
+    /// A text that is no TOML, lacks a key, has an unknown one, or describes a machine that cannot exist: with line and
+    /// key.
     pub fn parse(file: &str, text: &str) -> Result<Self, MachineError> {
         let place = Text { file, text };
         let raw: RawMachine = toml::from_str(text).map_err(|error| {
@@ -343,10 +345,10 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The last cache, whose colors matter.
+    /// The last cache; the page colors are colors of this cache.
     ///
     /// # Panics
-    /// Never: a machine has one.
+    /// Never: a machine has at least one cache.
     #[must_use]
     pub fn last(&self) -> &CacheSpec {
         &self.caches[self.caches.len() - 1]

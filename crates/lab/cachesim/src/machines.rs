@@ -28,7 +28,7 @@ pub const ALL: [(&str, &str); 7] = [
     ("zen.toml", ZEN),
 ];
 
-/// A built-in machine by the name of its file, with or without the ending; `None` if there is none.
+/// A built-in machine by the name of its file, with or without the ending; `None` if there is no such file.
 #[must_use]
 pub fn named(name: &str) -> Option<Result<Machine, MachineError>> {
     let (file, text) = ALL

@@ -1,70 +1,70 @@
-//! Which frame each page of a program is in.
+//! Placement of a program's pages in frames.
 
 use crate::random::Random;
 
-/// Where the pages of a program's memory are, for a [`System`](crate::System). Places in that memory are told by offset.
+/// Map of a program's memory to page frames, for a [`System`](crate::System). An address in that memory is an offset.
 pub trait Pages {
-    /// The physical address of an offset, and whether a superpage maps it.
+    /// The physical address of an offset; true if a huge page maps it.
     fn translate(&self, at: u64) -> (u64, bool);
     /// The virtual address of an offset.
     fn address(&self, at: u64) -> u64;
-    /// The virtual number of the page that an offset is in, in units of its size.
+    /// The virtual number of the page that holds an offset, in units of the size of that page.
     fn page_number(&self, at: u64, superpage: bool) -> u64;
-    /// Where the page table's entries for an offset are, with so many bytes to an entry: the entry of a base page,
-    /// and that of the directory.
+    /// The physical addresses of the page table's entries for an offset, with `entry` bytes to an entry: the entry of a
+    /// base page, and that of the directory.
     fn entries(&self, at: u64, entry: u64) -> (u64, u64);
 }
 
-/// Virtual pages, in order, and the frames they are in; superpages among them.
+/// Virtual pages, in order, with their frames; some pages are parts of huge pages.
 ///
-/// Offsets count from the first page. The frames of page tables, which no kernel tells, are drawn at random, unless
-/// somebody found them: [`Placement::with_tables`].
+/// Offsets count from the first page. Kernels do not report the frames of page tables, so these are drawn at random,
+/// unless the caller knows them: [`Placement::with_tables`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     page_shift: u32,
     super_shift: u32,
     /// Virtual number of the first page, in units of base pages.
     first: u64,
-    /// Frame number << 1 | whether the page is part of a superpage.
+    /// Frame number << 1 | 1 if the page is part of a huge page.
     frames: Vec<u64>,
-    /// Where tables of entries begin, by byte address >> 12; drawn.
+    /// Page frames of 4 KiB of the page tables: the directory, then the tables of entries; drawn.
     tables: Vec<u64>,
 }
 
-/// Why frames cannot be what a kernel dealt.
+/// Reason why a kernel cannot have dealt these frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// A superpage is not in neighbouring, aligned frames.
+    /// The frames of a huge page are not neighbouring and aligned.
     #[error("page {0} is part of a superpage whose frames are not contiguous or not aligned")]
     BrokenSuperpage(usize),
-    /// Two pages in one frame.
+    /// Two pages have the same frame.
     #[error("frame {0:#x} is given to two pages")]
     Twice(u64),
-    /// Page tables, or an address, of other memory.
+    /// Page tables, or an address, that belong to other memory.
     #[error(
         "address {address:#x} and {tables} page tables are not those of {pages} pages that begin {lead} behind a superpage's boundary"
     )]
     OtherTables {
-        /// Where the memory was said to begin.
+        /// Address of the memory, from the caller.
         address: u64,
-        /// Tables of entries.
+        /// Number of tables of entries.
         tables: usize,
-        /// Base pages.
+        /// Number of base pages.
         pages: usize,
-        /// In base pages.
+        /// Distance of the memory from a huge page's boundary, in base pages.
         lead: u64,
     },
 }
 
-/// Virtual addresses of placements begin here, as those of mmap do.
+/// Virtual address at which placements begin, in the range that mmap uses.
 const FAR: u64 = 0x7f00_0000_0000;
-/// Physical memory that is drawn from, in base pages of 4 KiB: 1 GiB.
+/// Physical memory to draw frames from, in base pages of 4 KiB: 1 GiB.
 const FRAMES: u64 = 1 << 18;
 
 impl Placement {
     fn new(page: u64, superpage: u64, lead: u64, frames: Vec<u64>, random: &mut Random) -> Self {
         let page_shift = page.trailing_zeros();
-        // A table has 512 entries at least.
+        // A table has at least 512 entries.
         let tables = (0..frames.len() / 512 + 3)
             .map(|_| random.below(FRAMES) | FRAMES)
             .collect();
@@ -77,7 +77,7 @@ impl Placement {
         }
     }
 
-    /// Pages one after the other, as a kernel deals them that has just begun.
+    /// Deals frames in sequence, like a kernel right after boot.
     #[must_use]
     pub fn sequential(pages: usize, page: u64, first_frame: u64) -> Self {
         let frames = (0..pages as u64)
@@ -86,22 +86,22 @@ impl Placement {
         Self::new(page, page, 0, frames, &mut Random::new(first_frame))
     }
 
-    /// Any frames, as of a free list that is fully mixed.
+    /// Deals random frames, as from a fully mixed free list.
     #[must_use]
     pub fn random(pages: usize, page: u64, random: &mut Random) -> Self {
         let frames = distinct(pages, |random| random.below(frames_of(page)), random);
         Self::new(page, page, 0, frames, random)
     }
 
-    /// All colors in turn from a random one on: the rule of the kernel series. The row that a frame of
-    /// that color is in is any.
+    /// Deals all colors in turn, beginning with a random one: the rule of the kernel series. The frame within the color
+    /// is random.
     #[must_use]
     pub fn colored(pages: usize, page: u64, colors: u64, random: &mut Random) -> Self {
         let all: Vec<u64> = (0..colors).collect();
         Self::colored_set(pages, page, colors, &all, random)
     }
 
-    /// The colors of a set in turn, of `colors` in all.
+    /// Deals the colors of a set in turn, out of `colors` colors.
     ///
     /// # Panics
     /// If the set is empty.
@@ -131,9 +131,9 @@ impl Placement {
         Self::new(page, page, 0, frames, random)
     }
 
-    /// Superpages wherever one fits, as `kind` says for the pages before and behind them.
+    /// Deals a random huge page wherever a whole one fits; the pages before and behind them keep the frames of `rest`.
     ///
-    /// The first page lies `lead` pages behind the beginning of a superpage.
+    /// The first page lies `lead` pages behind the beginning of a huge page.
     #[must_use]
     pub fn superpages(
         pages: usize,
@@ -162,11 +162,11 @@ impl Placement {
         Self::new(page, superpage, lead % each, frames, random)
     }
 
-    /// What a real kernel did: base pages of 4 KiB, superpages of 2 MiB; `frames` as in [`crate::dump`]. The
-    /// first page lies `lead` pages behind a boundary of 2 MiB.
+    /// Takes the frames that a real kernel dealt: base pages of 4 KiB, huge pages of 2 MiB; `frames` as in
+    /// [`crate::dump`]. The first page lies `lead` pages behind a boundary of 2 MiB.
     ///
     /// # Errors
-    /// Frames that no kernel deals so.
+    /// Frames that no kernel deals in this way.
     pub fn dealt(frames: &[u32], lead: u64, random: &mut Random) -> Result<Self, PlacementError> {
         const SUPERPAGE: u32 = 1 << 31;
         let mut used = std::collections::HashSet::new();
@@ -196,11 +196,11 @@ impl Placement {
         Ok(Self::new(4096, 2 << 20, lead, frames, random))
     }
 
-    /// With the virtual address that the memory had, and the frames of 4 KiB that its page tables were in: the directory, and for each
-    /// superpage's worth of addresses the table of entries of 8 bytes (any, where a superpage is).
+    /// Sets the virtual address of the memory, and the frames of 4 KiB of its page tables: the directory, and for each
+    /// 2 MiB of addresses the table of entries of 8 bytes (any frame, if a huge page maps them).
     ///
     /// # Errors
-    /// If they are those of other memory.
+    /// If address or tables belong to other memory.
     pub fn with_tables(
         mut self,
         address: u64,
@@ -228,7 +228,7 @@ impl Placement {
         Ok(self)
     }
 
-    /// The first pages alone. Superpages that are cut become base pages.
+    /// Keeps the first `pages` pages alone. Huge pages that are cut become base pages.
     #[must_use]
     pub fn prefix(&self, pages: usize) -> Self {
         let mut short = self.clone();
@@ -245,8 +245,8 @@ impl Placement {
         short
     }
 
-    /// The same pages in other memory: `by` is added to each frame number. Where it is a multiple of all that
-    /// chooses sets, the colors stay.
+    /// Moves the pages to other memory: adds `by` to each frame number. If `by` is a multiple of the number of frames
+    /// after which the sets of every cache repeat, the colors stay.
     #[must_use]
     pub fn moved(&self, by: u64) -> Self {
         let mut moved = self.clone();
@@ -259,13 +259,13 @@ impl Placement {
         moved
     }
 
-    /// Base pages.
+    /// Number of base pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether it has no pages.
+    /// Returns true if it has no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -283,10 +283,10 @@ impl Placement {
         self.frames[page] >> 1
     }
 
-    /// The physical address of an offset, and whether a superpage maps it.
+    /// The physical address of an offset; true if a huge page maps it.
     ///
     /// # Panics
-    /// Behind the last page.
+    /// If the offset lies behind the last page.
     #[inline]
     #[must_use]
     pub fn translate(&self, at: u64) -> (u64, bool) {

@@ -1,15 +1,16 @@
-//! Random numbers that are the same everywhere and for ever.
+//! Random numbers that are the same on every machine and in every version.
 
-/// A generator (xoshiro256++ by Blackman and Vigna, seeded by SplitMix64).
+/// Random number generator (xoshiro256++ by Blackman and Vigna, seeded by SplitMix64).
 ///
-/// By hand, because results are promised to be the same for the same seed, whatever the version of a crate.
+/// Written here, because results have to be the same for the same seed, and a crate may change its numbers in a new
+/// version.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// A generator of its own for each seed.
+    /// Makes a generator; each seed has its own sequence.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut mixed = seed;
@@ -23,7 +24,7 @@ impl Random {
         Self { state }
     }
 
-    /// A generator for something named, so that it does not depend on what was drawn before.
+    /// Makes a generator for a named purpose, so that its numbers do not depend on earlier draws.
     #[must_use]
     pub fn named(seed: u64, name: &str) -> Self {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -33,7 +34,7 @@ impl Random {
         Self::new(seed ^ hash)
     }
 
-    /// 64 random bits.
+    /// Draws 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let result = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
@@ -42,14 +43,14 @@ impl Random {
         result
     }
 
-    /// A number below `end`, which is not 0.
+    /// Draws a number below `end`, which is not 0.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the upper half of a product"
     )]
     pub fn below(&mut self, end: u64) -> u64 {
         debug_assert!(end > 0);
-        // Off by less than 2^-40 for the sizes that are used here.
+        // The bias is below 2^-40 for the sizes used here.
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 

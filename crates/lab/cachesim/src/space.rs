@@ -1,31 +1,32 @@
-//! Pages of a program that is replayed while it runs: nobody knows beforehand which it will touch.
+//! Pages of a program that is replayed while it runs: the pages that it will touch are not known beforehand.
 //!
 //! ```text
 //!   address ──> Space ──> offset ──> Deal: the frame that a draw dealt ──> System
 //!               (one for all draws: pages in the order of their first touch)
 //! ```
 //!
-//! A [`Space`] gives each page a number when it is touched first, as kernels do with frames, and says at which offset of the
-//! memory so numbered an address lies. A [`Deal`] has a frame for each number. A superpage has numbers for all its base
-//! pages, one after the other; base pages that become one get new numbers, because their bytes move to other frames.
+//! A [`Space`] numbers each page at its first touch, as kernels do with frames, and translates an address to an offset
+//! in the memory so numbered. A [`Deal`] has a frame for each number. A huge page has consecutive numbers for all its
+//! base pages; base pages that become a huge page get new numbers, because their bytes move to other frames.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::placement::Pages;
 use crate::random::Random;
 
-/// Base pages come from the first half of physical memory, superpages from the third quarter, page tables from the last:
-/// 16 GiB in all, which the models' tags hold.
+/// Size of the first half of physical memory, from which base pages come; huge pages come from the third quarter, page
+/// tables from the last. 16 GiB in all, which the models' tags hold.
 const HALF: u64 = 8 << 30;
 const QUARTER: u64 = 4 << 30;
-/// More than this of either part is not dealt: the last frames would be looked for too long.
+/// Largest share of either part that is dealt, in units of 1 / `OF`: beyond it, the search for a free frame would take
+/// too long.
 const FULLEST: u64 = 7;
 const OF: u64 = 8;
-/// Entries of the table that is looked at first.
+/// Entries of the table for recent pages.
 const QUICK: usize = 4096;
 const NOWHERE: (u64, u64) = (u64::MAX, 0);
 
-/// Physical memory is used up.
+/// Error: the program has used up the modelled physical memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the program touches more memory than is modelled (7 GiB of base pages, 3.5 GiB of superpages)"
@@ -37,17 +38,17 @@ pub struct Full;
 pub struct Space {
     page_shift: u32,
     super_shift: u32,
-    /// By number: virtual page number << 1 | whether it is part of a superpage.
+    /// By number: virtual page number << 1 | 1 if it is part of a huge page.
     pages: Vec<u64>,
     numbers: HashMap<u64, u64>,
-    /// What `numbers` says of pages used lately, by the last bits of their virtual page number.
+    /// Entries of `numbers` for recent pages, by the last bits of their virtual page number.
     quick: Vec<(u64, u64)>,
-    /// Base pages, and base pages in superpages, that are dealt.
+    /// Base pages, and base pages in huge pages, that are dealt.
     dealt: [u64; 2],
 }
 
 impl Space {
-    /// Without pages.
+    /// Makes a space without pages.
     #[must_use]
     pub fn new(page: u64, superpage: u64) -> Self {
         Self {
@@ -75,10 +76,10 @@ impl Space {
         Some(number << self.page_shift | inside)
     }
 
-    /// Gives the page of an address a number; its offset.
+    /// Numbers the page of an address, and returns the address's offset.
     ///
     /// # Errors
-    /// If memory is used up.
+    /// If the modelled memory is used up.
     pub fn touch(&mut self, address: u64) -> Result<u64, Full> {
         let page = address >> self.page_shift;
         let number = self.pages.len() as u64;
@@ -92,10 +93,10 @@ impl Space {
         Ok(number << self.page_shift | address & ((1 << self.page_shift) - 1))
     }
 
-    /// Makes the superpage of an address, whatever pages it had.
+    /// Makes the huge page around an address, and replaces the pages that were there.
     ///
     /// # Errors
-    /// If memory is used up.
+    /// If the modelled memory is used up.
     pub fn promote(&mut self, address: u64) -> Result<(), Full> {
         let each = 1u64 << (self.super_shift - self.page_shift);
         if (self.dealt[1] + each) * OF > (QUARTER >> self.page_shift) * FULLEST {
@@ -111,7 +112,7 @@ impl Space {
         Ok(())
     }
 
-    /// How many base pages of the superpage around an address were touched, and whether it is one.
+    /// Number of touched base pages in the huge page's range around an address; true if a huge page maps the range.
     #[must_use]
     pub fn around(&self, address: u64) -> (u64, bool) {
         let each = 1u64 << (self.super_shift - self.page_shift);
@@ -125,7 +126,7 @@ impl Space {
         (count, large)
     }
 
-    /// The pages that a range has a byte of are no longer there.
+    /// Removes every page that has a byte in the range.
     pub fn forget(&mut self, start: u64, bytes: u64) {
         for page in self.touched(start, bytes) {
             self.numbers.remove(&page);
@@ -133,8 +134,8 @@ impl Space {
         self.quick.fill(NOWHERE);
     }
 
-    /// The pages of a range are somewhere else now, in the same frames, and what was there is gone; what is part of a superpage
-    /// is split.
+    /// Moves the pages of a range to other addresses, in the same frames, and removes the pages that were there.
+    /// Removes pages that are part of a huge page: the huge page is split.
     pub fn rename(&mut self, start: u64, bytes: u64, to: u64) {
         let (from, to) = (start >> self.page_shift, to >> self.page_shift);
         let moved: Vec<(u64, u64)> = (self.touched(start, bytes).into_iter())
@@ -157,7 +158,7 @@ impl Space {
         }
         let first = start >> self.page_shift;
         let end = start.saturating_add(bytes).div_ceil(1 << self.page_shift);
-        // A range may be all of memory.
+        // The range may cover all of memory.
         if end - first.min(end) < self.numbers.len() as u64 {
             return (first..end)
                 .filter(|page| self.numbers.contains_key(page))
@@ -170,19 +171,19 @@ impl Space {
         inside.copied().collect()
     }
 
-    /// Base pages that were touched, and base pages in superpages, those included that are gone.
+    /// Base pages touched, and base pages in huge pages, including those removed since.
     #[must_use]
     pub const fn dealt(&self) -> [u64; 2] {
         self.dealt
     }
 }
 
-/// How a draw deals frames to base pages.
+/// Rule by which a draw deals frames to base pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Any.
+    /// Any frame.
     Any,
-    /// So many colors in turn.
+    /// This number of colors, in turn.
     Colors(u64),
 }
 
@@ -193,13 +194,13 @@ pub struct Deal {
     random: Random,
     next: u64,
     used: HashSet<u64>,
-    /// By number: frame << 1 | whether it is part of a superpage.
+    /// By number: frame << 1 | 1 if it is part of a huge page.
     frames: Vec<u64>,
     tables: u64,
 }
 
 impl Deal {
-    /// Nothing is dealt yet.
+    /// Makes a draw that has dealt nothing yet.
     #[must_use]
     pub fn new(rule: Rule, mut random: Random) -> Self {
         let next = random.bits() >> 32;
@@ -214,7 +215,7 @@ impl Deal {
         }
     }
 
-    /// Deals frames to the pages of a space that have none yet.
+    /// Deals frames to the pages of a space that have no frame yet.
     pub fn extend(&mut self, space: &Space) {
         let each = 1u64 << (space.super_shift - space.page_shift);
         while let Some(page) = space.pages.get(self.frames.len()) {
@@ -255,7 +256,7 @@ impl Deal {
         }
     }
 
-    /// As placed pages, for a [`System`](crate::System).
+    /// The space's pages in the frames of this draw, for a [`System`](crate::System).
     #[must_use]
     pub const fn of<'a>(&'a self, space: &'a Space) -> Dealt<'a> {
         Dealt { deal: self, space }
@@ -305,7 +306,8 @@ impl Pages for Dealt<'_> {
         let page = 1u64 << self.space.page_shift;
         let each = page / entry;
         let number = self.virtual_page(at);
-        // A table is in any frame of the last quarter of memory: always in the same one, and nothing has to be kept.
+        // Computes the frame of a table, at random in the last quarter of memory: always the same one, so it need not
+        // be stored.
         let table = |of: u64, level: u64| {
             let frames = QUARTER / page;
             let mixed = Random::new(self.deal.tables ^ (of << 2 | level)).below(frames);

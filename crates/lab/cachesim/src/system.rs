@@ -1,14 +1,14 @@
-//! A machine at work: references go through TLB, page table and caches, and are counted.
+//! Model of a running machine: references go through TLB, page table and caches, and are counted.
 
 use crate::cache::{Cache, Evicted};
 use crate::machine::{Inclusion, Machine};
 use crate::placement::Pages;
 use crate::tlb::Tlb;
 
-/// Most levels of caches.
+/// Upper limit of cache levels.
 pub const LEVELS: usize = 4;
 
-/// What happened on one core.
+/// Event counts of one core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Loads of the program.
@@ -31,7 +31,7 @@ pub struct Counts {
     pub walk_memory: u64,
     /// Lines written back to memory.
     pub write_backs: u64,
-    /// What all that costs by the machine's coefficients, in thousandths of a cycle.
+    /// Modelled cost of all that, by the machine's coefficients, in thousandths of a cycle.
     pub millicycles: u64,
 }
 
@@ -49,7 +49,7 @@ impl Counts {
         self.millicycles as f64 / 1000.0
     }
 
-    /// What was counted since an earlier moment.
+    /// Counts since an earlier moment.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let levels = |now: &[u64; LEVELS], before: &[u64; LEVELS]| {
@@ -71,13 +71,13 @@ impl Counts {
     }
 }
 
-/// A level of caches behind the first: one for each core, or one for all.
+/// Level of caches behind the first: one for each core, or one for all.
 #[derive(Debug, Clone)]
 struct Level {
     caches: Vec<Cache>,
     line_shift: u32,
     inclusion: Inclusion,
-    /// Whether it matters that a clean line was thrown out: to the caches before, or to the one behind.
+    /// True if the eviction of a clean line matters: to the caches before, or to the one behind.
     passes_clean: bool,
     millicycles: u64,
 }
@@ -90,17 +90,17 @@ impl Level {
     }
 }
 
-/// What a core has for itself, and the first cache, whose hits are most of the work.
+/// Private state of a core, with the first cache, whose hits are most of the work.
 #[derive(Debug, Clone)]
 struct Core {
-    /// The page of the last reference: it is the one used last in its TLB.
+    /// Page of the last reference: it is the one used last in its TLB.
     page: u64,
-    /// The line of the last reference, and whether it has been written to: it is the one used last in its set.
+    /// Line of the last reference, and true if it has been written to: it is the one used last in its set.
     line: u64,
     written: bool,
     first: Cache,
     counts: Counts,
-    /// TLBs by the kind of page: base pages, superpages.
+    /// Its TLBs. `tlb` and `tlb_second` have positions in this list by the kind of page: base pages, huge pages.
     tlbs: Vec<Tlb>,
     tlb: [usize; 2],
     tlb_second: [Option<usize>; 2],
@@ -110,13 +110,13 @@ struct Core {
 #[derive(Debug, Clone)]
 pub struct System {
     cores: Vec<Core>,
-    /// The first one has no caches here.
+    /// The levels; the first one has no caches here.
     levels: Vec<Level>,
     line_shift: u32,
-    /// Whether the first cache writes through.
+    /// True if the first cache writes through.
     through: bool,
     write_allocate: bool,
-    /// log2 of the first cache's sets, if they are chosen by the virtual address.
+    /// log2 of the first cache's sets, if the virtual address chooses them.
     virtual_sets: Option<u32>,
     walk: crate::machine::WalkSpec,
     memory: u64,
@@ -125,7 +125,7 @@ pub struct System {
 }
 
 impl System {
-    /// A machine that has just been switched on.
+    /// Makes a machine with empty caches and TLBs.
     #[must_use]
     pub fn new(machine: &Machine) -> Self {
         let behind = machine.caches.iter().skip(1).map(Some).chain([None]);
@@ -184,30 +184,30 @@ impl System {
         }
     }
 
-    /// What a core did so far.
+    /// Counts of a core so far.
     #[must_use]
     pub fn counts(&self, core: usize) -> Counts {
         let mut counts = self.cores[core].counts;
-        // What the first cache served is what nothing else did.
+        // The first cache served all references that nothing else served.
         let others: u64 = counts.served[1..].iter().sum::<u64>() + counts.memory;
         counts.served[0] = counts.references() - others;
         counts.millicycles += counts.served[0] * self.levels[0].millicycles;
         counts
     }
 
-    /// A load at an offset of a program's memory.
+    /// Runs a load at an offset of a program's memory.
     #[inline]
     pub fn load(&mut self, core: usize, pages: &impl Pages, at: u64) {
         self.reference(core, pages, at, false);
     }
 
-    /// A store.
+    /// Runs a store at an offset of a program's memory.
     #[inline]
     pub fn store(&mut self, core: usize, pages: &impl Pages, at: u64) {
         self.reference(core, pages, at, true);
     }
 
-    /// A load or a store.
+    /// Runs a load or a store.
     #[inline]
     pub fn reference(&mut self, core: usize, pages: &impl Pages, at: u64, write: bool) {
         let (physical, superpage) = pages.translate(at);
@@ -240,8 +240,8 @@ impl System {
         }
     }
 
-    /// Loads of so many bytes each, one behind the other: as that many calls of [`Self::load`], and quicker, because
-    /// behind the first one of a line the others find it where it is.
+    /// Runs `count` loads of `each` bytes, one behind the other. Counts the same as that many calls of [`Self::load`],
+    /// but faster: after the first load of a line, the next ones hit the same line.
     ///
     /// `each` is a power of two, and `at` a multiple of it.
     #[inline]
@@ -258,8 +258,8 @@ impl System {
         }
     }
 
-    /// Whether a core's cache, or the shared one of that level, has the line of a physical address. Not for a first
-    /// cache that goes by virtual addresses.
+    /// Returns true if a core's cache, or the shared one of that level, has the line of a physical address. Not for a
+    /// first cache that is indexed by virtual address.
     #[must_use]
     pub fn holds(&self, core: usize, level: usize, physical: u64) -> bool {
         let line = physical >> self.levels[level].line_shift;
@@ -279,7 +279,7 @@ impl System {
         }
     }
 
-    /// A page that no TLB of level 1 had.
+    /// Translates a page that no TLB of level 1 held.
     fn translate(&mut self, core: usize, pages: &impl Pages, at: u64, key: u64) {
         let own = &mut self.cores[core];
         let kind = (key & 1) as usize;
@@ -293,10 +293,10 @@ impl System {
         }
         own.counts.walks += 1;
         own.counts.millicycles += self.walk.millicycles;
-        // The walk may put other lines into its set.
+        // The walk may insert other lines into the set of this line.
         own.line = u64::MAX;
         let (entry, directory) = pages.entries(at, self.walk.entry);
-        // The directory's entry is that of a superpage.
+        // A huge page's entry is in the directory.
         if self.walk.directory || kind == 1 {
             self.walk_load(core, directory);
         }
@@ -349,7 +349,7 @@ impl System {
         }
     }
 
-    /// A store goes on to the next level, which costs nothing by itself.
+    /// Passes a store on to the next level; this costs nothing by itself.
     fn write_through(&mut self, core: usize, physical: u64) {
         for level in &mut self.levels[1..] {
             let line = physical >> level.line_shift;
@@ -360,11 +360,11 @@ impl System {
         self.wrote_back(core);
     }
 
-    /// Looks for a line from a level outwards, and puts it into those that did not have it; says
-    /// which one had it, and whether it takes with it what was written to it.
+    /// Looks for a line from a level outwards, and inserts it into the levels that did not have it. Returns the level
+    /// that had it, and true if the line is dirty and its dirty state moves inwards.
     ///
-    /// `keep`: the line stays in the level where the search begins; otherwise it goes on inwards, and an
-    /// exclusive cache gives it away.
+    /// `keep`: the line stays in the level where the search begins; otherwise it moves inwards, and an exclusive cache
+    /// gives it away.
     fn fetch(
         &mut self,
         core: usize,
@@ -412,12 +412,12 @@ impl System {
         }
     }
 
-    /// Whether a line that is found in a level leaves it.
+    /// Returns true if a line that is found in a level leaves it.
     fn gives_away(&self, level: usize, from: usize, keep: bool) -> bool {
         self.levels[level].inclusion == Inclusion::Exclusive && (level > from || !keep)
     }
 
-    /// Line numbers of the page table have no virtual part.
+    /// The line number of a page-table entry in a level; it has no virtual part.
     fn line_in(&self, level: usize, physical: u64) -> u64 {
         if level == 0 {
             self.first_line(physical, physical)
@@ -426,7 +426,7 @@ impl System {
         }
     }
 
-    /// What becomes of a block that a level threw out.
+    /// Handles a block that a level evicted.
     fn evicted(&mut self, core: usize, level: usize, gone: Option<Evicted>) {
         let Some(gone) = gone else { return };
         if gone.dirty == 0 && !self.levels[level].passes_clean {
@@ -452,7 +452,7 @@ impl System {
         }
     }
 
-    /// Takes a line out of the caches before an inclusive one; says whether one of them had written to it.
+    /// Removes a line from the caches before an inclusive one. Returns true if one of them had written to it.
     fn leave_inner(&mut self, core: usize, level: usize, physical: u64) -> bool {
         let size = 1u64 << self.levels[level].line_shift;
         // A cache of one core has only that core's lines.
@@ -477,7 +477,7 @@ impl System {
         dirty
     }
 
-    /// A line that was thrown out goes to the next level that takes it, or to memory if it was written to.
+    /// Passes an evicted line to the next level that takes it, or to memory if it is dirty.
     fn hand_on(&mut self, core: usize, from: usize, physical: u64, dirty: bool) {
         for at in from..self.levels.len() {
             let line = physical >> self.levels[at].line_shift;

@@ -1,11 +1,11 @@
-//! One TLB: which translations it holds, replaced by LRU.
+//! One TLB and its translations, replaced by LRU.
 
 use crate::machine::TlbSpec;
 
 const NONE: u16 = u16::MAX;
 const EMPTY: u64 = u64::MAX;
 
-/// A translation lookaside buffer. Its keys are page numbers, with the size of the page in them.
+/// Translation lookaside buffer. Its keys are page numbers combined with the size of the page.
 #[derive(Debug, Clone)]
 pub struct Tlb {
     kind: Kind,
@@ -13,18 +13,18 @@ pub struct Tlb {
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Few ways: each set in the order of last use.
+    /// Few ways: each set is a list in the order of last use.
     Sets {
         keys: Vec<u64>,
         ways: usize,
         set_mask: u64,
     },
-    /// Many entries, any of which may hold any page: found by hashing, ordered by a list.
+    /// Fully associative with many entries: found by hashing, ordered by a list.
     Full(Box<Full>),
 }
 
 impl Tlb {
-    /// An empty one of this kind.
+    /// Makes an empty TLB of this kind.
     #[must_use]
     pub fn new(spec: &TlbSpec) -> Self {
         let entries = usize::try_from(spec.entries).unwrap_or(usize::MAX);
@@ -41,8 +41,8 @@ impl Tlb {
         Self { kind }
     }
 
-    /// Uses the translation of a page; `false` if it was not there, and has been put in. `index` is what
-    /// sets are chosen by: the page's number in units of its size.
+    /// Uses the translation of a page; `false` if the TLB did not hold it, and now does. `index` chooses the set: it is
+    /// the page's number in units of its size.
     #[inline]
     pub fn touch(&mut self, key: u64, index: u64) -> bool {
         match &mut self.kind {
@@ -56,7 +56,7 @@ impl Tlb {
                 if set[0] == key {
                     return true;
                 }
-                // Each one goes a place back, until the key is met.
+                // Moves each entry one place back, up to the old place of the key.
                 let mut carried = key;
                 for held in set {
                     carried = std::mem::replace(held, carried);
@@ -71,15 +71,15 @@ impl Tlb {
     }
 }
 
-/// Fully associative: a table of chains that finds the entry of a key; all entries are in a ring, in the order of their last use.
+/// Fully associative TLB: hash chains find the entry of a key; all entries form a ring, in the order of their last use.
 #[derive(Debug, Clone)]
 struct Full {
     keys: Vec<u64>,
-    /// Of each entry the one that was used next; of the latest the oldest.
+    /// For each entry the one used next after it; for the latest entry the oldest.
     after: Vec<u16>,
-    /// Of each entry the one that was used before it; of the oldest the latest.
+    /// For each entry the one used before it; for the oldest entry the latest.
     before: Vec<u16>,
-    /// The entry that was used last: to use it again changes no order.
+    /// The entry used last: a repeated use of it changes no order.
     latest: u16,
     /// First entry of a chain, by hash.
     chains: Vec<u16>,
@@ -129,7 +129,7 @@ impl Full {
         if entry != oldest {
             self.put_behind_latest(entry, oldest);
         }
-        // The oldest one is behind the latest as it is.
+        // If the entry is the oldest one, it already follows the latest in the ring.
         self.latest = entry;
         found
     }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    /// As a list in which the key that is used goes to the front.
+    /// The reference is a list in which the used key moves to the front.
     #[test]
     fn the_one_used_longest_ago_goes() {
         let mut tlb = Full::new(16);

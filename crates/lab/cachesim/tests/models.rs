@@ -1,4 +1,4 @@
-//! The models against simpler ones that are obviously right, and what must hold of any machine.
+//! The models against simpler ones that are obviously right, and invariants of every machine.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use superhue_cachesim::machine::{CacheSpec, Inclusion, Machine, Replacement, Tlb
 use superhue_cachesim::tlb::Tlb;
 use superhue_cachesim::{Placement, Random, System, machines};
 
-/// How many base pages superpages map.
+/// Number of base pages that huge pages map.
 fn in_superpages(placement: &Placement) -> usize {
     let pages = 0..placement.len() as u64;
     let starts = pages.map(|page| page * placement.page());
@@ -40,10 +40,10 @@ fn spec(ways: u64, sets: u64, sector_lines: u64, replacement: Replacement) -> Ca
     }
 }
 
-/// Blocks of a set with their lines, the one used last at the end.
+/// Blocks of a set with their lines; the block used last comes last.
 type Set = Vec<(u64, Vec<(u64, bool)>)>;
 
-/// LRU by the book: lists, no bits.
+/// Textbook LRU: lists, no bits.
 struct Naive {
     sets: Vec<Set>,
     ways: usize,
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(cache.len(), held);
     }
 
-    /// A victim is one of its set, what was just used is never the victim, and nothing is lost on the way.
+    /// A victim belongs to the set, is never the line just used, and no line gets lost.
     #[test]
     fn other_replacements_throw_out_one_of_the_set(
         tree in any::<bool>(),
@@ -155,7 +155,7 @@ proptest! {
         }
     }
 
-    /// On every machine each reference is served once, and an inclusive cache has what those before it have.
+    /// On every machine each reference is served once, and an inclusive cache has the lines of the caches before it.
     #[test]
     fn references_are_served_once(
         which in 0..machines::ALL.len(),
@@ -199,7 +199,7 @@ proptest! {
         }
     }
 
-    /// The rule of the kernel series: as many pages as there are colors never share one.
+    /// The rule of the kernel series: as many pages as there are colors never share a color.
     #[test]
     fn colored_pages_fill_a_cache_without_conflict(seed in any::<u64>(), passes in 2u64..4) {
         let machine = Machine::parse("celeron-900.toml", machines::CELERON_900).unwrap();
@@ -211,7 +211,7 @@ proptest! {
                 system.load(0, &pages, at);
             }
             let counts = system.counts(0).since(&before);
-            // 30 pages of data in 32 colors; what is left is of the page table.
+            // 30 pages of data in 32 colors; the remaining misses are those of the page table.
             prop_assert!(pass == 0 || counts.memory < 8, "{}", counts.memory);
             before = system.counts(0);
         }
@@ -232,7 +232,7 @@ proptest! {
         prop_assert_eq!(in_superpages(&large) == 0, (512 - lead as usize % 512) % 512 + 512 > pages);
     }
 
-    /// Whatever becomes of a line of a machine file, there is an answer, and it names the file.
+    /// Any change of a line of a machine file gives a machine, or an error that names the file.
     #[test]
     fn a_machine_file_may_be_nonsense(
         which in 0..machines::ALL.len(),
@@ -300,7 +300,7 @@ fn every_machine_can_be_built_and_names_its_sources() {
     assert!(machines::named("nothing").is_none());
 }
 
-/// Two cores with one cache: what one has, the other loses.
+/// Two cores share one cache: lines of one evict lines of the other.
 #[test]
 fn cores_share_the_last_cache() {
     let machine = Machine::parse("core2-duo.toml", machines::CORE2_DUO).unwrap();
@@ -378,7 +378,7 @@ fn dumps_are_read_whole_or_not_at_all() {
 fn entries_are_in_the_tables_that_were_found() {
     use superhue_cachesim::Pages;
 
-    // From 500 pages behind a superpage's boundary into the next one.
+    // From 500 pages behind a huge page's boundary into the next huge page.
     let frames: Vec<u32> = (0..30).map(|at| 7_000 + 3 * at).collect();
     let pages = Placement::dealt(&frames, 500, &mut Random::new(1)).unwrap();
     let address = 0x7f12_3440_0000 + 500 * 4096;

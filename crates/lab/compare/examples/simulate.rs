@@ -1,4 +1,4 @@
-//! A comparison of imagined programs: shows how a driver uses the crate, and what comes out.
+//! A comparison of imagined programs: shows the use of the crate by a driver, and its output.
 //!
 //! ```text
 //! cargo run -p superhue-compare --example simulate -- OUTPUT_DIRECTORY
@@ -16,7 +16,7 @@ use superhue_compare::{
     execute,
 };
 
-/// A program with 200 MiB of live data that superpages make faster; `always` makes it large.
+/// Program with 200 MiB of live data that is faster with huge pages, and whose memory grows under `always`.
 struct Imagined {
     rng: Xoshiro256PlusPlus,
     ops: UserMetric,
@@ -34,7 +34,7 @@ impl Runner for Imagined {
     fn run(&mut self, arm: usize, warmup: bool) -> Result<Sample, RunnerError> {
         self.runs += 1;
         let mut sample = Sample::new();
-        // Cold caches, and a machine that slows down as it gets warm.
+        // Caches are cold at first, and the machine slows down as it gets warm.
         let weather = 1.0
             + if warmup {
                 0.2
@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let comparison = Comparison::new(design, execution, context);
     println!("{}", comparison.table(100));
 
-    // Measure, write down, draw: three steps, and the third needs only the file.
+    // There are three steps: measure, write, draw. The third needs only the file.
     let json = directory.join("simulated.json");
     std::fs::write(&json, comparison.to_json()?)?;
     let read = Comparison::from_json(&std::fs::read_to_string(&json)?)?;

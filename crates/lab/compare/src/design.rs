@@ -1,4 +1,4 @@
-//! What is to be compared, and how carefully.
+//! Arms, metrics and settings of a comparison.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,23 +9,22 @@ use crate::human::listed;
 use crate::metric::Metric;
 use crate::schedule::Schedule;
 
-/// One of the alternatives.
+/// One of the compared alternatives.
 ///
-/// In a scan of parameters (see [`scan`](crate::scan)) every alternative is there once for each
-/// combination of values.
+/// In a scan of parameters (see [`scan`](crate::scan)) there is one arm for each alternative and each combination of values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arm {
     /// Short name: `hot`. Unique among the arms with the same values of parameters.
     pub name: String,
-    /// What makes this arm what it is, as the user would write it: `--pages hot --budget 5%`.
+    /// Options that define this arm, as the user would write them: `--pages hot --budget 5%`.
     pub options: String,
-    /// The values of the parameters it is run with, by name; empty without a scan.
+    /// Values of the parameters under which the arm runs, by name; empty without a scan.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Arm {
-    /// An arm.
+    /// Makes an arm without parameters.
     #[must_use]
     pub fn new(name: impl Into<String>, options: impl Into<String>) -> Self {
         Self {
@@ -35,7 +34,7 @@ impl Arm {
         }
     }
 
-    /// Its values of the parameters for people: `size=10, kind=hash`; empty without a scan.
+    /// Formats its parameter values for people: `size=10, kind=hash`; empty without a scan.
     #[must_use]
     pub fn values(&self) -> String {
         let values: Vec<String> = (self.parameters.iter())
@@ -54,8 +53,8 @@ impl Arm {
     }
 }
 
-/// How many arms are compared with each other: all, or those that have the same values of the
-/// parameters. They stand side by side, the values one after the other.
+/// Returns the number of arms that are compared with each other: all arms, or those with the same parameter values. These arms stand side by
+/// side in the list, one value after the other.
 #[must_use]
 pub fn arms_per_value(arms: &[Arm]) -> usize {
     let first = arms.first().map(|arm| &arm.parameters);
@@ -65,7 +64,7 @@ pub fn arms_per_value(arms: &[Arm]) -> usize {
         .max(1)
 }
 
-/// For each arm the index of the one it is compared with; its own, if that is the reference.
+/// Returns, for each arm, the index of its reference; for a reference, its own index.
 #[must_use]
 pub fn references(arms: &[Arm], reference: usize) -> Vec<usize> {
     let each = arms_per_value(arms);
@@ -74,7 +73,7 @@ pub fn references(arms: &[Arm], reference: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The arms of each combination of values; one range over all without a scan.
+/// Returns the arms of each combination of values; without a scan, one range over all arms.
 #[must_use]
 pub fn groups(arms: &[Arm]) -> Vec<Range<usize>> {
     let each = arms_per_value(arms);
@@ -84,21 +83,20 @@ pub fn groups(arms: &[Arm]) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// How the comparison is done.
+/// Settings of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Measured runs per arm.
     pub runs: usize,
-    /// Discarded runs per arm before them.
+    /// Warm-up runs per arm, before the measured ones; they are discarded.
     pub warmup: usize,
-    /// Decides the order of the runs and the resamples of the bootstrap.
+    /// Seed for the order of the runs and the resamples of the bootstrap.
     pub seed: u64,
-    /// Index of the arm that the others are compared with; in a scan, its place among the arms of
-    /// each combination of values.
+    /// Index of the arm with which the other arms are compared; in a scan, its place among the arms of each combination of values.
     pub reference: usize,
-    /// Relative differences below this are never called better or worse: 0.005 is half a percent.
+    /// Smallest relative difference that a verdict calls better or worse: 0.005 is half a percent.
     pub smallest: f64,
-    /// Resamples behind each interval.
+    /// Number of resamples for each interval.
     pub resamples: usize,
 }
 
@@ -125,39 +123,39 @@ pub struct Design {
     settings: Settings,
 }
 
-/// Why arms, metrics and settings do not make a comparison.
+/// Reason why arms, metrics and settings do not make a comparison.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DesignError {
     /// Fewer than two arms.
     #[error("a comparison needs at least two arms, not {0}: name one more")]
     TooFewArms(usize),
-    /// Two arms have one name.
+    /// Two arms have the same name and the same parameter values.
     #[error("two arms are called `{0}`: rename one (the same options under two names are fine)")]
     DuplicateArm(String),
-    /// Not all values of the parameters have the same arms.
+    /// The values of the parameters do not all have the same arms.
     #[error("the arms of {0} are not those of the first value: every value needs the same arms")]
     UnevenScan(String),
     /// An arm has no name.
     #[error("an arm has no name: give it one")]
     UnnamedArm,
-    /// Nothing is to be measured.
+    /// There is no metric.
     #[error("there is nothing to compare: name at least one metric")]
     NoMetrics,
-    /// Two metrics have one name.
+    /// Two metrics have the same name.
     #[error("two metrics are called `{0}`: rename one of them")]
     DuplicateMetric(String),
-    /// No measured runs.
+    /// There are no measured runs.
     #[error("zero runs measure nothing: ask for at least one, better ten")]
     NoRuns,
-    /// No resamples.
+    /// There are fewer than 100 resamples.
     #[error("an interval from {0} resamples means nothing: ask for at least 100, better 10,000")]
     TooFewResamples(usize),
-    /// The reference is no arm.
+    /// The index of the reference is not that of an arm.
     #[error("arm number {reference} cannot be the reference: there are {arms} arms")]
     Reference {
-        /// The index given.
+        /// The given index.
         reference: usize,
-        /// How many arms there are.
+        /// Number of arms.
         arms: usize,
     },
     /// The smallest difference is negative or not a number.
@@ -166,12 +164,11 @@ pub enum DesignError {
 }
 
 impl Design {
-    /// Checks that arms, metrics and settings fit together.
+    /// Makes a design, after checking that arms, metrics and settings fit together.
     ///
     /// # Errors
-    /// With fewer than two arms, unnamed arms or two of one name, other arms for one value of the
-    /// parameters than for another, no metrics or two of one name, no runs, fewer than 100 resamples, a reference that is no arm, or a smallest difference
-    /// below 0.
+    /// Fails for fewer than two arms, unnamed arms, two arms of one name, different arms at different parameter values, no metrics, two metrics of
+    /// one name, no runs, fewer than 100 resamples, a reference that is not an arm, or a smallest difference below 0.
     pub fn new(
         arms: Vec<Arm>,
         metrics: Vec<Metric>,
@@ -211,25 +208,25 @@ impl Design {
         })
     }
 
-    /// The arms, at least two, with distinct names.
+    /// Returns the arms: at least two, with distinct names at each parameter value.
     #[must_use]
     pub fn arms(&self) -> &[Arm] {
         &self.arms
     }
 
-    /// What is measured: at least one metric, with distinct names.
+    /// Returns the metrics: at least one, with distinct names.
     #[must_use]
     pub fn metrics(&self) -> &[Metric] {
         &self.metrics
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The order of the runs.
+    /// Returns the order of the runs.
     #[must_use]
     pub fn schedule(&self) -> Schedule {
         let settings = &self.settings;
@@ -243,8 +240,7 @@ impl Design {
         )
     }
 
-    /// How many questions the comparison asks: one for each metric and each arm but the reference,
-    /// for each value of the parameters.
+    /// Returns the number of questions that the comparison asks: one for each metric and each arm but the reference, at each parameter value.
     #[must_use]
     pub fn questions(&self) -> usize {
         let groups = groups(&self.arms).len();
@@ -256,7 +252,7 @@ impl Design {
     }
 }
 
-/// Checks names and values; how many arms each combination of values has.
+/// Checks names and values. Returns the number of arms of each combination of values.
 fn check_arms(arms: &[Arm]) -> Result<usize, DesignError> {
     let each = arms_per_value(arms);
     if each < 2 {

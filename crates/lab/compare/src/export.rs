@@ -1,5 +1,5 @@
-//! The result for other programs: Markdown for the page of a change, CSV for spreadsheets and
-//! dataframes. Both are made from the document alone, so an old result can be exported, too.
+//! The result for other programs: Markdown for the page of a change, CSV for spreadsheets and dataframes. Both are made from the document
+//! alone, so old results can be exported, too.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use crate::stats::bootstrap::Interval;
 use crate::summary::{Against, ArmSummary, Estimate, Verdict};
 use crate::table::HEADINGS;
 
-/// Columns of the CSV file before those of the parameters.
+/// Columns of the CSV file before the parameter columns.
 const FIRST: [&str; 4] = ["metric", "unit", "better", "arm"];
 
-/// Those after them.
+/// Columns of the CSV file after the parameter columns.
 const REST: [&str; 27] = [
     "options",
     "reference",
@@ -47,7 +47,7 @@ const REST: [&str; 27] = [
 ];
 
 impl Comparison {
-    /// A table for each metric and the sentences, in the Markdown that GitHub and GitLab show.
+    /// Formats a table for each metric, and the sentences, in the Markdown that GitHub and GitLab render.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = format!("## {}\n\n", code(&self.command_line()));
@@ -84,7 +84,7 @@ impl Comparison {
         }
         out += "\n|";
         out += &":---|".repeat(scanned.len() + 1);
-        // As in the table: numbers to the right, the verdict to the left.
+        // As in the text table: numbers to the right, the verdict to the left.
         out += "---:|---:|---:|---:|:---|\n";
         for (index, row) in groups(&self.arms).into_iter().flatten().zip(rows) {
             let values = self.arms[index].parameters.values();
@@ -107,11 +107,11 @@ impl Comparison {
         against.is_some_and(|against| against.verdict.is_difference())
     }
 
-    /// A line for each metric and arm, in base units and full precision (RFC 4180). Parameters have a
-    /// column `parameter_NAME` each; what is not known is empty.
+    /// Formats a CSV line for each metric and arm, in base units and full precision (RFC 4180). Each parameter has a column `parameter_NAME`;
+    /// unknown values are empty.
     ///
     /// # Errors
-    /// None that a result gives reason for: it is written to memory.
+    /// Writing to memory gives no reason for an error.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let scanned = self.parameters();
@@ -160,7 +160,7 @@ impl Comparison {
         record
     }
 
-    /// Names of the parameters, if there are any.
+    /// Returns the names of the parameters; none without a scan.
     fn parameters(&self) -> BTreeSet<String> {
         let first = self.arms.first();
         first.map_or_else(BTreeSet::new, |arm| {
@@ -169,7 +169,7 @@ impl Comparison {
     }
 }
 
-/// The columns from `ratio` to `runs_needed`.
+/// Formats the columns from `ratio` to `runs_needed`.
 fn comparison(against: Option<&Against>) -> Vec<String> {
     let mut cells = Vec::new();
     cells.extend(estimate(against.and_then(|against| against.ratio)));
@@ -204,7 +204,7 @@ fn ends(interval: Option<Interval>) -> [String; 2] {
     ]
 }
 
-/// The shortest text that reads back as the same number.
+/// Formats a number as the shortest text that reads back as the same number.
 pub(crate) fn number(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
@@ -229,10 +229,10 @@ const fn better(better: Better) -> &'static str {
     }
 }
 
-/// Text that Markdown shows as it is: what comes from outside makes no table cell, link or tag.
-/// Between backquotes only the bars of tables mean something.
+/// Escapes text so that Markdown shows it as it is: text from outside cannot make a table cell, link or tag. Between backquotes only table bars
+/// have a meaning.
 pub(crate) fn escaped(text: &str) -> String {
-    // An odd number of backquotes opens nothing: then none of them may stand.
+    // An odd number of backquotes does not delimit code: then all of them are escaped.
     let is_paired = text.matches('`').count().is_multiple_of(2);
     let mut out = String::with_capacity(text.len());
     let mut is_code = false;
@@ -253,7 +253,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// The text as code, between as many backquotes as it takes.
+/// Formats the text as code, between as many backquotes as necessary.
 pub(crate) fn code(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);

@@ -1,30 +1,28 @@
 //! Conditions that decide an exit status: `--fail-if 'ops < -2%'`, for a gate in continuous
 //! integration.
 //!
-//! A condition speaks of the ratio of an arm's median to that of its reference: `ops < -2%` is "the
-//! median of ops is more than 2 % below that of the reference", a ratio below 0.98. It is about every
-//! arm but the reference, at every value of the parameters, unless it names an arm (`hot: ops < -2%`).
+//! A condition is about the ratio of an arm's median to that of its reference: `ops < -2%` is "the median of ops is more than 2 % below that of
+//! the reference", a ratio below 0.98. It applies to every arm but the reference, at every parameter value, unless it names an arm
+//! (`hot: ops < -2%`).
 //!
-//! What counts is what is *shown*, not the point estimate: of a thing compared with itself the
-//! estimate is below 0 % every second time, and a gate that fails by chance is soon ignored. As with
-//! verdicts, two things must hold:
+//! A gate judges by what is *shown*, not by the point estimate: if a program is compared with itself, the estimate is below 0 % every second
+//! time, and users soon ignore a gate that fails by chance. As with verdicts, two things must hold:
 //!
 //! 1. the 95 % interval of the ratio lies wholly on the condition's side of the threshold;
 //! 2. the rank-sum test between the arm and the reference *times the threshold*, Holm-corrected over
-//!    all that the gates of this comparison ask, gives at most 0.025. The interval alone is too narrow
+//!    all questions that the gates of this comparison ask, gives at most 0.025. The interval alone is too narrow
 //!    when runs are few, and is not corrected for many questions.
 //!
-//! So each condition is found to hold, not to hold, or neither can be told. There are two ways to
-//! use that, for the two errors that one may want to avoid:
+//! The result of each condition is that it holds, that it does not hold, or that it is undecided. Two demands use this, for the two errors
+//! that a user may want to avoid:
 //!
 //! | demand        | fails when the condition         | noise makes it |
 //! |---------------|----------------------------------|----------------|
 //! | `fail-if`     | is shown to hold                 | pass           |
 //! | `fail-unless` | is not shown to hold             | fail           |
 //!
-//! No gate passes on an incomplete result: with failed runs, missing values, or stopped early, what
-//! is left may be a flattering selection. It is then *not judged*, unless what is there suffices to
-//! fail it.
+//! No gate passes on an incomplete result: with failed runs, missing values or an early stop, the remaining values may be a flattering
+//! selection. The gate is then *not judged*, unless these values suffice to fail it.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,18 +36,18 @@ use crate::stats::rank_sum::rank_sum;
 use crate::summary::Estimate;
 use crate::verdict::{LEVEL, runs_needed};
 
-/// When a condition makes the comparison fail.
+/// Rule by which a condition fails the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demand {
-    /// When it is shown to hold.
+    /// Fails the comparison if the condition is shown to hold.
     FailIf,
-    /// When it is not shown to hold.
+    /// Fails the comparison unless the condition is shown to hold.
     FailUnless,
 }
 
 impl Demand {
-    /// The option's name: `--fail-if`.
+    /// Returns the option's name: `--fail-if`.
     #[must_use]
     pub const fn option(self) -> &'static str {
         match self {
@@ -59,7 +57,7 @@ impl Demand {
     }
 }
 
-/// On which side of the threshold the ratio must lie.
+/// Side of the threshold on which the ratio must lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -69,31 +67,31 @@ pub enum Side {
     Above,
 }
 
-/// A condition that was understood: the metric is there, and so are the arms.
+/// Condition that was parsed; its metric and arms exist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
     text: String,
     demand: Demand,
     metric: String,
     side: Side,
-    /// Of the ratio: 0.98 for -2 %.
+    /// Threshold of the ratio: 0.98 for -2 %.
     threshold: f64,
-    /// Indices of the arms it is about; at least one.
+    /// Indices of the arms to which it applies; at least one.
     arms: Vec<usize>,
 }
 
-/// Why a condition was not understood.
+/// Reason why a condition cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
     /// It is not of the form `METRIC < PERCENT%`.
     #[error("`{0}` is no condition: write [ARM:]METRIC < PERCENT% or > PERCENT%, e.g. 'ops < -2%'")]
     Form(String),
-    /// What should be a percentage is none.
+    /// The text after `<` or `>` is not a percentage above -100 %.
     #[error("`{condition}`: `{text}` is no percentage above -100% (e.g. -2%, 0%, +5%)")]
     Percentage {
         /// The whole condition.
         condition: String,
-        /// What stands behind `<` or `>`.
+        /// Text after `<` or `>`.
         text: String,
     },
     /// There is no such metric.
@@ -101,9 +99,9 @@ pub enum ConditionError {
     Metric {
         /// The whole condition.
         condition: String,
-        /// The name given.
+        /// The given name.
         name: String,
-        /// Those that there are.
+        /// Names of the metrics that exist.
         known: String,
     },
     /// There is no such arm.
@@ -111,94 +109,94 @@ pub enum ConditionError {
     Arm {
         /// The whole condition.
         condition: String,
-        /// The name given.
+        /// The given name.
         name: String,
-        /// Those that there are.
+        /// Names of the arms that exist.
         known: String,
     },
-    /// The arm is what the others are compared with.
+    /// The named arm is the reference.
     #[error(
         "`{condition}`: `{name}` is what the other arms are compared with; name one of {known}"
     )]
     Reference {
         /// The whole condition.
         condition: String,
-        /// The name given.
+        /// The given name.
         name: String,
-        /// The others.
+        /// Names of the other arms.
         known: String,
     },
 }
 
-/// A condition and what was found about it.
+/// Condition and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateResult {
-    /// When it fails.
+    /// Rule by which it fails the comparison.
     pub demand: Demand,
     /// The condition as the user wrote it.
     pub condition: String,
     /// Name of the metric.
     pub metric: String,
-    /// On which side of the threshold the ratio must lie for the condition to hold.
+    /// Side of the threshold on which the ratio must lie for the condition to hold.
     pub side: Side,
     /// Threshold of the ratio to the reference: 0.98 for -2 %.
     pub threshold: f64,
-    /// What it comes to.
+    /// Result of the gate.
     pub outcome: Outcome,
-    /// Why it was not judged; `None` if it was.
+    /// Reason why it was not judged; `None` if it was.
     pub why_not_judged: Option<String>,
-    /// One for each arm that it is about.
+    /// Findings, one for each arm to which the condition applies.
     pub findings: Vec<Finding>,
 }
 
-/// What a gate comes to.
+/// Result of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Nothing against it.
+    /// The gate does not fail the comparison.
     Passed,
-    /// It fails the comparison.
+    /// The gate fails the comparison.
     Failed,
-    /// The result is incomplete, and what is there does not fail it.
+    /// The result of the comparison is incomplete, and the values that it has do not fail it.
     NotJudged,
 }
 
-/// What was found about a condition for one arm.
+/// Result of a condition for one arm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Index of the arm.
     pub arm: usize,
-    /// Whether the condition holds for it.
+    /// Judgement on whether the condition holds for the arm.
     pub judgement: Judgement,
-    /// Why that was not judged; `None` if it was.
+    /// Reason why it was not judged; `None` if it was.
     pub why_not_judged: Option<String>,
-    /// Median of the arm over that of its reference, with its 95 % interval.
+    /// Ratio of the arm's median to that of its reference, with its 95 % interval.
     pub ratio: Option<Estimate>,
     /// Two-sided rank-sum p-value of the arm against the reference times the threshold.
     pub p: Option<f64>,
-    /// The same, Holm-corrected over all that the gates ask.
+    /// The same p-value, Holm-corrected over all questions that the gates ask.
     pub p_corrected: Option<f64>,
 }
 
-/// Whether a condition holds for an arm.
+/// Judgement on whether a condition holds for an arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judgement {
-    /// It is shown to hold.
+    /// The condition is shown to hold.
     Holds,
-    /// It is shown not to hold.
+    /// The condition is shown not to hold.
     DoesNotHold,
     /// Neither is shown.
     Undecided,
-    /// There is nothing, or too little, to judge by.
+    /// There are no values, or too few, or no ratio.
     NotJudged,
 }
 
 impl Condition {
-    /// Reads `[ARM:]METRIC < PERCENT%` or `>`. Without an arm it is about all but the reference.
+    /// Parses `[ARM:]METRIC < PERCENT%` or `>`. Without an arm it applies to all arms but the reference.
     ///
     /// # Errors
-    /// If it is of another form, or names a metric or an arm that is not there.
+    /// Fails if the text has another form, or names a metric or an arm that does not exist.
     pub fn parse(
         text: &str,
         demand: Demand,
@@ -238,20 +236,20 @@ impl Condition {
         })
     }
 
-    /// How many questions it asks: one for each arm that it is about.
+    /// Returns the number of questions that it asks: one for each arm to which it applies.
     #[must_use]
     pub fn questions(&self) -> usize {
         self.arms.len()
     }
 }
 
-/// `-2%` as -2; `None` of what cannot be the change of something positive.
+/// Parses `-2%` as -2; `None` if the text cannot be the change of a positive value.
 fn percentage(text: &str) -> Option<f64> {
     let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     (number.is_finite() && number > -100.0 && number <= 1e6).then_some(number)
 }
 
-/// What a condition may name.
+/// Names that a condition may use.
 struct Names<'a> {
     condition: &'a str,
     arms: &'a [Arm],
@@ -260,7 +258,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// The arms and the metric of `METRIC` or `ARM:METRIC`. Both may contain colons.
+    /// Returns the arms and the metric of `METRIC` or `ARM:METRIC`. Both names may contain colons.
     fn resolve(&self, left: &str) -> Result<(Vec<usize>, String), ConditionError> {
         let each = arms_per_value(self.arms);
         let all = || (0..self.arms.len()).filter(|arm| arm % each != self.reference);
@@ -326,14 +324,14 @@ impl Names<'_> {
     }
 }
 
-/// How many good runs of each arm it takes for these conditions to be shown to hold at all.
+/// Returns the number of good runs of each arm that these conditions need to be shown to hold at all.
 #[must_use]
 pub fn needed(conditions: &[Condition]) -> usize {
     let questions: usize = conditions.iter().map(Condition::questions).sum();
     runs_needed(questions.max(1))
 }
 
-/// Finds out about all conditions together.
+/// Judges all conditions together.
 pub(crate) fn check_conditions(
     comparison: &Comparison,
     conditions: &[Condition],
@@ -357,7 +355,7 @@ pub(crate) fn check_conditions(
         .collect()
 }
 
-/// Values of an arm that count, with what keeps them from being judged.
+/// Returns the values of an arm's runs that count, on one metric.
 fn values(comparison: &Comparison, metric: &str, arm: usize) -> Vec<f64> {
     let records = comparison.samples.iter();
     (records.filter(|record| record.arm == arm && record.counts()))
@@ -365,7 +363,7 @@ fn values(comparison: &Comparison, metric: &str, arm: usize) -> Vec<f64> {
         .collect()
 }
 
-/// What there is to judge by, without the judgement.
+/// Collects ratio and p-value for an arm, or the reason why it cannot be judged; without the judgement.
 fn look(comparison: &Comparison, condition: &Condition, arm: usize, needed: usize) -> Finding {
     let reference = comparison.reference_of(arm);
     let [ours, theirs] = [arm, reference].map(|arm| values(comparison, &condition.metric, arm));
@@ -404,7 +402,7 @@ fn look(comparison: &Comparison, condition: &Condition, arm: usize, needed: usiz
     finding
 }
 
-/// The ratio of the document; of two arms that are always nothing, exactly 1.
+/// Returns the ratio of the document; exactly 1 if all values of both arms are 0.
 fn ratio_of(
     comparison: &Comparison,
     metric: &str,
@@ -436,7 +434,7 @@ fn why_nothing(comparison: &Comparison, metric: &str, arm: usize) -> String {
     }
 }
 
-/// Corrects the p-values for being looked at together.
+/// Corrects the p-values for the number of questions asked together.
 fn correct<'a>(findings: impl Iterator<Item = &'a mut Finding>) {
     let mut asked: Vec<&mut Finding> = findings.filter(|finding| finding.p.is_some()).collect();
     let raw: Vec<f64> = asked.iter().filter_map(|finding| finding.p).collect();
@@ -490,7 +488,7 @@ fn result(comparison: &Comparison, condition: &Condition, findings: Vec<Finding>
     }
 }
 
-/// Why not all runs took place, if they did not.
+/// Returns the reason why not all runs took place; `None` if they did.
 fn stopped_early(comparison: &Comparison) -> Option<String> {
     let given_up = comparison.aborted.as_ref();
     let given_up = given_up.map(|why| format!("given up before the end: {}", clean(why)));
@@ -498,7 +496,7 @@ fn stopped_early(comparison: &Comparison) -> Option<String> {
     given_up.or_else(|| interrupted.then(|| "interrupted before the end".to_owned()))
 }
 
-/// Why the values that a condition rests on may be a flattering selection, if they may.
+/// Returns the reason why the values of a condition may be a flattering selection: failed runs or missing values; `None` without either.
 fn incomplete(comparison: &Comparison, condition: &Condition) -> Option<String> {
     let arms = condition.arms.iter();
     arms.flat_map(|&arm| [comparison.reference_of(arm), arm])
@@ -515,7 +513,7 @@ fn incomplete(comparison: &Comparison, condition: &Condition) -> Option<String> 
 }
 
 impl GateResult {
-    /// For people: `` `--fail-if 'ops < -2%'`: FAILED. ``, and a line for each arm.
+    /// Formats the result for people: `` `--fail-if 'ops < -2%'`: FAILED. ``, and a line for each arm.
     pub(crate) fn sentences(&self, comparison: &Comparison) -> Vec<String> {
         let option = self.demand.option();
         let outcome = match (self.outcome, &self.why_not_judged) {
@@ -529,7 +527,7 @@ impl GateResult {
         std::iter::once(first).chain(lines).collect()
     }
 
-    /// `` `hot, size=10`: 0.951 times `never` (0.940 to 0.962), shown to be below 0.980. ``
+    /// Formats a finding: `` `hot, size=10`: 0.951 times `never` (0.940 to 0.962), shown to be below 0.980. ``
     fn sentence(&self, finding: &Finding, comparison: &Comparison) -> String {
         let name = comparison.title(finding.arm);
         if let Some(why) = &finding.why_not_judged {

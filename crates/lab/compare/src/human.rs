@@ -1,21 +1,21 @@
-//! Numbers for people.
+//! Formats numbers and texts for people.
 
 use crate::metric::Unit;
 
-/// A unit and a number of decimals that suit a group of values, so that all of them can be read
-/// against each other: `1.243 s` and `0.978 s`, never `1.243 s` and `978 ms`.
+/// Unit and number of decimals for a group of values, so that people can compare them: `1.243 s` and `0.978 s`, never `1.243 s` and
+/// `978 ms`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scale {
-    /// Values are divided by this before they are shown.
+    /// Number by which values are divided before they are shown.
     pub(crate) divisor: f64,
-    /// What follows the number, with the space before it if there is to be one.
+    /// Text after the number, with a space before it where one belongs.
     pub(crate) suffix: String,
     /// Digits after the point.
     pub(crate) decimals: usize,
 }
 
 impl Scale {
-    /// The scale for values of this unit, of which `largest` is the greatest in magnitude.
+    /// Returns the scale for values of this unit, of which `largest` is the greatest in magnitude.
     pub(crate) fn new(unit: &Unit, largest: f64) -> Self {
         const SECONDS: [(f64, &str); 4] =
             [(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")];
@@ -38,7 +38,7 @@ impl Scale {
             Unit::Plain(name) => (&MANY, format!(" {}", clean(name))),
         };
         let chosen = if largest == 0.0 {
-            // All are zero: the plain unit, which is the one worth 1 (or the only one).
+            // All values are zero: take the plain unit, which has size 1 (or is the only one).
             units.iter().find(|(size, _)| *size == 1.0)
         } else {
             units.iter().find(|(size, _)| largest >= *size)
@@ -54,7 +54,7 @@ impl Scale {
         }
     }
 
-    /// For whole numbers below a million, which need no decimals.
+    /// Drops the decimals of whole numbers below a million.
     pub(crate) fn whole(mut self) -> Self {
         if self.divisor == 1.0 {
             self.decimals = 0;
@@ -62,12 +62,12 @@ impl Scale {
         self
     }
 
-    /// The value with its unit: `1.243 s`.
+    /// Formats the value with its unit: `1.243 s`.
     pub(crate) fn show(&self, value: f64) -> String {
         format!("{}{}", self.number(value), self.suffix)
     }
 
-    /// The value without its unit: `1.243`.
+    /// Formats the value without its unit: `1.243`.
     pub(crate) fn number(&self, value: f64) -> String {
         if value == 0.0 {
             return "0".to_owned();
@@ -75,7 +75,7 @@ impl Scale {
         grouped(value / self.divisor, self.decimals)
     }
 
-    /// A difference, with its sign and without its unit: `+1.243`.
+    /// Formats a difference, with its sign and without its unit: `+1.243`.
     pub(crate) fn signed(&self, value: f64) -> String {
         let number = self.number(value);
         if value > 0.0 {
@@ -86,7 +86,7 @@ impl Scale {
     }
 }
 
-/// Digits after the point that make four significant ones, at most six.
+/// Returns the digits after the point that make four significant ones; at most six.
 fn decimals_for(largest: f64) -> usize {
     if largest == 0.0 {
         return 0;
@@ -94,7 +94,7 @@ fn decimals_for(largest: f64) -> usize {
     (3.0 - largest.log10().floor()).clamp(0.0, 6.0) as usize
 }
 
-/// A number with thousands separators: `-12,345.6`.
+/// Formats a number with thousands separators: `-12,345.6`.
 pub(crate) fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -111,7 +111,7 @@ pub(crate) fn grouped(value: f64, decimals: usize) -> String {
     out + fraction
 }
 
-/// A ratio with decimals that keep it apart from 1: `0.787`, `12.3`, `1,024`.
+/// Formats a ratio with decimals that keep it apart from 1: `0.787`, `12.3`, `1,024`.
 pub(crate) fn ratio(value: f64) -> String {
     let decimals = match value {
         v if v < 10.0 => 3,
@@ -121,7 +121,7 @@ pub(crate) fn ratio(value: f64) -> String {
     grouped(value, decimals)
 }
 
-/// A share in percent: `27 %`, or `4.8 %` below ten.
+/// Formats a share in percent: `27 %`, or `4.8 %` below ten.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share.abs() * 100.0;
     // 9.96 would round to "10.0".
@@ -129,12 +129,12 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", grouped(percent, decimals))
 }
 
-/// A share that somebody chose, in percent and not rounded to fewer digits than he gave: `2 %`, `98.75 %`.
+/// Formats a share that the user chose, in percent with up to two decimals: `2 %`, `98.75 %`.
 pub(crate) fn exact_percent(share: f64) -> String {
     format!("{} %", (share * 10_000.0).round() / 100.0)
 }
 
-/// Text from outside, fit for a terminal, a table cell and XML: no control characters.
+/// Cleans text from outside for a terminal, a table cell and XML: replaces control characters.
 pub(crate) fn clean(text: &str) -> String {
     let visible = |c: char| {
         if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') {
@@ -160,8 +160,7 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
     out
 }
 
-/// Puts a number before every name if one of them is too long to be shown whole: what is left of
-/// two long names often looks the same.
+/// Puts a number before every name if one of them is too long to be shown whole, because two shortened names often look the same.
 pub(crate) fn numbered(names: Vec<String>, too_long: impl Fn(&String) -> bool) -> Vec<String> {
     if !names.iter().any(too_long) {
         return names;
@@ -170,7 +169,7 @@ pub(crate) fn numbered(names: Vec<String>, too_long: impl Fn(&String) -> bool) -
     names.into_iter().enumerate().map(number).collect()
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins a list: `a`, `a and b`, `a, b and c`.
 pub(crate) fn listed(parts: &[String], joined_by: &str) -> String {
     match parts {
         [] => String::new(),
@@ -179,7 +178,7 @@ pub(crate) fn listed(parts: &[String], joined_by: &str) -> String {
     }
 }
 
-/// A command as one line, with quotes where an argument needs them; `comparison` if there is none.
+/// Formats a command as one line, with quotes where an argument needs them; `comparison` if there is none.
 pub(crate) fn command_line(command: &[String]) -> String {
     if command.is_empty() {
         return "comparison".to_owned();

@@ -9,17 +9,14 @@
 //!                                          └── from_json: tables and plots of old results
 //! ```
 //!
-//! Beside the table there are Markdown and CSV ([`export`]), conditions for a gate in CI ([`gate`]),
-//! scans of parameters ([`scan`]), and one table of many programs ([`suite`]).
+//! Beside the table there are Markdown and CSV ([`export`]), conditions for a gate in CI ([`gate`]), scans of parameters ([`scan`]), and one
+//! table of many programs ([`suite`]).
 //!
-//! The crate starts no process, reads no clock and opens no file. Whoever measures implements
-//! [`Runner`]; everything else is arithmetic on what it returns, the same for the same input, and
-//! therefore tested without a kernel: comparing a thing with itself must say "no difference shown"
-//! on every metric in at least 95 of 100 comparisons, whatever the noise looks like
-//! (`tests/false_alarms.rs`).
+//! The crate starts no process, reads no clock and opens no file. The driver implements [`Runner`]; everything else is arithmetic on what
+//! the runner returns, the same for the same input, and therefore tested without a kernel: if a program is compared with itself, the result must
+//! say "no difference shown" on every metric in at least 95 of 100 comparisons, whatever the noise looks like (`tests/false_alarms.rs`).
 //!
-//! How a verdict comes about is told in [`verdict`], why the runs are ordered as they are in
-//! [`schedule`].
+//! [`verdict`] explains the verdicts, and [`schedule`] the order of the runs.
 //!
 //! ```
 //! use superhue_compare::{

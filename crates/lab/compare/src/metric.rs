@@ -1,8 +1,8 @@
-//! What is measured: names, units, and which way is better.
+//! Metrics: their names, units, and direction.
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts. Values are always stored in the base unit named here.
+/// Unit of a number. Values are always stored in the base unit named here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -10,17 +10,17 @@ pub enum Unit {
     Seconds,
     /// Bytes; shown as KiB, MiB, ...
     Bytes,
-    /// How many of something.
+    /// Number of things.
     Count,
     /// A part of a whole, 0 to 1; shown in percent.
     Share,
-    /// How many of something in each second.
+    /// Number of things per second.
     PerSecond,
     /// Anything else, with the unit to show after the number (may be empty).
     Plain(String),
 }
 
-/// Which way a metric is better.
+/// Direction in which a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -28,27 +28,27 @@ pub enum Better {
     Lower,
     /// More is better.
     Higher,
-    /// It explains, it does not judge: verdicts say `higher` and `lower`.
+    /// The metric explains, but does not judge: verdicts say `higher` and `lower`.
     Neither,
 }
 
-/// One thing that is measured in every run.
+/// One quantity that is measured in every run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metric {
     /// Its name in JSON, unique in a comparison: `max_rss`.
     pub name: String,
     /// Its name for people: `peak memory`.
     pub label: String,
-    /// What its numbers count.
+    /// Unit of its values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Direction in which it is better.
     pub better: Better,
 }
 
-/// The metrics Superhue knows by itself.
+/// Metrics that Superhue itself knows.
 ///
-/// A driver reports those that its machine and mode of operation can measure, by
-/// [`name`](Self::name), and lists their [`metric`](Self::metric) in the comparison.
+/// A driver reports those that its machine and mode of operation can measure, by [`name`](Self::name), and lists their
+/// [`metric`](Self::metric) in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Builtin {
     /// Seconds from start to exit.
@@ -62,8 +62,8 @@ pub enum Builtin {
     System,
     /// Largest resident set, bytes (`ru_maxrss` * 1024).
     MaxRss,
-    /// The most that the kernel charged to the control group of the run, bytes (`memory.peak`, `memory.max_usage_in_bytes`): all processes of
-    /// the run together, with huge pages of which parts were given back, page tables, and files that it read or wrote first.
+    /// Most memory that the kernel charged to the control group of the run, bytes (`memory.peak`, `memory.max_usage_in_bytes`): all processes of
+    /// the run together, including huge pages that the program freed in part, page tables, and files that the run was the first to read or write.
     MaxCharged,
     /// Page faults served without I/O (`ru_minflt`).
     MinorFaults,
@@ -82,7 +82,7 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    /// All of them, in the order in which they are best shown.
+    /// All metrics, in the order in which they are best shown.
     pub const ALL: [Self; 13] = [
         Self::Wall,
         Self::ServerCpuPerLoad,
@@ -99,7 +99,7 @@ impl Builtin {
         Self::SuperhueCpu,
     ];
 
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,16 +119,15 @@ impl Builtin {
         }
     }
 
-    /// The built-in metric of that name.
+    /// Returns the built-in metric of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|metric| metric.name() == name)
     }
 
-    /// Its description.
+    /// Returns its description.
     ///
-    /// Coverage is `Neither`: it is a means. That it is high is no merit of an arm whose program
-    /// became no faster.
+    /// Coverage is `Neither`, because it is a means to an end: high coverage has no value if the program became no faster.
     #[must_use]
     pub fn metric(self) -> Metric {
         let (label, unit, better) = match self {

@@ -1,7 +1,7 @@
-//! The result as a picture: an SVG made from the document alone.
+//! The result as a picture: an SVG image made from the document alone.
 //!
-//! A panel for each metric, in it a row for each arm with every single run, so that outliers,
-//! modes and drift are seen and not summarised away:
+//! There is a panel for each metric, and in it a row for each arm. The row shows every single run, so that outliers, modes and drift stay
+//! visible:
 //!
 //! ```text
 //!   wall time [s]                 lower is better
@@ -13,13 +13,11 @@
 //!             1.0         1.2
 //! ```
 //!
-//! In a scan of parameters a panel has a row for each arm at each value. What is drawn there are not the
-//! values themselves, which may be of any size, but their ratios to the median of the reference at the
-//! same value: so all rows share one axis, on which 1 is "as the reference".
+//! In a scan of parameters a panel has a row for each arm at each value. The rows then show ratios to the median of the reference at the same
+//! value, because the values themselves may differ in size by any factor. All rows share one axis, on which 1 means "same as the reference".
 //!
-//! Rows, not colours, tell the arms apart, and the colours are those of Okabe & Ito, which people
-//! with any form of colour blindness can distinguish. An axis need not start at 0: these are
-//! positions, not bars.
+//! Rows, not colours, distinguish the arms. The colours are those of Okabe & Ito, which people with any form of colour blindness can
+//! distinguish. An axis need not start at 0: these are positions, not bars.
 
 pub mod axis;
 mod panel;
@@ -33,9 +31,9 @@ use crate::result::Comparison;
 
 /// Space around everything, in pixels (as are all lengths here).
 const MARGIN: i32 = 28;
-/// Between two columns, and between two rows of panels.
+/// Space between two columns, and between two rows of panels.
 const GAP: i32 = 36;
-/// Of a panel; one alone is wider, so that the explanation of the marks fits above it.
+/// Width of a panel; a single panel is wider, so that the explanation of the marks fits above it.
 const PANEL_WIDTHS: [i32; 2] = [760, 560];
 const TITLE_SIZE: i32 = 20;
 const TEXT_SIZE: i32 = 13;
@@ -82,7 +80,7 @@ impl Comparison {
         svg.finish()
     }
 
-    /// Command, circumstances, and what the marks mean.
+    /// Draws command, circumstances, and the explanation of the marks.
     fn draw_header(&self, svg: &mut Svg, width: i32) {
         let room = width - 2 * MARGIN;
         let command = fit(&command_line(&self.command), TITLE_SIZE, room);
@@ -118,7 +116,7 @@ impl Comparison {
         svg.dashed((at, middle - 8), (at, middle + 8));
     }
 
-    /// The names of the arms, numbered if one does not fit beside its row.
+    /// Returns the names of the arms, numbered if one does not fit beside its row.
     fn arm_labels(&self) -> Vec<String> {
         let names = self.arms.iter().map(|arm| clean(&arm.title())).collect();
         numbered(names, |name| {
@@ -126,12 +124,12 @@ impl Comparison {
         })
     }
 
-    /// Which options stand behind a name, and what went wrong.
+    /// Returns the options of each arm, and remarks on failures.
     fn footer(&self, labels: &[String], room: i32) -> Vec<(Ink, String, String)> {
         let shortened = (labels.iter()).any(|l| text_width(l, TEXT_SIZE) > panel::NAME_WIDTH);
         let each = arms_per_value(&self.arms);
         let arms = self.arms.iter().zip(labels).enumerate();
-        // The options are often the same at all values, and so is what stands behind a name.
+        // The options are often the same at all values, and then one line is enough.
         let is_new = |index: usize, arm: &Arm| {
             index < each || arm.options != self.arms[index % each].options
         };

@@ -1,12 +1,11 @@
 //! The result document: everything about a comparison, in one versioned JSON file.
 //!
-//! Measuring, writing down and drawing are separate steps: the table and the plot are made from
-//! this document alone, so an old result can be looked at again, and nothing is shown that is not
-//! also in the file. Bytes and seconds throughout; a value that could not be measured is `null`
-//! with its reason beside it.
+//! Measuring, writing down and drawing are separate steps: table and plot are made from this document alone. So an old result can be shown
+//! again, and table and plot contain nothing that is not in the file. All values are in bytes and seconds; a value that could not be measured is
+//! `null` with its reason beside it.
 //!
-//! Readers ignore fields they do not know, so fields may be added under the same schema name. What
-//! changes the meaning of a field gets a new one.
+//! Readers ignore unknown fields, so fields may be added under the same schema name. A change of a field's meaning requires a new schema
+//! name.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,80 +18,80 @@ use crate::suite::SUITE_SCHEMA;
 use crate::summary::{Against, ArmSummary, MetricSummary};
 use crate::verdict::summarise;
 
-/// What the field `schema` of the document says.
+/// Value of the field `schema` of the document.
 pub const SCHEMA: &str = "superhue-compare/1";
 
-/// What the driver knows and this crate does not.
+/// Facts that the driver knows and this crate does not.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
-    /// The command that was compared, argument by argument.
+    /// Command that was compared, argument by argument.
     pub command: Vec<String>,
-    /// The machine and the software: whatever the driver can find out (CPU, kernel, THP mode,
-    /// hypervisor, commit). Kept as it is, and not interpreted.
+    /// Facts about the machine and the software that the driver found (CPU, kernel, THP mode, hypervisor, commit). The crate stores them without
+    /// interpreting them.
     pub machine: Value,
-    /// When the first run started, in seconds since the Unix epoch.
+    /// Start of the first run, in seconds since the Unix epoch.
     pub started: Option<f64>,
-    /// When the last run ended, in seconds since the Unix epoch.
+    /// End of the last run, in seconds since the Unix epoch.
     pub finished: Option<f64>,
 }
 
-/// A comparison, complete: what was asked, what was measured, what follows.
+/// A complete comparison: questions, measurements and verdicts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     schema: String,
-    /// The command that was compared, argument by argument; with `{NAME}` for parameters.
+    /// Command that was compared, argument by argument; with `{NAME}` for parameters.
     pub command: Vec<String>,
-    /// The alternatives, at least two; in a scan of parameters, those of one value after the other.
+    /// Alternatives, at least two; in a scan of parameters, those of one value after the other.
     pub arms: Vec<Arm>,
-    /// How it was done.
+    /// Settings of the comparison.
     pub settings: Settings,
-    /// What the driver wrote about the machine and the software.
+    /// Facts about the machine and the software, from the driver.
     #[serde(default)]
     pub machine: Value,
-    /// When the first run started, in seconds since the Unix epoch.
+    /// Start of the first run, in seconds since the Unix epoch.
     #[serde(default)]
     pub started: Option<f64>,
-    /// When the last run ended, in seconds since the Unix epoch.
+    /// End of the last run, in seconds since the Unix epoch.
     #[serde(default)]
     pub finished: Option<f64>,
-    /// Whether it was stopped from outside before all runs were done.
+    /// True if it was interrupted from outside before all runs were done.
     #[serde(default)]
     pub interrupted: bool,
-    /// Why it was given up, if it was.
+    /// Reason why the runner gave up; `None` if it did not.
     #[serde(default)]
     pub aborted: Option<String>,
-    /// What was measured.
+    /// Metrics that were measured.
     pub metrics: Vec<Metric>,
     /// Every run, warm-ups and failures included, in the order in which they took place.
     pub samples: Vec<Record>,
-    /// What the samples come to: one for every metric, in their order.
+    /// Summaries of the samples: one for every metric, in their order.
     pub summaries: Vec<MetricSummary>,
-    /// What the user wanted to hold, and whether it does; see [`gate`](crate::gate).
+    /// Conditions of the user, and their results; see [`gate`](crate::gate).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateResult>,
 }
 
-/// How the measured runs of one arm ended.
+/// Counts of good and failed measured runs of one arm.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally<'a> {
     /// Runs that did not fail.
     pub good: usize,
     /// Runs that failed.
     pub failed: usize,
-    /// Why the first of them failed.
+    /// Reason why the first of them failed.
     pub why_failed: Option<&'a str>,
 }
 
-/// Why a text is not a result document.
+/// Reason why a text is not a result document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue compare`: {0}")]
     Json(#[from] serde_json::Error),
-    /// It does not say what it is.
+    /// It has no field `schema`.
     #[error("not a result of `superhue compare`: there is no field `schema`")]
     NoSchema,
-    /// It is of another version, or something else.
+    /// It has another version, or is another kind of document.
     #[error(
         "this version reads `{SCHEMA}` and `{SUITE_SCHEMA}`, not `{0}`: use the superhue that wrote the file"
     )]
@@ -106,7 +105,7 @@ pub enum ReadError {
 }
 
 impl Comparison {
-    /// Makes the document, and passes the verdicts.
+    /// Makes the document and computes the verdicts.
     #[must_use]
     pub fn new(design: Design, execution: Execution, context: Context) -> Self {
         let (arms, metrics, settings) = design.into_parts();
@@ -134,29 +133,28 @@ impl Comparison {
         }
     }
 
-    /// Finds out which conditions hold and keeps that in [`gates`](Self::gates), in place of what was
-    /// there.
+    /// Judges the conditions and stores the results in [`gates`](Self::gates), replacing earlier ones.
     pub fn check_conditions(&mut self, conditions: &[Condition]) {
         self.gates = crate::gate::check_conditions(self, conditions);
     }
 
-    /// The index of the arm that this one is compared with; its own for a reference.
+    /// Returns the index of the arm with which this one is compared; for a reference, its own index.
     #[must_use]
     pub fn reference_of(&self, arm: usize) -> usize {
         let references = references(&self.arms, self.settings.reference);
         references.get(arm).copied().unwrap_or(arm)
     }
 
-    /// Whether parameters were scanned, so that there is more than one reference.
+    /// Returns true if parameters were scanned; with more than one value there is more than one reference.
     #[must_use]
     pub fn is_scan(&self) -> bool {
         self.arms.iter().any(|arm| !arm.parameters.is_empty())
     }
 
-    /// The document as indented JSON, with a newline at the end.
+    /// Returns the document as indented JSON, with a newline at the end.
     ///
     /// # Errors
-    /// Those of `serde_json`; a comparison made by [`new`](Self::new) gives it no reason for one.
+    /// Returns an error of `serde_json`; a comparison made by [`new`](Self::new) gives no reason for one.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -166,7 +164,7 @@ impl Comparison {
     /// Reads a document.
     ///
     /// # Errors
-    /// If it is not JSON, of another schema, incomplete, or contradicts itself.
+    /// Fails if it is not JSON, has another schema, is incomplete, or contradicts itself.
     pub fn from_json(text: &str) -> Result<Self, ReadError> {
         let value: Value = serde_json::from_str(text)?;
         match value.get("schema").and_then(Value::as_str) {
@@ -179,21 +177,21 @@ impl Comparison {
         Ok(comparison)
     }
 
-    /// The comparison of an arm with the reference on a metric; `None` for the reference itself
-    /// and for what does not exist.
+    /// Returns the comparison of an arm with the reference on a metric; `None` for the reference itself and for a metric or arm that does not
+    /// exist.
     #[must_use]
     pub fn against(&self, metric: &str, arm: usize) -> Option<&Against> {
         self.summary(metric, arm)?.against.as_ref()
     }
 
-    /// What the runs of an arm come to on a metric.
+    /// Returns the summary of an arm's runs on a metric.
     #[must_use]
     pub fn summary(&self, metric: &str, arm: usize) -> Option<&ArmSummary> {
         let summary = self.summaries.iter().find(|s| s.metric == metric)?;
         summary.arms.get(arm)
     }
 
-    /// How the measured runs of an arm ended.
+    /// Counts the good and the failed measured runs of an arm.
     #[must_use]
     pub fn tally(&self, arm: usize) -> Tally<'_> {
         let mut tally = Tally::default();
@@ -209,7 +207,7 @@ impl Comparison {
         tally
     }
 
-    /// The document came from outside; what follows relies on its indices.
+    /// Checks a document from outside, because later code relies on its indices.
     pub(crate) fn check(&self) -> Result<(), ReadError> {
         Design::new(
             self.arms.clone(),

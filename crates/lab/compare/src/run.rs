@@ -1,9 +1,8 @@
-//! Goes through a schedule with the help of something that can run an arm.
+//! Executes a schedule with a runner, which can run an arm.
 //!
-//! This crate starts no process. Whoever does implements [`Runner`]; simulations implement it too,
-//! which is how everything here is tested.
+//! This crate starts no process. The driver, which does, implements [`Runner`]; simulations implement it too, and test everything here.
 //!
-//! What can go wrong is of three kinds, and they are treated differently:
+//! There are three kinds of errors, with different consequences:
 //!
 //! | the runner returns            | recorded | then                  |
 //! |-------------------------------|----------|-----------------------|
@@ -11,9 +10,8 @@
 //! | [`RunnerError::Interrupted`]  | no       | stops, `interrupted`  |
 //! | [`RunnerError::Abort`]        | no       | stops, `aborted`      |
 //!
-//! A failed run keeps its turn: it is counted and shown, its numbers are kept but enter no median,
-//! and it is not repeated, because an arm under which the program fails is not saved by trying
-//! until it does not.
+//! A failed run keeps its turn: it is counted and shown, and its numbers are kept but enter no median. It is not repeated, because an arm
+//! under which the program fails must not be saved by trying until it does not fail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::{Schedule, Turn};
 
-/// What one run measured: metric name to value, in the base unit of the metric.
+/// Measurements of one run: metric name to value, in the base unit of the metric.
 ///
 /// A value that could not be measured is `null` in JSON, with the reason beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -33,14 +31,13 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// One without any value.
+    /// Makes a sample without any value.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Records a value. One that is not finite (or beyond 1e300, where sums overflow) is recorded
-    /// as missing.
+    /// Records a value. A value that is not finite (or beyond 1e300, where sums overflow) is recorded as missing.
     pub fn set(&mut self, metric: &str, value: f64) {
         if usable(value) {
             self.missing.remove(metric);
@@ -50,7 +47,7 @@ impl Sample {
         }
     }
 
-    /// Records that a value could not be measured, and why.
+    /// Records that a value could not be measured, and the reason.
     pub fn set_missing(&mut self, metric: &str, reason: impl fmt::Display) {
         self.values.insert(metric.to_owned(), None);
         self.missing.insert(metric.to_owned(), reason.to_string());
@@ -64,20 +61,20 @@ impl Sample {
         }
     }
 
-    /// The value of a metric, if it was measured.
+    /// Returns the value of a metric, if it was measured.
     #[must_use]
     pub fn get(&self, metric: &str) -> Option<f64> {
         let value = self.values.get(metric).copied().flatten();
         value.filter(|value| usable(*value))
     }
 
-    /// Why a metric has no value. `None` if it has one, or none was expected.
+    /// Returns the reason why a metric has no value. `None` if it has one, or none was expected.
     #[must_use]
     pub fn why_missing(&self, metric: &str) -> Option<&str> {
         self.missing.get(metric).map(String::as_str)
     }
 
-    /// Makes `null` of every metric named that the sample does not mention.
+    /// Records every named metric that the sample does not mention as missing.
     pub(crate) fn complete<'a>(&mut self, metrics: impl Iterator<Item = &'a str>) {
         for metric in metrics {
             if !self.values.contains_key(metric) {
@@ -100,36 +97,36 @@ pub struct Record {
     pub round: usize,
     /// Place in the round, from 0.
     pub position: usize,
-    /// Whether the run only warmed the machine.
+    /// True if the run only warmed up the machine.
     pub warmup: bool,
-    /// Why the run counts as failed; `None` if it did not fail.
+    /// Reason why the run counts as failed; `None` if it did not fail.
     pub failed: Option<String>,
-    /// What it measured.
+    /// Measurements of the run.
     #[serde(flatten)]
     pub sample: Sample,
 }
 
 impl Record {
-    /// Whether its numbers enter the statistics.
+    /// Returns true if its numbers enter the statistics.
     #[must_use]
     pub const fn counts(&self) -> bool {
         !self.warmup && self.failed.is_none()
     }
 }
 
-/// Why a run gave no good sample.
+/// Reason why a run gave no good sample.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RunnerError {
     /// The run took place and failed, e.g. by an exit status that was not expected.
     #[error("the run failed: {reason}")]
     Failed {
-        /// For people: `exit status 1, expected 0`.
+        /// Reason for people: `exit status 1, expected 0`.
         reason: String,
-        /// What was measured all the same.
+        /// Measurements of the failed run.
         sample: Sample,
     },
-    /// The run was cut short from outside (Ctrl-C reaches the whole foreground process group, so
-    /// the program often dies of it too). It is no result and not recorded.
+    /// The run was cut short from outside (Ctrl-C reaches the whole foreground process group, so the program often dies of it too). The run is
+    /// not a result and is not recorded.
     #[error("the run was interrupted")]
     Interrupted,
     /// No further run can succeed, e.g. the command does not exist.
@@ -138,7 +135,7 @@ pub enum RunnerError {
 }
 
 impl RunnerError {
-    /// A failed run of which nothing was measured.
+    /// Makes the error for a failed run without measurements.
     #[must_use]
     pub fn failed(reason: impl Into<String>) -> Self {
         Self::Failed {
@@ -148,22 +145,21 @@ impl RunnerError {
     }
 }
 
-/// Something that can run one arm once.
+/// A driver or simulation that can run one arm once.
 pub trait Runner {
-    /// Runs arm number `arm` to its end and measures it; with `warmup`, the numbers will not be
-    /// used.
+    /// Runs arm number `arm` to its end and measures it; with `warmup`, the numbers are discarded.
     ///
     /// # Errors
-    /// See [`RunnerError`]: failed, interrupted, or hopeless.
+    /// Returns a [`RunnerError`]: failed, interrupted, or hopeless.
     fn run(&mut self, arm: usize, warmup: bool) -> Result<Sample, RunnerError>;
 }
 
-/// Where an execution has got to.
+/// Progress of an execution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Progress<'a> {
     /// A run is about to start.
     Starting {
-        /// Which.
+        /// Turn of the run.
         turn: Turn,
         /// Runs done so far.
         done: usize,
@@ -172,7 +168,7 @@ pub enum Progress<'a> {
     },
     /// A run has ended and was recorded.
     Finished {
-        /// What came of it.
+        /// Record of the run.
         record: &'a Record,
         /// Runs done so far, this one included.
         done: usize,
@@ -181,19 +177,19 @@ pub enum Progress<'a> {
     },
 }
 
-/// What going through a schedule came to.
+/// Result of executing a schedule.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Execution {
     /// The runs, in the order in which they took place.
     pub records: Vec<Record>,
-    /// Whether it was stopped from outside before the schedule was done.
+    /// True if it was interrupted from outside before the schedule was done.
     pub interrupted: bool,
-    /// Why the runner gave up, if it did.
+    /// Reason why the runner gave up; `None` if it did not.
     pub aborted: Option<String>,
 }
 
 impl Execution {
-    /// Whether its runs are the first ones of this schedule, so that it can be gone on with.
+    /// Returns true if its runs are the first ones of this schedule, so that [`go_on`] can continue it.
     #[must_use]
     pub fn follows(&self, schedule: &Schedule) -> bool {
         let turns = schedule.turns();
@@ -215,17 +211,17 @@ impl Execution {
         self.records.len() <= turns.len() && self.records.iter().zip(turns).all(is_turn)
     }
 
-    /// Whether any run counts.
+    /// Returns true if any run, warm-ups included, did not fail.
     #[must_use]
     pub fn has_good_run(&self) -> bool {
         self.records.iter().any(|record| record.failed.is_none())
     }
 }
 
-/// Goes through the schedule.
+/// Executes the whole schedule.
 ///
-/// `stop` is asked before every run; once it says `true`, what has been done is returned with
-/// `interrupted` set. A signal handler that sets a flag is all it takes.
+/// Calls `stop` before every run; once it returns `true`, the execution ends with `interrupted` set, and keeps the runs so far. A signal
+/// handler that sets a flag is enough.
 pub fn execute(
     schedule: &Schedule,
     runner: &mut dyn Runner,
@@ -238,11 +234,11 @@ pub fn execute(
     execution
 }
 
-/// Goes on with a schedule: takes its turns from the first one that `execution` has no run of, up to
-/// `until` of them in all. What is said in `execution` about an earlier end is forgotten.
+/// Continues a schedule: takes its turns from the first one without a run in `execution`, up to `until` turns in all. Clears an earlier
+/// `interrupted` and `aborted`.
 ///
-/// Since a schedule depends on its arguments alone, and more rounds of it begin with the same ones, a
-/// comparison can be left at any run, and gone on with later.
+/// A schedule depends on its arguments alone, and a schedule of more rounds begins with the same turns. So a comparison can stop at any run and
+/// continue later.
 pub fn go_on(
     execution: &mut Execution,
     schedule: &Schedule,
@@ -299,7 +295,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Answers from a script, and repeats its last line.
+    /// Runner that answers from a script, and repeats its last line.
     struct Scripted(Vec<Result<Sample, RunnerError>>, usize);
 
     impl Runner for Scripted {

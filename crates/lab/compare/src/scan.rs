@@ -1,77 +1,75 @@
 //! Parameters of the command that take several values: `{size}` for 1, 2, 4.
 //!
-//! All arms are run at every value, and compared at the same value only. With several parameters,
-//! every combination of their values is one. The correction for asking many questions goes over all
-//! values together (see [`verdict`](crate::verdict)): a scan of ten sizes shows "something" at one of
-//! them by chance no more often than a comparison at one size.
+//! All arms run at every value, and are compared at the same value only. With several parameters, each combination of their values counts as one
+//! value. The correction for many questions covers all values together (see [`verdict`](crate::verdict)): a scan of ten sizes shows "something" at
+//! one of them by chance no more often than a comparison at one size.
 
 use std::collections::BTreeMap;
 
-/// A parameter and its values, as text, in the order in which they are shown.
+/// Parameter and its values, as text, in the order in which they are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     name: String,
     values: Vec<String>,
 }
 
-/// One value for each parameter; none without a scan.
+/// One value for each parameter; empty without a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assignment(BTreeMap<String, String>);
 
-/// Why parameters were not understood.
+/// Reason why parameters cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// The name cannot stand in braces.
+    /// The name is not allowed between braces.
     #[error(
         "`{0}` is no name of a parameter: use letters, digits, - and _ (in the command: {{NAME}})"
     )]
     Name(String),
-    /// Two parameters have one name.
+    /// Two parameters have the same name.
     #[error("parameter `{0}` is given twice: rename one of them")]
     Duplicate(String),
-    /// A value stands in a list twice.
+    /// A parameter has the same value twice.
     #[error("parameter `{name}` has the value `{value}` twice: remove one")]
     DuplicateValue {
-        /// Of which parameter.
+        /// Name of the parameter.
         name: String,
         /// The value.
         value: String,
     },
-    /// A bound or a step is not a number.
+    /// A bound or a step is not a decimal number.
     #[error(
         "parameter `{name}`: `{text}` is no decimal number of at most 15 digits (e.g. 10, -3, 0.25)"
     )]
     Number {
-        /// Of which parameter.
+        /// Name of the parameter.
         name: String,
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// The greatest value is below the least.
+    /// The greatest value is below the least one.
     #[error("parameter `{0}`: the scan goes from MIN up to MAX: exchange them")]
     Empty(String),
-    /// The step does not lead upwards.
+    /// The step is not above 0.
     #[error("parameter `{0}`: the step must be above 0")]
     Step(String),
-    /// A step of 1 is a guess between fractions.
+    /// The step is missing, and the bounds are not whole numbers.
     #[error("parameter `{0}`: say the step, since the bounds are no whole numbers (-D 0.25)")]
     NoStep(String),
-    /// More values than anybody waits for.
+    /// There are more than [`MOST`] values.
     #[error(
         "{0} values or more are to be scanned, and {MOST} are the most: use a larger step or fewer parameters"
     )]
     TooMany(usize),
 }
 
-/// The most combinations of values that one comparison takes.
+/// Most combinations of values that one comparison takes.
 pub const MOST: usize = 1000;
 
 impl Parameter {
-    /// A parameter with listed values: `a,b,c`. A comma that belongs to a value is written `\,`, a
-    /// backslash `\\`.
+    /// Makes a parameter with listed values: `a,b,c`. A comma within a value is written `\,`, a backslash `\\`.
     ///
     /// # Errors
-    /// If the name cannot stand in braces, a value is there twice, or there are too many.
+    /// Fails if the name is not allowed between braces, a value occurs twice, or there are too many.
     pub fn list(name: &str, list: &str) -> Result<Self, ScanError> {
         let mut values = vec![String::new()];
         let mut characters = list.chars();
@@ -97,12 +95,11 @@ impl Parameter {
         Self::new(name, values)
     }
 
-    /// A parameter that goes from `least` to `most` in steps (of 1, if none is given and both are
-    /// whole). Decimal numbers are counted exactly: 0 to 0.3 in steps of 0.1 has four values.
+    /// Makes a parameter that goes from `least` to `most` in steps (of 1, if none is given and both are whole). Decimal numbers are exact: 0 to
+    /// 0.3 in steps of 0.1 has four values.
     ///
     /// # Errors
-    /// If the name cannot stand in braces, the numbers are none or lead nowhere, or there are too
-    /// many values.
+    /// Fails if the name is not allowed between braces, a text is not a number, the range is empty, or there are too many values.
     pub fn range(
         name: &str,
         least: &str,
@@ -164,23 +161,23 @@ impl Parameter {
         })
     }
 
-    /// What stands in braces.
+    /// Returns the name, which the command has between braces.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its values.
+    /// Returns its values.
     #[must_use]
     pub fn values(&self) -> &[String] {
         &self.values
     }
 }
 
-/// All combinations of values, the last parameter changing fastest; one empty one of no parameters.
+/// Returns all combinations of values, the last parameter changing fastest; without parameters, one empty combination.
 ///
 /// # Errors
-/// If two parameters have one name, or there are more than [`MOST`].
+/// Fails if two parameters have the same name, or there are more than [`MOST`] combinations.
 pub fn assignments(parameters: &[Parameter]) -> Result<Vec<Assignment>, ScanError> {
     let mut all = vec![Assignment::default()];
     for (index, parameter) in parameters.iter().enumerate() {
@@ -204,14 +201,14 @@ pub fn assignments(parameters: &[Parameter]) -> Result<Vec<Assignment>, ScanErro
 }
 
 impl Assignment {
-    /// Value by name.
+    /// Returns the values by name.
     #[must_use]
     pub const fn values(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// The text with every `{NAME}` of a parameter replaced by its value, and all else as it is.
-    /// Bytes, because arguments need not be text. What stands in a value is not replaced again.
+    /// Returns the text with every `{NAME}` of a parameter replaced by its value. Works on bytes, because arguments need not be text. Does not
+    /// replace names within values.
     #[must_use]
     pub fn fill(&self, template: &[u8]) -> Vec<u8> {
         let mut filled = Vec::with_capacity(template.len());
@@ -231,21 +228,21 @@ impl Assignment {
         filled
     }
 
-    /// The same for text.
+    /// Fills in a text in the same way.
     #[must_use]
     pub fn fill_text(&self, template: &str) -> String {
-        // Whole characters are replaced by whole characters.
+        // The result is valid UTF-8: whole characters replace whole characters.
         String::from_utf8_lossy(&self.fill(template.as_bytes())).into_owned()
     }
 }
 
-/// Whether `{name}` stands in the text.
+/// Returns true if the text contains `{name}`.
 #[must_use]
 pub fn mentions(text: &[u8], name: &str) -> bool {
     (0..text.len()).any(|at| text[at] == b'{' && opens(&text[at + 1..], name))
 }
 
-/// Whether the bytes behind a `{` are `name}`.
+/// Returns true if the bytes after a `{` are `name` and `}`.
 fn opens(after: &[u8], name: &str) -> bool {
     (after.strip_prefix(name.as_bytes())).is_some_and(|rest| rest.first() == Some(&b'}'))
 }
@@ -277,7 +274,7 @@ impl Decimal {
         })
     }
 
-    /// The units with so many places, at least those it has.
+    /// Returns the units at `places` decimal places, which must be at least its own.
     fn with(self, places: u32) -> i128 {
         self.units * 10i128.pow(places - self.places)
     }

@@ -1,13 +1,11 @@
-//! In which order the runs take place.
+//! The order of the runs.
 //!
-//! A machine is never the same for two runs: clocks throttle, neighbours come and go, the page
-//! cache fills. Running all of A and then all of B turns every such drift into a difference
-//! between A and B. So the runs come in *rounds*, every arm once in each, which lets drift touch
-//! all arms alike; and within a round the order changes, so that no arm always runs first, or
-//! always right after the one that leaves the caches cold.
+//! No two runs meet the same machine: clocks throttle, neighbours come and go, the page cache fills. Running all of A and then all of B turns every
+//! such drift into a difference between A and B. So the runs come in *rounds*, with every arm once in each, and drift affects all arms alike.
+//! Within a round the order changes, so that no arm always runs first, or always right after the arm that leaves the caches cold.
 //!
-//! Shuffling each round on its own would balance positions only on average, and with ten rounds
-//! the average is poor. Instead the rounds are dealt from randomly relabelled *Williams squares*:
+//! Shuffling each round on its own would balance positions only on average, and with ten rounds the average is poor. Instead the rounds come
+//! from randomly relabelled *Williams squares*:
 //!
 //! ```text
 //!   4 arms, 4 rounds:   a b d c      each arm once in each column: every position once
@@ -16,38 +14,37 @@
 //!                       d a c b
 //! ```
 //!
-//! A scan of parameters takes all values in each round, their order dealt in the same way; the arms
-//! of one value stay side by side, for they are what is compared.
+//! A scan of parameters takes all values in each round, in an order from such a square; the arms of one value stay side by side, because they
+//! are compared with each other.
 //!
-//! With an odd number of arms the neighbours balance over two squares, the second being the first
-//! read backwards. (E. J. Williams, "Experimental designs balanced for the estimation of residual
-//! effects of treatments", Australian J. of Scientific Research A 2, 1949.)
+//! With an odd number of arms the neighbours balance over two squares, of which the second is the first read backwards. (E. J. Williams,
+//! "Experimental designs balanced for the estimation of residual effects of treatments", Australian J. of Scientific Research A 2, 1949.)
 
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::SliceRandom;
 
-/// One run that is due.
+/// One scheduled run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn {
-    /// Which arm runs: its index.
+    /// Index of the arm.
     pub arm: usize,
-    /// In which round, from 0; warm-up rounds and measured rounds are counted apart.
+    /// Round, from 0; warm-up rounds and measured rounds are counted apart.
     pub round: usize,
-    /// At which place in its round, from 0.
+    /// Place in the round, from 0.
     pub position: usize,
-    /// Whether the run only warms the machine and is not counted.
+    /// True if the run only warms up the machine and does not count.
     pub warmup: bool,
 }
 
-/// The whole order: `warmup` rounds first, then `runs` measured ones.
+/// The whole order: `warmup` rounds first, then `runs` measured rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     turns: Vec<Turn>,
 }
 
 impl Schedule {
-    /// Deals the rounds for `arms` arms; the same arguments always give the same order.
+    /// Makes the rounds for `arms` arms; the same arguments always give the same order.
     ///
     /// After every `arms` measured rounds each arm has been at each position equally often.
     #[must_use]
@@ -55,8 +52,7 @@ impl Schedule {
         Self::scan(arms, 1, runs, warmup, seed)
     }
 
-    /// The same for a scan: `arms` arms at each of `values` values. Arm number `a` of value number
-    /// `v` has the index `v * arms + a`.
+    /// Makes the rounds of a scan: `arms` arms at each of `values` values. Arm number `a` of value number `v` has the index `v * arms + a`.
     #[must_use]
     pub fn scan(arms: usize, values: usize, runs: usize, warmup: usize, seed: u64) -> Self {
         let mut dealers = Dealers::new(arms, values, seed);
@@ -66,7 +62,7 @@ impl Schedule {
             .flat_map(|(warmup, rounds)| (0..rounds).map(move |round| (warmup, round)))
             .flat_map(|(warmup, round)| {
                 if round == 0 {
-                    // Each phase starts squares of its own, so that its positions balance.
+                    // Each phase starts its own squares, so that its positions balance.
                     dealers.start_over();
                 }
                 let order = dealers.deal();
@@ -81,24 +77,24 @@ impl Schedule {
         Self { turns }
     }
 
-    /// The runs in the order in which they are due; `arms * (warmup + runs)` of them.
+    /// Returns the runs in their order; `arms * (warmup + runs)` of them.
     #[must_use]
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
 }
 
-/// Hands out rounds of a scan: the order of the values, and within each the order of its arms.
+/// Source of the rounds of a scan: the order of the values, and within each value the order of its arms.
 struct Dealers {
     arms: usize,
     values: Dealer,
-    /// One for each value.
+    /// Dealers of arms, one for each value.
     of_value: Vec<Dealer>,
 }
 
 impl Dealers {
     fn new(arms: usize, values: usize, seed: u64) -> Self {
-        // The first value's arms are dealt by the seed itself, so that one value is no scan.
+        // The first value's arms use the seed itself, so that a scan of one value has the order of no scan.
         let of_value = (0..values as u64).map(|value| {
             Dealer::new(
                 arms,
@@ -128,15 +124,15 @@ impl Dealers {
     }
 }
 
-/// Hands out rounds from one square after the other.
+/// Source of rounds, from one square after the other.
 struct Dealer {
     arms: usize,
     rng: Xoshiro256PlusPlus,
-    /// The square the rounds come from: an arm per row and position.
+    /// Square from which the rounds come: an arm per row and position.
     square: Vec<Vec<usize>>,
-    /// Whether `square` is already the mirror image of its predecessor.
+    /// True if `square` is already the mirror image of its predecessor.
     mirrored: bool,
-    /// Rows of `square` not dealt yet.
+    /// Rows of `square` that are still unused.
     left: Vec<Vec<usize>>,
 }
 
@@ -172,7 +168,7 @@ impl Dealer {
     }
 }
 
-/// A Williams square with its arms relabelled at random: `arms` rows of `arms` arms.
+/// Makes a Williams square with its arms relabelled at random: `arms` rows of `arms` arms.
 fn williams(arms: usize, rng: &mut Xoshiro256PlusPlus) -> Vec<Vec<usize>> {
     // 0, 1, k-1, 2, k-2, ...: neighbours differ by every non-zero amount modulo an even k.
     let zigzag = (0..arms).map(|place| {

@@ -1,9 +1,9 @@
-//! When a trial in pairs may end, however often somebody looks: a test by betting.
+//! Stopping rule of a trial in pairs, valid after any number of looks: a test by betting.
 //!
-//! Each pair of blocks has the policy on in one and off in the other, in an order that a fair coin decides. Its *difference* is
-//! `D = ln(on / off)`. If the policy changes nothing, then the two values would have been the same in either order, and the coin decided
-//! the sign of `D` and nothing else: given `|D|` and all that came before, it is as likely to be positive as negative. That is exact whatever the
-//! noise looks like: it may drift, have heavy tails, depend on its past.
+//! In each pair of blocks the policy is on in one and off in the other, in an order that a fair coin decides. The *difference* of a pair is
+//! `D = ln(on / off)`. If the policy changes nothing, the two values would have been the same in either order, and the coin alone decided the sign of
+//! `D`: given `|D|` and all earlier pairs, positive and negative signs are equally likely. This is exact for any noise: the noise may drift, have
+//! heavy tails, and depend on its past.
 //!
 //! ```text
 //!   capital 1 ──> stake a share λ of it on "D is positive" ──> capital · (1 + λ · sign D)
@@ -14,15 +14,15 @@
 //! (Ville's inequality), so one may look after every pair. Two players bet, one on each side, with half of α each.
 //!
 //! *How much is staked.* For a normal `D` with mean μ and spread σ the best stake is `tanh(μ|D|/σ²)`: much on large differences, little on
-//! small ones, which chance decides. The mean is not known, so the capital is spread over several (`MEANS`, in spreads), and over two bounds
-//! (`CLIPS`) to what one difference may count, since with heavy tails large ones mean less. The spread is that of earlier pairs, by
-//! their median deviation. What is staked may be chosen badly; then the test takes longer, and is as right as before.
+//! small ones, which are decided by chance. The mean is unknown, so the capital is divided among several means (`MEANS`, in spreads), and among two
+//! bounds (`CLIPS`) on the size of one difference, because with heavy tails large differences mean less. The spread is estimated from earlier
+//! pairs, by their median deviation. A badly chosen stake makes the test slower, but no less valid.
 //!
 //! *The interval.* If the effect is θ (on the log scale, in all pairs alike), it is `D - θ` that is fair. So each θ of a grid is tested in this way; the
 //! interval is those that were never rejected. It holds the effect at all times together with probability 1 - α.
 //!
 //! Rejected: *signs alone* (the same test with equal stakes takes 1.4 times as many pairs under normal noise), *t tests with corrections for looking*
-//! (their level is that of a noise nobody has promised), *bootstrap intervals* (wrong for few pairs, and for looks).
+//! (their level holds only under normal noise), *bootstrap intervals* (wrong for few pairs, and under repeated looks).
 
 use std::f64::consts::LN_2;
 
@@ -32,74 +32,74 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::quantile::{median, sorted};
 
-/// Means that are betted on, in spreads of a difference.
+/// Means on which players bet, in spreads of a difference.
 const MEANS: [f64; 4] = [0.2, 0.45, 1.0, 2.2];
 
-/// No difference counts as more spreads than this.
+/// Largest size of a difference that counts, in spreads.
 const CLIPS: [f64; 2] = [1.5, 3.0];
 
 /// Players on each side.
 const PLAYERS: usize = MEANS.len() * CLIPS.len();
 
-/// The largest share of the capital that is staked: a player who loses all can never win again.
+/// Largest share of the capital that a player stakes: a player who loses all of it can never win again.
 const MOST: f64 = 0.95;
 
-/// So many pairs show how far differences spread; before, the largest one seen stands for it.
+/// Fewest pairs that give an estimate of the spread; with fewer, the largest difference seen stands for it.
 const PAIRS_FOR_SPREAD: usize = 3;
 
-/// Turns a median absolute deviation into the spread of a normal law.
+/// Factor from a median absolute deviation to the standard deviation of a normal distribution.
 const NORMAL: f64 = 1.4826;
 
-/// The coin that decides which block of a pair is first.
+/// Coin that decides which block of a pair is first.
 #[derive(Debug)]
 pub struct Coin(StdRng);
 
 impl Coin {
-    /// The same tosses for the same seed.
+    /// Makes a coin; the same seed gives the same tosses.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// Either way with the same probability, whatever came before.
+    /// Tosses the coin: both results have the same probability, whatever came before.
     pub fn toss(&mut self) -> bool {
         self.0.random()
     }
 }
 
-/// What a sequence has shown.
+/// Result that a sequence has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
     /// The effect is above 0.
     Above,
-    /// It is below 0.
+    /// The effect is below 0.
     Below,
-    /// It is smaller than what counts, one way or the other.
+    /// The effect, in either direction, is smaller than what counts.
     Small,
 }
 
 /// Effects that are not ruled out, on the log scale; `None` where there is no bound yet.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Range {
-    /// The lowest.
+    /// Lower bound.
     pub low: Option<f64>,
-    /// The highest.
+    /// Upper bound.
     pub high: Option<f64>,
 }
 
-/// The players who bet on one supposed effect.
+/// Players who bet on one supposed effect.
 #[derive(Debug, Clone)]
 struct Table {
     effect: f64,
-    /// Logarithms of their capitals: on `D - effect` being positive, and negative.
+    /// Logarithms of the players' capitals: of those who bet on a positive `D - effect`, and on a negative one.
     above: [f64; PLAYERS],
     below: [f64; PLAYERS],
-    /// Which side won so much first that the effect is ruled out.
+    /// Side that won enough first to rule out the effect.
     ruled_out: Option<Shown>,
 }
 
-/// A test that goes on for as long as pairs come.
+/// Test that continues as long as pairs come.
 #[derive(Debug, Clone)]
 pub struct Sequence {
     /// Logarithm of the capital that decides.
@@ -113,16 +113,17 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A test that is wrong with probability `alpha` at most, both sides together; effects that change a value by less than the share `within`
-    /// (0.02 is 2 %) do not count.
+    /// Makes a test that is wrong with probability `alpha` at most, both sides together; effects that change a value by less than the share
+    /// `within` (0.02 is 2 %) do not count.
     ///
-    /// Values outside of what makes sense are moved to its ends: `alpha` to 1e-9 to 0.5, `within` to 1e-4 to 1.
+    /// Clamps its arguments: `alpha` to 1e-9 to 0.5, `within` to 1e-4 to 1.
     #[must_use]
     pub fn new(alpha: f64, within: f64) -> Self {
         Self::over(alpha, within, &grid())
     }
 
-    /// The same with effects of one's own to test (on the log scale), beside 0 and what does not count: a coarser interval for less work.
+    /// Makes the same test for given effects (on the log scale), beside 0 and the bounds of `within`: fewer effects give a coarser interval for less
+    /// work.
     #[must_use]
     pub fn over(alpha: f64, within: f64, effects: &[f64]) -> Self {
         let alpha = if alpha > 1e-9 { alpha.min(0.5) } else { 1e-9 };
@@ -140,7 +141,7 @@ impl Sequence {
             ruled_out: None,
         };
         Self {
-            // Half of it for each side.
+            // Each side has half of alpha.
             enough: LN_2 - alpha.ln(),
             within,
             tables: effects.into_iter().map(table).collect(),
@@ -150,7 +151,7 @@ impl Sequence {
         }
     }
 
-    /// Takes in the difference of the next pair, `ln(on / off)`. Anything but a finite number is left out.
+    /// Adds the difference of the next pair, `ln(on / off)`. Ignores values that are not finite.
     pub fn add(&mut self, difference: f64) {
         if !difference.is_finite() {
             return;
@@ -158,7 +159,7 @@ impl Sequence {
         let spread = self.spread();
         for table in &mut self.tables {
             let surplus = difference - table.effect;
-            // The sign of this one must not be used, only its size.
+            // The spread may use the size of this difference, but not its sign.
             let spread = spread.unwrap_or_else(|| {
                 let sizes = self.seen.iter().map(|seen| (seen - table.effect).abs());
                 sizes.fold(surplus.abs(), f64::max)
@@ -169,7 +170,7 @@ impl Sequence {
         self.last = self.remaining();
     }
 
-    /// How far differences have spread so far; `None` with too few.
+    /// Returns the spread of the differences so far; `None` for too few pairs.
     fn spread(&self) -> Option<f64> {
         if self.seen.len() < PAIRS_FOR_SPREAD {
             return None;
@@ -177,11 +178,11 @@ impl Sequence {
         let centre = median(&sorted(&self.seen))?;
         let distances: Vec<f64> = self.seen.iter().map(|seen| (seen - centre).abs()).collect();
         let count = self.seen.len() as f64;
-        // The median of few is too small as often as too large, and too small costs more.
+        // The median of few deviations is too small as often as too large, and a spread that is too small costs more.
         Some(median(&sorted(&distances))? * NORMAL * (1.0 + 2.0 / count))
     }
 
-    /// From the lowest to the highest effect that is not ruled out, with the nearest that are; as before if none is left.
+    /// Returns the nearest effects that are ruled out below and above those that are not; the previous range if all are ruled out.
     fn remaining(&self) -> Range {
         let left = |table: &Table| table.ruled_out.is_none();
         let (Some(first), Some(last)) = (
@@ -197,13 +198,13 @@ impl Sequence {
         }
     }
 
-    /// The effects that are not ruled out, at all looks together.
+    /// Returns the effects that are not ruled out, valid for all looks together.
     #[must_use]
     pub const fn range(&self) -> Range {
         self.last
     }
 
-    /// What is shown, if anything is.
+    /// Returns the result, once one is shown.
     #[must_use]
     pub fn shown(&self) -> Option<Shown> {
         if let Some(shown) = self.tables.get(self.none).and_then(|it| it.ruled_out) {
@@ -215,10 +216,10 @@ impl Sequence {
         is_small.then_some(Shown::Small)
     }
 
-    /// The middle of all means of two differences (Hodges and Lehmann): the effect that fits best. `None` before the first pair.
+    /// Returns the effect that fits best: the median of the means of all two differences (Hodges and Lehmann). `None` before the first pair.
     #[must_use]
     pub fn estimate(&self) -> Option<f64> {
-        // Of very many pairs the last ones do.
+        // The last 1000 pairs are enough.
         let from = self.seen.len().saturating_sub(1000);
         let seen = &self.seen[from..];
         let means = seen.iter().enumerate().flat_map(|(index, a)| {
@@ -228,7 +229,7 @@ impl Sequence {
         median(&sorted(&means.collect::<Vec<f64>>()))
     }
 
-    /// Pairs that were taken in.
+    /// Returns the number of pairs added.
     #[must_use]
     pub const fn pairs(&self) -> usize {
         self.seen.len()
@@ -258,14 +259,14 @@ impl Table {
     }
 }
 
-/// The logarithm of the mean of capitals, from theirs.
+/// Returns the logarithm of the mean capital, from the logarithms of the players' capitals.
 fn together(players: &[f64; PLAYERS]) -> f64 {
     let most = players.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = players.iter().map(|player| (player - most).exp()).sum();
     most + (sum / PLAYERS as f64).ln()
 }
 
-/// Effects that are tested: close together where they are small.
+/// Returns the effects that are tested: close together where they are small.
 fn grid() -> Vec<f64> {
     const STEPS: [(f64, usize); 5] = [
         (0.0005, 100),
@@ -341,7 +342,7 @@ mod tests {
         let mut sequence = Sequence::new(0.025, 0.02);
         fed(&mut sequence, &[0.0; 20]);
         assert_eq!(sequence.shown(), Some(Shown::Small));
-        // Who bet on an effect above 0 has as much as who bet on one below.
+        // The players on an effect above 0 have as much capital as those on an effect below 0.
         let table = &sequence.tables[sequence.none];
         assert_eq!(together(&table.above), together(&table.below));
     }
@@ -357,7 +358,7 @@ mod tests {
     }
 
     proptest! {
-        /// A player's expected capital after a fair coin is what it was, whatever came before: the whole guarantee.
+        /// A player's expected capital after a fair coin equals the capital before it, whatever came before: the whole guarantee.
         #[test]
         fn the_game_is_fair(
             past in prop::collection::vec(-0.2..0.2f64, 0..30),

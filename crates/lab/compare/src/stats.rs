@@ -1,14 +1,13 @@
-//! The statistics, small and by the book, each checked against values worked out elsewhere.
+//! The statistics: simple, from textbooks, and each checked against independently computed values.
 //!
 //! - [`quantile`]: medians, quartiles, absolute deviations.
-//! - [`bootstrap`]: how far a median or a ratio of medians could be off.
-//! - [`rank_sum`]: how often chance alone would separate two arms like this.
-//! - [`holm`]: what remains of that when many questions are asked at once.
-//! - [`rounds`]: what slowed whole rounds, as the arms tell that are not asked about.
+//! - [`bootstrap`]: uncertainty of a median or of a ratio of medians.
+//! - [`rank_sum`]: probability that chance alone separates two arms like this.
+//! - [`holm`]: correction of that probability for many questions at once.
+//! - [`rounds`]: slowness of whole rounds, estimated from the arms that are not part of the question.
 //!
-//! Everything works on ranks and medians. Run times are skewed, have outliers and come in modes
-//! (an interrupt storm, a THP that was or was not available), so means and normal theory are
-//! worst exactly where a comparison matters.
+//! All methods use ranks and medians. Run times are skewed, have outliers and come in modes (an interrupt storm, a huge page that was or was not
+//! available), so means and normal theory are worst exactly where a comparison matters.
 
 pub mod bootstrap;
 pub mod holm;

@@ -7,18 +7,16 @@
 //!              ------------------- time ------------------->
 //! ```
 //!
-//! Each program is a [`Comparison`] of its own, with the verdicts of one. Programs take turns by rounds:
-//! so the rows of a table that is cut short rest on about as many runs each, and an hour in which the
-//! machine is slow touches all of them and no arm in particular.
+//! Each program is a [`Comparison`] of its own, with its own verdicts. Programs take turns by rounds. So the rows of a table that is cut short
+//! rest on about as many runs each, and an hour in which the machine is slow affects all of them and no arm in particular.
 //!
 //! # When there are enough runs
 //!
-//! Every program gets the least number of rounds. After that it gets another one only while an interval
-//! of its speed is wider than what is to be told apart ([`Comparison::is_precise`]). How *wide* an
-//! interval is decides, not where it lies: going on until something is found would find something in
-//! everything. `tests/false_alarms.rs` holds this rule to what comparisons promise.
+//! Every program gets the least number of rounds. After that it gets another round only while an interval of its speed is wider than
+//! differences that count ([`Comparison::is_precise`]). The *width* of the interval decides, not its position: if the position decided, every
+//! program would show a difference in the end. `tests/false_alarms.rs` holds this rule to the promise of comparisons.
 //!
-//! # What is said of a figure
+//! # Decisions on a figure
 //!
 //! | decision    | when                                                                     |
 //! |-------------|--------------------------------------------------------------------------|
@@ -27,10 +25,10 @@
 //! | same        | no such verdict, and the 95 % interval lies within the smallest difference |
 //! | undecided   | anything else that was measured                                          |
 //!
-//! Each comparison has a risk of [`LEVEL`](crate::verdict::LEVEL) of any false verdict, so of forty
-//! programs one row in one of them is wrong on the average. *Same* is said of each interval by itself.
+//! Each comparison has a risk of [`LEVEL`](crate::verdict::LEVEL) of any false verdict, so among forty programs one has a wrong row on average.
+//! *Same* is a decision on each interval by itself.
 //!
-//! Of each arm the geometric mean over all programs is told, too, with its 95 % interval. It decides nothing.
+//! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
 
 mod picture;
 mod shown;
@@ -43,87 +41,86 @@ use crate::result::{Comparison, ReadError};
 use crate::stats::bootstrap::Interval;
 use crate::summary::{ArmSummary, Verdict};
 
-/// What the field `schema` of the document says.
+/// Value of the field `schema` of the document.
 pub const SUITE_SCHEMA: &str = "superhue-suite/1";
 
-/// What came of a suite, complete: every program, every run, every decision.
+/// Complete result of a suite: every program, every run, every decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Suite {
     schema: String,
-    /// What it is about, for its heading.
+    /// Title for its heading.
     pub title: String,
-    /// Relative differences below this are never called better or worse: 0.03 is three percent.
+    /// Smallest relative difference that a decision calls better or worse: 0.03 is three percent.
     pub smallest: f64,
-    /// Why not everything was done; `None` if it was.
+    /// Reason why the suite was not finished; `None` if it was.
     pub unfinished: Option<String>,
-    /// All arms; the first one is what the others are compared with.
+    /// All arms; the first one is the reference.
     pub arms: Vec<SuiteArm>,
     /// The programs, in the order of the table.
     pub programs: Vec<SuiteProgram>,
 }
 
-/// An arm of a suite.
+/// Arm of a suite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuiteArm {
     /// Short name: `hot`.
     pub name: String,
-    /// What makes it what it is: `--pages hot`.
+    /// Options that define it: `--pages hot`.
     pub options: String,
-    /// Why this machine cannot run it; `None` if it can.
+    /// Reason why this machine cannot run it; `None` if it can.
     pub skipped: Option<String>,
 }
 
-/// What is run of a program, as the suite says it. Results of one plan are not gone on with under
-/// another.
+/// Commands of a program, as the suite's file has them. Results under one plan are not continued under another.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The command; a server if there is a load.
+    /// Command of the program; a server if there is a load.
     pub command: String,
-    /// What a server is loaded with, by `sh -c`.
+    /// Command that loads a server, for `sh -c`.
     pub load: Option<String>,
-    /// What is run once beforehand, by `sh -c`.
+    /// Command that runs once beforehand, for `sh -c`.
     pub setup: Option<String>,
-    /// What is run before each run, by `sh -c`.
+    /// Command that runs before each run, for `sh -c`.
     pub prepare: Option<String>,
-    /// How its speed is read from the output, as `--metric` takes it; `None`: its wall time.
+    /// Expression that reads its speed from the output, in the form of `--metric`; `None` if its wall time counts.
     pub speed: Option<String>,
-    /// How the time of its slowest answers is read, if it tells one.
+    /// Expression that reads the time of its slowest answers; `None` if it does not print one.
     pub tail: Option<String>,
 }
 
-/// A program of a suite.
+/// Program of a suite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SuiteProgram {
-    /// Its name, unique in the suite.
+    /// Name, unique in the suite.
     pub name: String,
-    /// What kind of program it is: `database`.
+    /// Kind of program: `database`.
     pub kind: String,
-    /// What is run.
+    /// Commands of the program.
     pub plan: Plan,
-    /// Why nothing was measured; `None` if something was, or if it was not its turn yet.
+    /// Reason why nothing was measured; `None` if something was, or if its turn has not come yet.
     pub skipped: Option<String>,
-    /// The table's lines, one for each arm of the comparison; they follow from it.
+    /// Lines of the table, one for each arm of the comparison; computed from it.
     #[serde(default)]
     pub rows: Vec<Row>,
-    /// What was measured.
+    /// Comparison with its measurements; `None` if nothing was measured.
     pub comparison: Option<Comparison>,
 }
 
-/// What is said about one figure of one arm.
+/// Decision on one figure of one arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
-    /// It is what the others are compared with.
+    /// The arm is the reference.
     Reference,
     /// Better than the reference.
     Better,
     /// Worse than the reference.
     Worse,
-    /// Not shown to differ, and shown to differ by less than the smallest difference.
+    /// No difference is shown, and the 95 % interval lies within the smallest difference.
     Same,
-    /// Neither.
+    /// Neither a difference nor sameness is shown.
     Undecided,
-    /// One of the two has no value.
+    /// The arm or the reference has no value.
     NotMeasured,
 }
 
@@ -134,39 +131,39 @@ pub struct Figure {
     pub metric: String,
     /// Its median, in its unit.
     pub median: Option<f64>,
-    /// The arm's median over the reference's; of the speed, how many times as fast.
+    /// Ratio of the arm's median to the reference's; for the speed, how many times as fast.
     pub ratio: Option<f64>,
-    /// The 95 % interval of the ratio.
+    /// 95 % interval of the ratio.
     pub interval: Option<Interval>,
-    /// Good runs that measured it.
+    /// Number of good runs that measured it.
     pub measured: usize,
-    /// Good runs that did not.
+    /// Number of good runs that did not.
     pub missing: usize,
-    /// What is said.
+    /// Decision on the figure.
     pub decision: Decision,
 }
 
-/// A line of the table: one arm of one program.
+/// Line of the table: one arm of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Name of the arm.
     pub arm: String,
-    /// Measured runs.
+    /// Number of measured runs, failed ones included.
     pub runs: usize,
-    /// How many of them failed; they enter no figure.
+    /// Number of failed runs; they enter no figure.
     pub failed: usize,
-    /// How fast it is.
+    /// Speed.
     pub speed: Figure,
-    /// Its slowest answers, if the program tells them.
+    /// Time of the slowest answers; `None` if the program does not print it.
     pub tail: Option<Figure>,
     /// Peak memory.
     pub memory: Figure,
-    /// Seconds until 95 % of the huge pages that it ends with are there.
+    /// Seconds until 95 % of the final huge pages exist.
     pub converged: Figure,
 }
 
 impl Suite {
-    /// One of which nothing is measured yet.
+    /// Makes a suite without measurements.
     #[must_use]
     pub fn new(title: impl Into<String>, smallest: f64, arms: Vec<SuiteArm>) -> Self {
         Self {
@@ -179,17 +176,17 @@ impl Suite {
         }
     }
 
-    /// The document as indented JSON, with a newline at the end.
+    /// Returns the document as indented JSON, with a newline at the end.
     ///
     /// # Errors
-    /// Those of `serde_json`; a suite gives it no reason for one.
+    /// Returns an error of `serde_json`; a suite gives no reason for one.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         Ok(text)
     }
 
-    /// Whether a text says that it is the document of a suite.
+    /// Returns true if a text has the schema of a suite.
     #[must_use]
     pub fn is_one(text: &str) -> bool {
         let value: Option<Value> = serde_json::from_str(text).ok();
@@ -199,7 +196,7 @@ impl Suite {
     /// Reads a document.
     ///
     /// # Errors
-    /// If it is not JSON, of another schema, incomplete, or contradicts itself.
+    /// Fails if it is not JSON, has another schema, is incomplete, or contradicts itself.
     pub fn from_json(text: &str) -> Result<Self, ReadError> {
         let value: Value = serde_json::from_str(text)?;
         match value.get("schema").and_then(Value::as_str) {
@@ -231,7 +228,7 @@ impl Suite {
 }
 
 impl SuiteProgram {
-    /// One that was not run yet.
+    /// Makes a program without measurements.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: impl Into<String>, plan: Plan) -> Self {
         Self {
@@ -244,8 +241,8 @@ impl SuiteProgram {
         }
     }
 
-    /// The figures that a table has, of which the speed is the first, then the tail if there is one: what
-    /// the program is compared by.
+    /// Returns the metrics of a program's comparison: first the speed (by default the wall time), then the tail if there is one, then memory and
+    /// convergence.
     #[must_use]
     pub fn metrics(speed: Option<&Metric>, tail: Option<&Metric>) -> Vec<Metric> {
         let speed = speed.cloned().unwrap_or_else(|| Builtin::Wall.metric());
@@ -256,13 +253,13 @@ impl SuiteProgram {
             .collect()
     }
 
-    /// Takes a comparison by [`metrics`](Self::metrics) in place of what was there.
+    /// Replaces its comparison, which must use the metrics of [`metrics`](Self::metrics).
     pub fn take(&mut self, comparison: Comparison, smallest: f64) {
         self.comparison = Some(comparison);
         self.judge(smallest);
     }
 
-    /// The figure that its speed is told by.
+    /// Returns the metric of its speed.
     #[must_use]
     pub fn speed_metric(&self) -> Option<&Metric> {
         self.comparison.as_ref()?.metrics.first()
@@ -275,7 +272,7 @@ impl SuiteProgram {
         let is_builtin = |metric: &&Metric| Builtin::from_name(&metric.name).is_some();
         let speed = comparison.metrics.first();
         let tail = (comparison.metrics.get(1)).filter(|metric| !is_builtin(metric));
-        // What the kernel charges, where that was to be had; results of before have the resident set alone.
+        // Prefers the memory that the kernel charged, where it was measured; older results have only the resident set.
         let is_measured = |metric: &Builtin| {
             let summary = comparison.summary(metric.name(), 0);
             summary.is_some_and(|summary| summary.measured > 0)
@@ -306,7 +303,7 @@ impl Figure {
     fn new(metric: &Metric, summary: &ArmSummary, smallest: f64, is_speed: bool) -> Self {
         let against = summary.against.as_ref();
         let ratio = against.and_then(|against| against.ratio);
-        // What takes half the time is twice as fast.
+        // Half the time is twice the speed.
         let is_turned = is_speed && metric.better == Better::Lower;
         let turned = |value: f64| if is_turned { value.recip() } else { value };
         let interval = ratio.and_then(|ratio| ratio.interval).map(|interval| {
@@ -356,9 +353,8 @@ fn decision(
 }
 
 impl Comparison {
-    /// Whether all intervals of a metric's ratios are so narrow that they reach no further than `within` to
-    /// either side of their middle: 0.03 is three percent. Arms of which there is nothing to compare are
-    /// not waited for.
+    /// Returns true if each interval of the metric's ratios reaches no further than `within` to either side of its (geometric) middle: 0.03 is
+    /// three percent. Ignores arms that have nothing to compare.
     #[must_use]
     pub fn is_precise(&self, metric: &str, within: f64) -> bool {
         let widest = (1.0 + within).powi(2);

@@ -1,5 +1,4 @@
-//! What the samples come to: numbers, comparisons, verdicts. How they are computed is told in
-//! [`verdict`](crate::verdict).
+//! Summary of the samples: numbers, comparisons, verdicts. [`verdict`](crate::verdict) explains the computation.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +9,7 @@ use crate::stats::bootstrap::Interval;
 use crate::verdict::FEWEST;
 use crate::verdict::LEVEL;
 
-/// What is said about one arm on one metric, compared with the reference.
+/// Verdict on one arm on one metric, compared with the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Verdict {
@@ -18,15 +17,15 @@ pub enum Verdict {
     Better,
     /// The arm is worse.
     Worse,
-    /// The arm is higher, on a metric that does not judge.
+    /// The arm is higher, on a metric without a direction.
     Higher,
-    /// The arm is lower, on a metric that does not judge.
+    /// The arm is lower, on a metric without a direction.
     Lower,
-    /// No difference was shown. That is not the same as "they are equal".
+    /// No difference was shown. That does not mean that the arms are equal.
     NoDifferenceShown,
-    /// So few good runs could not have shown even the largest difference.
+    /// With this few good runs even the largest difference could not have been shown.
     TooFewRuns {
-        /// Good runs of each arm from which on they could.
+        /// Fewest good runs of each arm with which it could.
         needed: usize,
     },
     /// One of the two arms has no value at all.
@@ -34,7 +33,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether a difference was shown.
+    /// Returns true if a difference was shown.
     #[must_use]
     pub const fn is_difference(self) -> bool {
         matches!(
@@ -44,16 +43,16 @@ impl Verdict {
     }
 }
 
-/// A number and how far it could be off.
+/// Number and its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best guess.
+    /// Best estimate.
     pub value: f64,
-    /// The 95 % bootstrap interval; `None` of fewer than [`FEWEST`] values.
+    /// 95 % bootstrap interval; `None` with fewer than [`FEWEST`] values.
     pub interval: Option<Interval>,
 }
 
-/// The values of one arm on one metric, in the unit of the metric.
+/// Values of one arm on one metric, in the unit of the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// Median, with its interval.
@@ -66,36 +65,34 @@ pub struct Description {
     pub mad: f64,
 }
 
-/// An arm compared with the reference on one metric.
+/// Comparison of an arm with the reference on one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Against {
-    /// What is said.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Median of the arm over that of the reference, rounds evened out. `None` where that has no meaning: a value is
-    /// negative, or the median of the reference is 0 (or could well be).
+    /// Ratio of the arm's median to that of the reference, after removal of round effects. `None` where it has no meaning: a value is negative, or
+    /// the median of the reference is 0 (or could well be).
     pub ratio: Option<Estimate>,
-    /// Median over the rounds of the ratio within the round; `None` also where no round has both.
+    /// Median over the rounds of the ratio within the round; `None` also if no round has both values.
     pub paired_ratio: Option<Estimate>,
-    /// Median of the arm minus that of the reference, in the unit of the metric.
+    /// Difference of the arm's median and that of the reference, in the unit of the metric.
     pub difference: Option<Estimate>,
-    /// How much of what slowed whole rounds, as the other arms tell it, was taken out of both arms before all but the paired ratio was
-    /// computed: 0 (nothing, or fewer than four other arms) to 1.
+    /// Share of the round effects, as estimated from the other arms, that was removed from both arms; it cancels out of the paired ratio.
+    /// 0 (nothing, or fewer than four other arms) to 1.
     #[serde(default)]
     pub evened: f64,
     /// Two-sided rank-sum p-value.
     pub p: Option<f64>,
-    /// The same, Holm-corrected over the comparison; `None` where the question was none (see
-    /// [`verdict`](crate::verdict)).
+    /// The same p-value, Holm-corrected over the comparison; `None` if the pair does not count as a question (see [`verdict`](crate::verdict)).
     pub p_corrected: Option<f64>,
 }
 
 impl Against {
-    /// Whether there is a difference beyond chance, however small: what is left of a
-    /// [`NoDifferenceShown`](Verdict::NoDifferenceShown) if this is true is that the difference is
-    /// below [`Settings::smallest`].
+    /// Returns true if there is a difference beyond chance, however small. If this is true of a [`NoDifferenceShown`](Verdict::NoDifferenceShown),
+    /// the difference is below [`Settings::smallest`].
     #[must_use]
     pub fn is_beyond_chance(&self) -> bool {
-        // One interval excludes 1 just where the other excludes 0, but the one shown decides.
+        // One interval excludes 1 exactly if the other excludes 0, but the shown interval decides.
         let (shown, none) = match self.ratio {
             Some(ratio) => (ratio.interval, 1.0),
             None => (self.difference.and_then(|d| d.interval), 0.0),
@@ -105,28 +102,28 @@ impl Against {
     }
 }
 
-/// One arm on one metric.
+/// Summary of one arm on one metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmSummary {
     /// Index of the arm.
     pub arm: usize,
-    /// Good runs that measured the metric.
+    /// Number of good runs that measured the metric.
     pub measured: usize,
-    /// Good runs that did not.
+    /// Number of good runs that did not.
     pub missing: usize,
-    /// Why the first of these did not.
+    /// Reason of the first run that did not.
     pub why_missing: Option<String>,
-    /// The values; `None` if there are none.
+    /// Description of the values; `None` if there are none.
     pub values: Option<Description>,
-    /// The comparison; `None` for the reference itself.
+    /// Comparison with the reference; `None` for the reference itself.
     pub against: Option<Against>,
 }
 
-/// All arms on one metric.
+/// Summary of all arms on one metric.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricSummary {
     /// Name of the metric.
     pub metric: String,
-    /// One for every arm, in their order.
+    /// Summaries of the arms, in their order.
     pub arms: Vec<ArmSummary>,
 }

@@ -1,7 +1,7 @@
 //! The document of a trial: a policy switched on and off in one running program, in pairs of blocks.
 //!
-//! It is plain data that the one who ran the trial fills in; sentences and the picture ([`plot`]) are made from it alone. How it comes to a verdict
-//! stands in [`sequence`](crate::sequence).
+//! It is plain data, which the driver of the trial fills in; sentences and the picture ([`plot`]) are made from it alone.
+//! [`sequence`](crate::sequence) explains the verdict.
 
 pub mod plot;
 pub mod timetable;
@@ -16,161 +16,161 @@ use crate::metric::Better;
 /// Name and version of the document's format.
 pub const TRIAL_SCHEMA: &str = "superhue-trial/1";
 
-/// A trial, as far as it came.
+/// Result of a trial, complete or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
     /// [`TRIAL_SCHEMA`].
     pub schema: String,
-    /// Whose memory it was about.
+    /// Target of the trial: the processes whose memory it changed.
     pub target: TrialTarget,
-    /// What was switched on and off.
+    /// Policy that was switched on and off.
     pub policy: TrialPolicy,
-    /// What was measured.
+    /// Metric that was measured.
     pub metric: TrialMetric,
-    /// What it was asked for.
+    /// Settings of the trial.
     pub settings: TrialSettings,
-    /// How it ended.
+    /// Verdict.
     pub verdict: TrialVerdict,
-    /// What the policy does to the metric.
+    /// Effect of the policy on the metric.
     pub effect: TrialEffect,
     /// Pairs that count, in order.
     pub pairs: Vec<TrialPair>,
-    /// Pairs that were begun and do not count, by reason.
+    /// Number of pairs that were begun and do not count, by reason.
     pub discarded: BTreeMap<String, u64>,
-    /// What switching took and came to.
+    /// Cost and result of switching.
     pub switching: TrialSwitching,
     /// Guards that were watched.
     pub guards: Vec<TrialGuard>,
-    /// Seconds that it took, learning included.
+    /// Duration in seconds, learning included.
     pub seconds: f64,
-    /// Seconds of CPU that superhue itself took, collapses and splits included.
+    /// CPU seconds that superhue itself took, collapses and splits included.
     pub own_cpu_seconds: f64,
 }
 
-/// Whose memory a trial is about.
+/// Target of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialTarget {
-    /// As it was named: `4711`, `redis.service`, `system.slice/redis.service`.
+    /// Name as the user gave it: `4711`, `redis.service`, `system.slice/redis.service`.
     pub name: String,
-    /// The program's name, of the process with most memory; empty if it was not seen.
+    /// Program name of the process with most memory; empty if no process was seen.
     pub program: String,
-    /// Processes at the end.
+    /// Number of processes at the end.
     pub processes: u64,
-    /// How often it was started anew meanwhile.
+    /// Number of restarts during the trial.
     pub restarts: u64,
 }
 
-/// What is switched on and off.
+/// Policy that is switched on and off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialPolicy {
-    /// Its name; `None` if it was not chosen before the end.
+    /// Name; `None` if no policy was chosen before the end.
     pub pages: Option<String>,
-    /// Why this one, and by which tracker.
+    /// Reason for this policy, and its tracker.
     pub because: String,
-    /// What there is to say about how it is brought about.
+    /// Remarks on how the policy is applied.
     pub notes: Vec<String>,
 }
 
-/// Where the numbers come from.
+/// Source of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrialSource {
     /// CPU time of the target.
     Cpu,
-    /// What a command prints.
+    /// Output of a command.
     Command,
-    /// What a Prometheus server answers.
+    /// Answer of a Prometheus server.
     Prometheus,
 }
 
-/// What is made of them.
+/// Use of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricKind {
-    /// The number only grows; what counts is its growth per second.
+    /// The number only grows; its growth per second counts.
     Counter,
-    /// The number is a level; what counts is its mean over a block.
+    /// The number is a level; its mean over a block counts.
     Gauge,
-    /// The number counts work that was done; what counts is the target's CPU time for one piece.
+    /// The number counts finished work; the target's CPU time for one piece counts.
     Work,
 }
 
-/// What is measured.
+/// Metric of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialMetric {
-    /// Where it comes from.
+    /// Source of the numbers.
     pub source: TrialSource,
-    /// The command or query; `None` for CPU time.
+    /// Command or query; `None` for CPU time.
     pub asked: Option<String>,
-    /// What is made of the numbers.
+    /// Use of the numbers.
     pub kind: MetricKind,
-    /// Which way is better.
+    /// Direction in which it is better.
     pub better: Better,
 }
 
-/// What a trial is asked for.
+/// Settings of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialSettings {
-    /// The probability of a wrong verdict, all looks together.
+    /// Probability of a wrong verdict, for all looks together.
     pub alpha: f64,
     /// Effects below this share count as no difference (0.02 is 2 %).
     pub within: f64,
-    /// Seconds after which it ends undecided.
+    /// Seconds after which the trial ends undecided.
     pub limit_seconds: f64,
-    /// Where the order of blocks comes from.
+    /// Seed for the order of blocks.
     pub seed: u64,
-    /// Seconds of a block, if they were given.
+    /// Seconds of a block; `None` if the trial chooses them.
     pub block_seconds: Option<f64>,
-    /// Whether nothing was switched: a trial of the trial.
+    /// True if nothing was switched: a test of the trial itself.
     pub nothing_switched: bool,
 }
 
-/// What a trial came to.
+/// Outcome of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrialOutcome {
     /// The policy is better.
     Keep,
-    /// It is worse.
+    /// The policy is worse.
     Leave,
-    /// It makes less difference than counts.
+    /// The policy makes less difference than counts.
     NoDifference,
-    /// Time was over first.
+    /// The time limit came first.
     Undecided,
     /// The policy found nothing to change.
     NothingToDo,
-    /// A guard's limit was crossed.
+    /// A guard's limit was exceeded.
     Guarded,
-    /// Somebody ended it.
+    /// A signal ended the trial.
     Interrupted,
-    /// The target ended, or nothing could be measured or switched.
+    /// The target ended, or measuring or switching failed.
     Failed,
 }
 
-/// How a trial ended.
+/// Verdict of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialVerdict {
-    /// What it came to.
+    /// Outcome.
     pub outcome: TrialOutcome,
-    /// Why it ended, where that was not because of what was shown.
+    /// Reason why the trial ended; `None` if a shown result or the time limit ended it.
     pub reason: Option<String>,
 }
 
-/// What the policy does to the metric, as a share of what it is without: 0.03 is 3 % more.
+/// Change of the metric by the policy, as a share of its value without the policy: 0.03 is 3 % more.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialEffect {
-    /// What fits best; `None` before the first pair.
+    /// Best estimate; `None` before the first pair.
     pub estimate: Option<f64>,
-    /// The least change that is not ruled out; `None` without a bound.
+    /// Least change that is not ruled out; `None` without a bound.
     pub low: Option<f64>,
-    /// The greatest change that is not ruled out.
+    /// Greatest change that is not ruled out; `None` without a bound.
     pub high: Option<f64>,
 }
 
@@ -178,84 +178,84 @@ pub struct TrialEffect {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialPair {
-    /// Seconds since the start at which its second block ended.
+    /// Seconds from the start of the trial to the end of its second block.
     pub at_seconds: f64,
-    /// Whether the policy was on in the first of its blocks.
+    /// True if the policy was on in the first of its blocks.
     pub on_first: bool,
-    /// Seconds that each block lasted.
+    /// Duration of each block in seconds.
     pub block_seconds: f64,
     /// Seconds before each block that do not count.
     pub settle_seconds: f64,
-    /// The metric with the policy on.
+    /// Value of the metric with the policy on.
     pub on: f64,
-    /// The metric with the policy off.
+    /// Value of the metric with the policy off.
     pub off: f64,
-    /// The share of the policy's regions that were huge at the end of the block in which it was on; `None` where that was not seen.
+    /// Share of the policy's regions that were huge at the end of the block with the policy on; `None` where that is unknown.
     pub huge_on: Option<f64>,
-    /// The same of the block in which it was off.
+    /// The same share for the block with the policy off.
     pub huge_off: Option<f64>,
-    /// What was not ruled out after this pair.
+    /// Changes that are not ruled out after this pair.
     pub effect: TrialEffect,
 }
 
-/// What switching took and came to.
+/// Cost and result of switching.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialSwitching {
-    /// Regions that the policy made huge, at the end.
+    /// Number of regions that the policy made huge, at the end.
     pub regions: u64,
-    /// Their bytes.
+    /// Bytes of these regions.
     pub bytes: u64,
-    /// Bytes that were huge before the trial; they were left alone. `None` where the kernel does not tell.
+    /// Bytes that were huge before the trial, which the trial did not change; `None` if the kernel does not report them.
     pub huge_before_bytes: Option<u64>,
-    /// Memory that collapses added, at the most.
+    /// Most memory that collapses added.
     pub growth_bytes: u64,
-    /// How often the policy was switched on again.
+    /// Number of times that the policy was switched on again.
     pub times_on: u64,
-    /// How often it was switched off.
+    /// Number of times that it was switched off.
     pub times_off: u64,
-    /// Seconds of the longest switch on; `None` if there was none.
+    /// Seconds of the longest switch to on; `None` if there was none.
     pub longest_on_seconds: Option<f64>,
-    /// Seconds of the longest switch off.
+    /// Seconds of the longest switch to off; `None` if there was none.
     pub longest_off_seconds: Option<f64>,
-    /// Collapses of the policy's regions that did not come about when they should have.
+    /// Number of failed collapses of the policy's regions while switching on.
     pub not_collapsed: u64,
-    /// Splits likewise.
+    /// Number of failed splits while switching off.
     pub not_split: u64,
-    /// Regions of the policy that are huge after the trial.
+    /// Number of the policy's regions that are huge after the trial.
     pub left_huge: u64,
 }
 
-/// A limit on something that must not suffer.
+/// Limit on a quantity that the policy must not worsen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialGuard {
-    /// As it was given: `p99 < 5ms`.
+    /// Condition as the user gave it: `p99 < 5ms`.
     pub condition: String,
-    /// Readings of it.
+    /// Number of readings.
     pub readings: u64,
-    /// The last of them.
+    /// Last reading.
     pub last: Option<f64>,
-    /// The one farthest towards the limit, or beyond it.
+    /// Reading nearest to the limit, or farthest beyond it.
     pub worst: Option<f64>,
 }
 
-/// Why a text is not a trial.
+/// Reason why a text is not a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialReadError {
-    /// It is no JSON, or has other fields.
+    /// It is not JSON, or has other fields.
     #[error("it is not the JSON of a trial: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is of another format.
+    /// It has another format.
     #[error("its schema is `{0}`, and this version reads {TRIAL_SCHEMA}")]
     Schema(String),
 }
 
 impl Trial {
-    /// Reads what `superhue trial --json` printed.
+    /// Reads the output of `superhue trial --json`.
     ///
     /// # Errors
-    /// If it is something else.
+    /// Fails if the text is not a trial of this version.
     pub fn from_json(text: &str) -> Result<Self, TrialReadError> {
         let value: serde_json::Value = serde_json::from_str(text)?;
         let schema = value

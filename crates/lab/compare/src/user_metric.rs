@@ -1,4 +1,4 @@
-//! Numbers that the measured program prints about itself: `--metric NAME=REGEX`.
+//! Numbers that the measured program itself prints: `--metric NAME=REGEX`.
 
 use std::fmt;
 
@@ -9,12 +9,10 @@ use crate::metric::{Better, Builtin, Metric, Unit};
 
 /// A metric read from the output of the command: `NAME[:lower|:higher][@first|@last]=REGEX`.
 ///
-/// - Without a suffix, **higher is better**. Nothing is guessed from the name: `latency=...` must
-///   be written `latency:lower=...`.
-/// - The number is the first capture group that took part in the match; the whole match where the
-///   expression has none.
-/// - Several matches must be of the same number. If they are not, nobody but the user knows which one
-///   is meant: that is an error, unless the name ends in `@first` or `@last`.
+/// - Without a suffix, **higher is better**. The name has no influence: `latency=...` must be written `latency:lower=...`.
+/// - The number is the first capture group that took part in the match; the whole match if no group did.
+/// - Several matches must be of the same number. Different numbers are an error, because only the user knows which one counts, unless the name ends
+///   in `@first` or `@last`.
 /// - `^` and `$` match at line ends.
 /// - A number is what Rust reads as a finite float (`12`, `-1.5`, `3e6`); no thousands
 ///   separators, no `k` or `M`.
@@ -25,28 +23,28 @@ pub struct UserMetric {
     which: Which,
 }
 
-/// Which of several matches counts.
+/// Choice among several matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// The only one.
+    /// The only number; different numbers are an error.
     Only,
     First,
     Last,
 }
 
-/// How many different numbers an error names.
+/// Largest number of different numbers that an error names.
 const NAMED: usize = 5;
 
-/// Why `--metric` was not understood.
+/// Reason why `--metric` cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserMetricError {
-    /// There is no `=`.
+    /// The text has no `=`.
     #[error("`{0}` is not a metric: write NAME=REGEX, e.g. 'ops=([0-9.]+) ops/s'")]
     NoEquals(String),
-    /// Nothing stands before the `=` or the `:`.
+    /// The name before the `=` or the `:` is empty.
     #[error("`{0}` has no name: write NAME=REGEX, e.g. 'ops=([0-9.]+) ops/s'")]
     EmptyName(String),
-    /// The name ends in a suffix that is none, or that is there twice.
+    /// The name ends in an unknown suffix, or has the same kind of suffix twice.
     #[error(
         "`{name}` ends in `{suffix}`: write :lower or :higher, then @first or @last, or neither : nor @"
     )]
@@ -59,20 +57,20 @@ pub enum UserMetricError {
     /// The expression does not compile.
     #[error("the expression of metric `{name}` is not valid: {why}")]
     Regex {
-        /// Of which metric.
+        /// Name of the metric.
         name: String,
-        /// What the regex crate says.
+        /// Message of the regex crate.
         why: String,
     },
-    /// Two metrics have one name.
+    /// Two metrics have the same name.
     #[error("metric `{0}` is given twice: rename one of them")]
     Duplicate(String),
-    /// The name is one of the built-in ones.
+    /// The name is that of a built-in metric.
     #[error("`{0}` is a built-in metric: choose another name")]
     BuiltIn(String),
 }
 
-/// Why the output of a run gave no number.
+/// Reason why the output of a run gave no number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricMiss {
     /// The expression matches nowhere.
@@ -85,7 +83,7 @@ pub enum MetricMiss {
         name: String,
         /// The first few of them, in the order in which they appear.
         numbers: Vec<String>,
-        /// Whether there are more.
+        /// True if there are more.
         more: bool,
     },
 }
@@ -117,11 +115,10 @@ impl fmt::Display for MetricMiss {
 impl std::error::Error for MetricMiss {}
 
 impl UserMetric {
-    /// Reads `NAME[:lower|:higher][@first|@last]=REGEX`.
+    /// Parses `NAME[:lower|:higher][@first|@last]=REGEX`.
     ///
     /// # Errors
-    /// Without `=`, with an empty name, an unknown suffix, a name that is built in, or an
-    /// expression that does not compile.
+    /// Fails without `=`, with an empty name, an unknown suffix, the name of a built-in metric, or an expression that does not compile.
     pub fn parse(text: &str) -> Result<Self, UserMetricError> {
         let Some((left, pattern)) = text.split_once('=') else {
             return Err(UserMetricError::NoEquals(text.to_owned()));
@@ -152,10 +149,10 @@ impl UserMetric {
         })
     }
 
-    /// Reads all `--metric` options of a command line.
+    /// Parses all `--metric` options of a command line.
     ///
     /// # Errors
-    /// Those of [`parse`](Self::parse), and two metrics with one name.
+    /// Returns those of [`parse`](Self::parse), and an error for two metrics with the same name.
     pub fn parse_all<T: AsRef<str>>(texts: &[T]) -> Result<Vec<Self>, UserMetricError> {
         let mut metrics: Vec<Self> = Vec::with_capacity(texts.len());
         for text in texts {
@@ -171,16 +168,16 @@ impl UserMetric {
         Ok(metrics)
     }
 
-    /// Its name, unit and direction.
+    /// Returns its name, unit and direction.
     #[must_use]
     pub const fn metric(&self) -> &Metric {
         &self.metric
     }
 
-    /// Reads the number from what one run printed.
+    /// Reads the number from the output of one run.
     ///
     /// # Errors
-    /// When nothing matches, what matches is not a finite number, or different numbers match.
+    /// Fails if nothing matches, the match is not a finite number, or the matches are different numbers.
     pub fn extract(&self, output: &str) -> Result<f64, MetricMiss> {
         let mut matches = self.regex.captures_iter(output).map(|found| figure(&found));
         let text = match self.which {
@@ -192,7 +189,7 @@ impl UserMetric {
         number(text).ok_or_else(|| MetricMiss::NotANumber(shortened(text)))
     }
 
-    /// The text that all matches have, or another one of the same number.
+    /// Returns the text of the only number among all matches.
     fn only<'a>(
         &self,
         matches: impl Iterator<Item = &'a str>,
@@ -221,7 +218,7 @@ impl UserMetric {
     }
 }
 
-/// Name, direction and choice of `NAME[:lower|:higher][@first|@last]`.
+/// Parses name, direction and choice of `NAME[:lower|:higher][@first|@last]`.
 fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
     let (mut better, mut which) = (None, None);
     let mut name = left.trim();
@@ -248,7 +245,7 @@ fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
     ))
 }
 
-/// The first group that took part in a match; all of it where there is none.
+/// Returns the first group that took part in a match; the whole match if no group did.
 fn figure<'a>(captures: &Captures<'a>) -> &'a str {
     let group = (captures.iter().skip(1).flatten().next()).or_else(|| captures.get(0));
     group.map_or("", |found| found.as_str()).trim()
@@ -280,7 +277,7 @@ mod tests {
         assert_eq!(p99.metric().better, Better::Lower);
         let explicit = UserMetric::parse("a:higher=x").unwrap();
         assert_eq!(explicit.metric().better, Better::Higher);
-        // A colon in the expression is none of the name.
+        // A colon in the expression does not belong to the name.
         assert!(UserMetric::parse("rate=rate: ([0-9]+)").is_ok());
     }
 
@@ -307,7 +304,7 @@ mod tests {
         assert_eq!(extract("a=([0-9.]+) ops", "12.5 ops\n13.5 s\n"), Ok(12.5));
         assert_eq!(extract("a=[0-9]+", "x 42 y"), Ok(42.0));
         assert_eq!(extract(r"a=^t: (\S+)$", "t: 1e3\nxt: 7"), Ok(1000.0));
-        // Alternatives: the group that took part.
+        // With alternatives, the group that took part in the match counts.
         assert_eq!(extract("a=n=(-?[0-9]+)|m=([0-9]+)", "m=7"), Ok(7.0));
         assert_eq!(extract("a=n=(-?[0-9]+)|m=([0-9]+)", "n=-7"), Ok(-7.0));
         assert_eq!(extract("a=x", "y"), Err(MetricMiss::NoMatch));
@@ -337,7 +334,7 @@ mod tests {
         ] {
             assert_eq!(extract(spec, output), Ok(value), "{spec}");
         }
-        // The same number in other clothes is no other number.
+        // Different spellings of one number are the same number.
         assert_eq!(extract("a=v=(.*)", "v=2\nv=2.0\nv=2e0"), Ok(2.0));
         let mixed = extract("a=v=(.*)", "v=none\nv=2");
         assert!(

@@ -9,41 +9,36 @@
 //!
 //! # The interval
 //!
-//! The primary interval resamples the two arms independently. Resampling whole rounds uses the
-//! pairing and is much tighter on a drifting machine; it is reported beside the other
-//! ([`Against::paired_ratio`], the median of the ratios within rounds), but decides nothing:
+//! The primary interval resamples the two arms independently. Resampling whole rounds uses the pairing and is much tighter on a drifting machine;
+//! the result has that interval, too ([`Against::paired_ratio`], the median of the ratios within rounds), but it decides nothing:
 //!
-//! - It is too narrow when runs are few. In simulated comparisons of equals (20,000 for each number
-//!   of rounds; normal and heavy-tailed noise alike) it covered the truth in 94 % of them with 5
-//!   rounds, 88 % with 7, 91 % with 8 and 93 % with 10. The independent one covered it in 96 % to
-//!   97 % of them, and in 93 % with the least number of rounds, 4.
+//! - It is too narrow with few runs. In simulated comparisons of equal arms (20,000 for each number of rounds; normal and heavy-tailed noise
+//!   alike) it covered the true ratio in 94 % of them with 5 rounds, 88 % with 7, 91 % with 8 and 93 % with 10. The independent interval
+//!   covered it in 96 % to 97 % of them, and in 93 % with the least number of rounds, 4.
 //! - A failed run breaks its pair, and leaves fewer values than either arm has.
 //! - The independent interval errs towards caution: rounds spread drift over both arms, which
 //!   widens it and shifts neither median much.
 //!
-//! BCa is not used for the reason given in [`bootstrap`].
+//! [`bootstrap`] has the reason against BCa intervals.
 //!
-//! # What slowed whole rounds
+//! # Slow rounds
 //!
-//! With [`FEWEST_OTHERS`](crate::stats::rounds::FEWEST_OTHERS) or more other arms, what slowed a whole round is taken out of both arms of
-//! a question first, as far as the others tell it ([`rounds`]); [`Against::evened`] says how far. In a suite of
-//! ten arms on a noisy machine intervals became 0.7 times as wide (median of 27), which is worth twice as many runs. The promise above
-//! does not change: the effect comes from arms that the question is not about, and the order within a round is dealt by lot.
-//! `tests/false_alarms.rs` holds it to that.
+//! With [`FEWEST_OTHERS`](crate::stats::rounds::FEWEST_OTHERS) or more other arms, the effect of slow rounds is first removed from both arms of a
+//! question, as far as the other arms show it ([`rounds`]); [`Against::evened`] has the removed share. In a suite of ten arms on a noisy machine
+//! intervals became 0.7 times as wide (median of 27), which is worth twice as many runs. The promise above does not change: the effect comes from
+//! arms outside the question, and the order within a round is random. `tests/false_alarms.rs` tests this.
 //!
-//! # What counts as a question
+//! # Questions
 //!
-//! Holm's correction divides the 2.5 % among the questions asked. A question whose answer cannot be
-//! "yes", whatever arm the values belonged to (both arms always 0; a single odd value among ties),
-//! carries no risk and takes no share (R. E. Tarone, Biometrics 46, 1990). Whether it is one is
-//! decided from the values of both arms together, without looking at which is whose.
+//! Holm's correction divides the 2.5 % among the questions asked. A question whose answer cannot be "yes" for any assignment of the values to
+//! the arms (both arms always 0; a single odd value among ties) carries no risk and takes no share (R. E. Tarone, Biometrics 46, 1990). Whether a
+//! pair of arms counts as a question depends on the pooled values of both arms, not on their assignment.
 //!
-//! # What this cannot see
+//! # Limits
 //!
-//! Samples that lack a value are left out of that metric. If values are missing *because* of what
-//! an arm does (it never reached 95 % coverage), the rest is a flattering selection: the counts
-//! [`ArmSummary::measured`] and [`ArmSummary::missing`] are there to be read. And the intervals
-//! hold for one number each; only the verdicts are corrected for there being many.
+//! A sample that lacks a value does not count for that metric. If values are missing *because* of an arm (it never reached 95 % coverage), the
+//! remaining values are a flattering selection: readers should check the counts [`ArmSummary::measured`] and [`ArmSummary::missing`]. And the
+//! intervals hold for one number each; only the verdicts are corrected for many questions.
 
 use std::borrow::Cow;
 
@@ -57,20 +52,19 @@ use crate::stats::rank_sum::{RankSum, least_p_without_ties, rank_sum};
 use crate::stats::rounds;
 use crate::summary::{Against, ArmSummary, Description, Estimate, MetricSummary, Verdict};
 
-/// The risk of any false finding in a whole comparison.
+/// Risk of any false finding in a whole comparison.
 ///
-/// Half of the customary 5 %: a user who compares a program with itself twenty times should meet one
-/// false finding at the most nearly every time, and at 5 % meets more than one every fourth time.
+/// Half of the customary 5 %: a user who compares a program with itself twenty times should nearly always see at most one false finding; at 5 % the
+/// user sees more than one every fourth time.
 pub const LEVEL: f64 = 0.025;
 
-/// From fewer values than this, no interval is given and no difference shown: the least and
-/// greatest of three values enclose the median in 3 of 4 cases only.
+/// Fewest values that give an interval or a difference: the least and greatest of three values enclose the median in 3 of 4 cases only.
 pub const FEWEST: usize = 4;
 
-/// Summarises every metric and passes verdicts.
+/// Summarises every metric and computes the verdicts.
 ///
-/// Each arm is compared with the one that [`references`](crate::design::references) names for it.
-/// Warm-ups and failed runs are left out. The result depends on the arguments alone.
+/// Compares each arm with the one that [`references`](crate::design::references) names for it. Ignores warm-ups and failed runs. The result
+/// depends on the arguments alone.
 #[must_use]
 pub fn summarise(
     metrics: &[Metric],
@@ -89,7 +83,7 @@ pub fn summarise(
     for (metric, columns) in metrics.iter().zip(&columns) {
         for (column, of) in columns.iter().zip(references) {
             let reference = columns.get(*of).filter(|r| r.arm != column.arm);
-            // The other arms of the same reference: in a scan those of the same values.
+            // The other arms of the same reference; in a scan, those of the same values.
             let same = columns.iter().filter(|other| references[other.arm] == *of);
             let others: Vec<&Column> = same
                 .filter(|other| other.arm != column.arm && other.arm != *of)
@@ -113,18 +107,18 @@ pub fn summarise(
         .collect()
 }
 
-/// The values of one arm on one metric.
+/// Values of one arm on one metric.
 #[derive(Clone)]
 struct Column {
     arm: usize,
-    /// Round and value of every good run that measured the metric, in the order run.
+    /// Round and value of every good run that measured the metric, in the order of the runs.
     values: Vec<(usize, f64)>,
     ascending: Vec<f64>,
     /// Medians of resamples.
     resampled: Vec<f64>,
     missing: usize,
     why_missing: Option<String>,
-    /// Seed for further resamples.
+    /// Seed for more resamples.
     seed: u64,
 }
 
@@ -148,7 +142,7 @@ impl Column {
                     .or_else(|| record.sample.why_missing(&metric.name).map(str::to_owned));
             }
         }
-        // Any two columns must draw differently; equal draws would correlate the arms.
+        // Any two columns must draw differently, because equal draws would correlate the arms.
         let stream = (index as u64) << 32 | arm as u64;
         let seed = settings.seed ^ stream.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let column = Self {
@@ -163,7 +157,7 @@ impl Column {
         column.resample(settings.resamples)
     }
 
-    /// With what follows from the values made anew.
+    /// Recomputes the sorted values and the resampled medians.
     fn resample(mut self, resamples: usize) -> Self {
         self.ascending = sorted(&self.values.iter().map(|(_, v)| *v).collect::<Vec<_>>());
         self.resampled = bootstrap::medians(&self.ascending, resamples, self.seed);
@@ -177,7 +171,7 @@ impl Column {
             .map(|(_, value)| *value)
     }
 
-    /// The same with each round's values divided by its effect.
+    /// Returns the column with each round's values divided by the round's effect.
     fn without(&self, effects: &[(usize, f64)], resamples: usize) -> Self {
         let mut even = self.clone();
         for (round, value) in &mut even.values {
@@ -255,8 +249,8 @@ impl Column {
     }
 }
 
-/// A value that rests on `fewest` values, with its interval if that is enough for one. `None`
-/// where value or interval have no end.
+/// Returns an estimate that rests on `fewest` values, with an interval if these suffice for one. `None` if the value or the interval is not
+/// finite.
 fn estimate(value: f64, fewest: usize, resampled: Vec<f64>) -> Option<Estimate> {
     let interval = if fewest < FEWEST {
         None
@@ -266,8 +260,8 @@ fn estimate(value: f64, fewest: usize, resampled: Vec<f64>) -> Option<Estimate> 
     value.is_finite().then_some(Estimate { value, interval })
 }
 
-/// What slowed the rounds in which one of two arms was measured, as told by all other arms that have a positive value in each of them,
-/// and the share that it is predicted with.
+/// Returns the effects of the rounds in which one of two arms was measured, estimated from all other arms that have a positive value in each
+/// of these rounds, and the share of the effects that is removed.
 fn effects(pair: [&Column; 2], others: &[&Column]) -> Option<(Vec<(usize, f64)>, f64)> {
     let mut measured: Vec<usize> = (pair.iter())
         .flat_map(|column| column.values.iter().map(|(round, _)| *round))
@@ -285,15 +279,15 @@ fn effects(pair: [&Column; 2], others: &[&Column]) -> Option<(Vec<(usize, f64)>,
     Some((measured.into_iter().zip(effects).collect(), share))
 }
 
-/// One question: does this arm differ from the reference on this metric?
+/// Question whether an arm differs from the reference on a metric.
 struct Pair<'a> {
     better: Better,
     arm: Cow<'a, Column>,
     reference: Cow<'a, Column>,
-    /// The share of the rounds' effects that was taken out of both.
+    /// Share of the rounds' effects that was removed from both arms.
     evened: f64,
     test: Option<RankSum>,
-    /// The least p-value that so many values can give.
+    /// Least p-value that this many values can give.
     least_p: f64,
 }
 
@@ -322,12 +316,12 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Whether the values, dealt out anew, could have shown a difference.
+    /// Returns true if some assignment of the values to the arms could have shown a difference.
     fn is_question(&self) -> bool {
         self.test.is_some_and(|test| test.least_p <= LEVEL)
     }
 
-    /// Whether more runs of the same kind might show a difference.
+    /// Returns true if more runs of the same kind might show a difference.
     fn varies(&self) -> bool {
         self.test
             .is_some_and(|test| test.least_p < 1.0 || self.least_p >= 1.0)
@@ -338,7 +332,7 @@ impl<'a> Pair<'a> {
             return Verdict::NoDifferenceShown;
         };
         let whole = median(&self.reference.ascending).map_or(0.0, f64::abs);
-        // Compared as a product: a reference of 0 makes any difference large enough.
+        // Compares with a product: with a reference of 0 any difference is large enough.
         let matters = difference.value != 0.0 && difference.value.abs() >= smallest * whole;
         if !(against.is_beyond_chance() && matters) {
             return Verdict::NoDifferenceShown;
@@ -365,8 +359,8 @@ fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
         all
     };
     let corrected = correct(&|pair| pair.test.map_or(1.0, |test| test.p));
-    // What Holm would have left if every question had been answered as clearly as its number of
-    // runs allows: whoever fails even then has too few.
+    // Holm's result if every question had been answered as clearly as its number of runs allows: a pair that fails even then has too few
+    // runs.
     let clearest = correct(&|pair| pair.least_p);
     let asked = pairs.iter().filter(|pair| pair.varies()).count();
     let needed = runs_needed(asked.max(1));
@@ -398,10 +392,10 @@ fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
         .collect()
 }
 
-/// Good runs of each arm from which on `questions` questions can all be answered.
+/// Returns the number of good runs of each arm with which `questions` questions can all be answered.
 ///
-/// Exact for the rank-sum test: with fewer, even arms without any overlap have a p-value that the
-/// correction leaves above [`LEVEL`], for each of the questions.
+/// Exact for the rank-sum test: with fewer runs, even arms without any overlap have a p-value that the correction leaves above [`LEVEL`], for each
+/// of the questions.
 #[must_use]
 pub fn runs_needed(questions: usize) -> usize {
     (FEWEST..)
@@ -409,14 +403,13 @@ pub fn runs_needed(questions: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// How many questions can be asked together so that `runs` good runs of each arm can answer them;
-/// the opposite of [`runs_needed`].
+/// Returns the number of questions that `runs` good runs of each arm can answer together; the inverse of [`runs_needed`].
 #[must_use]
 pub fn questions_answered(runs: usize) -> usize {
     if runs < FEWEST {
         return 0;
     }
-    // Beyond 2^53 nobody asks; the conversion saturates.
+    // The conversion saturates; no comparison has more than 2^53 questions.
     (LEVEL / least_p_without_ties(runs, runs)).floor() as usize
 }
 

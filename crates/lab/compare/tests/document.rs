@@ -1,4 +1,4 @@
-//! The result document: complete, stable, and read with care.
+//! The result document is complete and stable, and reading it checks it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
 
@@ -52,7 +52,7 @@ fn usual() -> Comparison {
     comparison(&values)
 }
 
-/// The document as JSON with one change.
+/// Returns the document as JSON with one change.
 fn changed(change: impl FnOnce(&mut Value)) -> Result<Comparison, ReadError> {
     let mut value: Value = serde_json::from_str(&usual().to_json().unwrap()).unwrap();
     change(&mut value);
@@ -74,7 +74,7 @@ fn the_document_says_everything() {
     assert_eq!(samples.len(), 18);
     assert_eq!(samples[0]["warmup"], true);
     assert_eq!(samples[0]["values"]["wall"], 1.0);
-    // What was not measured is null, with a reason.
+    // A value that was not measured is null, with a reason.
     assert_eq!(samples[0]["values"]["coverage_peak"], Value::Null);
     assert_eq!(samples[0]["missing"]["coverage_peak"], "not reported");
     assert_eq!(samples[5]["failed"], "exit status 1");
@@ -168,7 +168,7 @@ fn value() -> impl Strategy<Value = f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever was measured, the document reads back the same, and can be shown.
+    /// Every document reads back the same, and can be shown.
     #[test]
     fn every_document_survives_a_round_trip(
         values in prop::collection::vec((value(), value()), 0..9)

@@ -1,4 +1,4 @@
-//! Markdown and CSV, and how scans are shown.
+//! Markdown, CSV, and the output of scans.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
 
@@ -7,7 +7,7 @@ mod simulation;
 use simulation::{World, compare, scan, scan_seeded};
 use superhue_compare::{Comparison, Demand};
 
-/// Rows of the CSV as maps from column to cell.
+/// Returns the rows of the CSV as maps from column to cell.
 fn rows(comparison: &Comparison) -> Vec<std::collections::HashMap<String, String>> {
     let text = comparison.csv().unwrap();
     let mut reader = csv::Reader::from_reader(text.as_bytes());
@@ -27,7 +27,7 @@ fn csv_has_every_figure_in_full() {
     );
     let number = |name: &str| row[name].parse::<f64>().unwrap();
     let ratio = against.ratio.unwrap();
-    // Not a digit is lost.
+    // The export loses no digit.
     assert_eq!(number("ratio"), ratio.value);
     assert_eq!(number("ratio_high"), ratio.interval.unwrap().high);
     assert_eq!(number("p_corrected"), against.p_corrected.unwrap());
@@ -81,7 +81,7 @@ fn names_break_neither_csv_nor_markdown() {
         .unwrap();
     assert!(row.starts_with(r#"| a\|b,"c""#), "{row}");
     assert!(row.contains(r"\<b\>\*x\*"), "{row}");
-    // As many cells as there are headings.
+    // A row has as many cells as there are headings.
     let bars = |line: &str| line.replace(r"\|", "").matches('|').count();
     assert_eq!(bars(row), 7, "{row}");
     assert!(
@@ -120,7 +120,7 @@ fn a_scan_is_shown_by_value() {
         ),
         ("2", "arm0")
     );
-    // Relative to each value's own reference, or one of the two would be a dot at the edge.
+    // Values are relative to the reference at the same value; otherwise one of the two would be a dot at the edge.
     let plot = result.plot();
     assert!(plot.contains("relative to the reference"), "no ratios");
     assert!(plot.contains("arm1, size=2"));
@@ -148,7 +148,7 @@ fn equals_show_no_difference_anywhere_in_a_scan() {
         let mut arms = result.summaries.iter().flat_map(|summary| &summary.arms);
         arms.any(|arm| arm.against.is_some_and(|a| a.verdict.is_difference()))
     };
-    // 20 questions each. 2.5 % of 120 are 3; without the correction over values it would be every third.
+    // Each has 20 questions. 2.5 % of 120 are 3; without the correction over values it would be every third.
     let alarms = (0..120).filter(alarm).count();
     assert!(alarms <= 6, "{alarms}");
 }

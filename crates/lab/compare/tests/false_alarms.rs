@@ -1,5 +1,4 @@
-//! The promise the crate stands on: comparing a thing with itself shows no difference on any
-//! metric, and a real difference is found.
+//! The promise of the crate: comparing a program with itself shows no difference on any metric, and a comparison finds a real difference.
 //!
 //! Simulations with fixed seeds: the counts below are the same on every machine.
 
@@ -10,13 +9,13 @@ mod simulation;
 use simulation::{World, compare};
 use superhue_compare::Verdict;
 
-/// Comparisons of each kind.
+/// Number of comparisons of each kind.
 const REPETITIONS: u64 = 200;
 
-/// Resamples per interval; a hundred place its ends well enough for counting.
+/// Resamples per interval; a hundred are precise enough for counting.
 const RESAMPLES: usize = 100;
 
-/// How many of the comparisons show a difference on any of the metrics.
+/// Returns the number of comparisons that show a difference on any of the metrics.
 fn alarms(world: World, factors: &[f64], metrics: usize, runs: usize) -> u64 {
     let alarm = |seed: &u64| {
         let comparison = compare(world, factors, metrics, runs, RESAMPLES, *seed);
@@ -26,8 +25,8 @@ fn alarms(world: World, factors: &[f64], metrics: usize, runs: usize) -> u64 {
     (0..REPETITIONS).filter(alarm).count() as u64
 }
 
-/// At most 5 % of 1000 comparisons may show a difference. The true risk is 3 to 4.5 % where values
-/// have no ties (an exact test cannot come closer to its level), so far fewer would not do.
+/// Asserts that at most 5 % of 1000 comparisons show a difference. The verdicts have a level of 2.5 %
+/// (`superhue_compare::verdict::LEVEL`).
 fn expect_silence(world: World) {
     // Five runs cannot answer ten questions, but they can answer five.
     let kinds = [(5, 5), (10, 6), (10, 7), (10, 8), (10, 10)];
@@ -69,7 +68,7 @@ fn no_difference_in_slow_minutes() {
     expect_silence(World::Wandering);
 }
 
-/// So many arms that what slowed their rounds is taken out. Few metrics: each arm is a question of its own.
+/// There are enough arms for the removal of round effects. There are few metrics, because each arm is a question of its own.
 #[test]
 fn no_difference_among_seven_equal_arms_in_rounds_that_are_evened_out() {
     for world in [
@@ -109,15 +108,15 @@ fn no_difference_among_four_equal_arms() {
     );
 }
 
-/// Suites run until intervals are narrow enough. That rule looks at the values again and again, but not at
-/// where they lie: it must not make findings.
+/// Suites run until intervals are narrow enough. That rule looks at the values repeatedly, but not at the position of the intervals: it must not
+/// cause findings.
 #[test]
 fn no_difference_when_runs_go_on_until_intervals_are_narrow() {
     for world in [World::Normal(0.03), World::Normal(0.05)] {
         let mut stopped = std::collections::BTreeMap::new();
         let alarm = |seed: &u64| {
             let after = |runs| compare(world, &[1.0; 3], 3, runs, RESAMPLES, *seed);
-            // The machine and the order depend on the seed alone: more runs begin with the same ones.
+            // The machine and the order depend on the seed alone: more runs begin with the same runs.
             let runs = (6..24)
                 .step_by(2)
                 .find(|runs| after(*runs).is_precise("m0", 0.03));
@@ -136,8 +135,7 @@ fn no_difference_when_runs_go_on_until_intervals_are_narrow() {
     }
 }
 
-/// The noise is not so tame that nothing could ever be found in it: the tests above are no good if
-/// the verdicts are deaf.
+/// Finds a real difference in this noise: the tests above would prove nothing if the verdicts never found any.
 #[test]
 fn five_percent_under_one_percent_of_noise_are_found() {
     let found = |factor: f64, seed: &u64| {
@@ -156,7 +154,7 @@ fn five_percent_under_one_percent_of_noise_are_found() {
     }
 }
 
-/// Drift widens the interval of a comparison, but a difference larger than the drift is seen.
+/// Drift widens the interval of a comparison, but a difference larger than the drift is found.
 #[test]
 fn a_large_difference_is_found_in_drift() {
     let found = |seed: &u64| {
@@ -167,7 +165,7 @@ fn a_large_difference_is_found_in_drift() {
     assert!(found * 100 >= REPETITIONS * 95, "{found}");
 }
 
-/// The median width of the intervals, and how often (of 100) they hold the truth, of an arm that takes 1.1 times as long.
+/// Returns the median width of the intervals of an arm that takes 1.1 times as long, and how often (of 100) they contain the true ratio.
 fn intervals(world: World, arms: usize, runs: usize) -> (f64, f64) {
     let (mut widths, mut covered) = (Vec::new(), 0);
     let comparisons = 5 * REPETITIONS;
@@ -185,7 +183,7 @@ fn intervals(world: World, arms: usize, runs: usize) -> (f64, f64) {
     (widths[widths.len() / 2], share)
 }
 
-/// Five arms have too few others. The tenfold tell of slow rounds, and take nothing away where no round is slow.
+/// Five arms leave too few other arms. Ten arms show slow rounds, and change nothing where no round is slow.
 #[test]
 fn other_arms_make_intervals_narrower_where_rounds_are_slow() {
     let widths = [World::SlowRounds, World::Normal(0.05)].map(|world| {

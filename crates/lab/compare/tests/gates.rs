@@ -1,4 +1,4 @@
-//! Conditions for continuous integration: what is shown, what is not, and that noise fails nothing.
+//! Conditions for continuous integration: some are shown, some are not, and noise fails no gate.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
 
@@ -22,7 +22,7 @@ fn condition(text: &str, demand: Demand, comparison: &Comparison) -> Condition {
     .unwrap()
 }
 
-/// The outcome of one condition under both demands, and the judgements for the arms.
+/// Returns the outcome of one condition under both demands, and the judgements for the arms.
 fn judged(comparison: &mut Comparison, text: &str) -> (Outcome, Outcome, Vec<Judgement>) {
     let [fail_if, fail_unless] = [Demand::FailIf, Demand::FailUnless].map(|demand| {
         comparison.check_conditions(&[condition(text, demand, comparison)]);
@@ -38,7 +38,7 @@ use Outcome::{Failed, Passed};
 
 #[test]
 fn a_clear_difference_is_found_on_either_side() {
-    // Ten percent more, with one percent of noise, 10 runs.
+    // The second arm takes ten percent more, with one percent of noise, in 10 runs.
     let mut result = compare(World::Normal(0.01), &[1.0, 1.1], 2, 10, 500, 3);
     assert_eq!(
         judged(&mut result, "m0 > 5%"),
@@ -57,7 +57,7 @@ fn a_clear_difference_is_found_on_either_side() {
         (Passed, Failed, vec![DoesNotHold])
     );
     assert_eq!(judged(&mut result, "m0<15%"), (Failed, Passed, vec![Holds]));
-    // The estimate is about 10 %, and neither is shown.
+    // The estimate is about 10 %, so neither is shown.
     assert_eq!(
         judged(&mut result, "m0 > 10%"),
         (Passed, Failed, vec![Undecided])
@@ -74,7 +74,7 @@ fn noise_fails_no_gate() {
     ] {
         let mut failed = 0;
         for seed in 0..150 {
-            // The threshold is where the truth is: the hardest place.
+            // The threshold equals the true ratio, which is the hardest case.
             let mut result = compare(world, &[1.0, 1.0, 1.0], 2, 8, 100, seed);
             let conditions = ["m0 < 0%", "m0 > 0%", "m1 < 0%", "m1 > 0%"]
                 .map(|text| condition(text, Demand::FailIf, &result));
@@ -82,7 +82,7 @@ fn noise_fails_no_gate() {
             let fails = result.gates.iter().any(|gate| gate.outcome == Failed);
             failed += usize::from(fails);
         }
-        // 2.5 % of 150 are 4; the estimate would fail all of them.
+        // 2.5 % of 150 are 4; the point estimate would fail all of them.
         assert!(failed <= 7, "{world:?}: {failed} of 150");
     }
 }
@@ -114,7 +114,7 @@ fn all_questions_of_all_gates_are_corrected_for() {
     assert_eq!(gate::needed(&conditions), 6);
     result.check_conditions(&conditions);
     for finding in result.gates.iter().flat_map(|gate| &gate.findings) {
-        // 2 / C(12, 6), times four.
+        // The p-value is 2 / C(12, 6), times four questions.
         assert!((finding.p_corrected.unwrap() - 4.0 * 2.0 / 924.0).abs() < 1e-12);
         assert_eq!(finding.judgement, Holds);
     }
@@ -122,7 +122,7 @@ fn all_questions_of_all_gates_are_corrected_for() {
 
 #[test]
 fn in_a_scan_each_value_has_its_own_reference() {
-    // At the second value everything takes ten times as long; arm1 is 20 % worse there alone.
+    // At the second value all runs take ten times as long; only there is arm1 20 % worse.
     let mut result = scan(&[&[1.0, 1.0], &[10.0, 12.0]], 8);
     let (fails, _, judgements) = judged(&mut result, "m0 > 10%");
     assert_eq!(fails, Failed);
@@ -175,7 +175,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
     );
 }
 
-/// Two arms with the given values of wall time; `None` is a failed run, NaN a missing value.
+/// Makes a comparison of two arms with the given values of wall time; `None` is a failed run, NaN a missing value.
 fn wall(values: &[[Option<f64>; 2]]) -> Comparison {
     let mut execution = Execution::default();
     for (round, values) in values.iter().enumerate() {
@@ -241,7 +241,7 @@ fn no_gate_passes_on_an_incomplete_result() {
         outcome(&good, |c| c.aborted = Some("x".into())).0,
         Outcome::NotJudged
     );
-    // What is there suffices to fail it.
+    // The remaining values suffice to fail it.
     let mut with_failure = worse.clone();
     with_failure[3][1] = None;
     assert_eq!(outcome(&with_failure, whole).0, Failed);
@@ -257,7 +257,7 @@ fn no_gate_passes_on_an_incomplete_result() {
     let (got, why) = outcome(&to_zero, whole);
     assert_eq!(got, Outcome::NotJudged);
     assert!(why.contains("no ratio"), "{why}");
-    // Nothing on both sides is no change.
+    // Zeros on both sides are no change.
     let zeros = vec![[Some(0.0), Some(0.0)]; 8];
     assert_eq!(outcome(&zeros, whole).0, Passed);
     assert_eq!(judged(&mut wall(&good[..4]), "wall > 5%").2, [NotJudged]);

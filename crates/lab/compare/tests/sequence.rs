@@ -1,5 +1,5 @@
-//! The promise that a trial stands on: where the policy changes nothing, looking after every pair claims an effect in no more than 2.5 % of
-//! trials, whatever the noise looks like; and a real effect is found.
+//! The promise of trials: if the policy changes nothing, looking after every pair claims an effect in no more than 2.5 % of trials, for any kind of
+//! noise; and a real effect is found.
 //!
 //! Simulations with fixed seeds: the counts are the same on every machine.
 
@@ -10,28 +10,28 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Cauchy, Distribution, Normal, StandardNormal};
 use superhue_compare::{Sequence, Shown};
 
-/// Trials of each kind.
+/// Number of trials of each kind.
 const TRIALS: u64 = 500;
 
-/// The level of both sides together.
+/// Level of both sides together.
 const ALPHA: f64 = 0.025;
 
-/// How the logarithm of what is measured goes on from block to block.
+/// Kind of noise: course of the metric's logarithm from block to block.
 #[derive(Debug, Clone, Copy)]
 enum Noise {
-    /// Independent.
+    /// Independent normal values.
     Normal,
-    /// Without a mean.
+    /// Independent values of a distribution without a mean.
     Cauchy,
-    /// A walk that keeps what it gained.
+    /// Random walk.
     Walk,
     /// Each block is mostly like the one before.
     Autocorrelated,
-    /// Like a cache that fills: each block is better than the one before.
+    /// A cache that fills: values grow from block to block.
     Drifting,
-    /// A load that goes up and down every few blocks.
+    /// A load that rises and falls every few blocks.
     Periodic,
-    /// Blocks of a busy neighbour, ten times as noisy as the others.
+    /// Blocks of a busy neighbour, ten times as noisy as the rest.
     Bursts,
     /// Few different values, so that many pairs are equal.
     Coarse,
@@ -49,7 +49,7 @@ impl Noise {
         Self::Coarse,
     ];
 
-    /// Values of two blocks for each of `pairs` pairs.
+    /// Returns the values of two blocks for each of `pairs` pairs.
     fn blocks(self, pairs: usize, random: &mut StdRng) -> Vec<[f64; 2]> {
         let mut level = 0.0_f64;
         let mut busy = false;
@@ -86,7 +86,7 @@ impl Noise {
             .collect()
     }
 
-    /// Differences of pairs whose order a coin decides, with an effect of the policy.
+    /// Returns the differences of pairs whose order a coin decides, with an effect of the policy.
     fn differences(self, pairs: usize, effect: f64, seed: u64) -> Vec<f64> {
         let mut random = StdRng::seed_from_u64(seed);
         let blocks = self.blocks(pairs, &mut random);
@@ -103,7 +103,7 @@ impl Noise {
     }
 }
 
-/// What a trial shows first, and after how many pairs.
+/// Returns the first result that a trial shows, and the number of pairs until then.
 fn first_shown(differences: &[f64], effects: &[f64]) -> Option<(Shown, usize)> {
     let mut sequence = Sequence::over(ALPHA, 0.02, effects);
     for (index, &difference) in differences.iter().enumerate() {
@@ -122,7 +122,7 @@ fn nothing_is_claimed_where_there_is_nothing() {
         for seed in 0..TRIALS {
             let differences = noise.differences(60, 0.0, seed);
             let mut sequence = Sequence::over(ALPHA, 0.02, &[]);
-            // To the end, even where "no difference" would have ended it: the level holds for all looks.
+            // The trial continues to its end, even where "no difference" would have ended it: the level holds for all looks.
             for difference in differences {
                 sequence.add(difference);
             }
@@ -177,7 +177,7 @@ fn the_range_holds_the_effect_at_all_times() {
     }
 }
 
-/// The median number of pairs until something is shown, and how many of 100 trials show what is true.
+/// Returns the median number of pairs until the true result is shown, and how many of 100 trials show it.
 fn power(noise: Noise, effect: f64, pairs: usize) -> (usize, usize) {
     let right = if effect == 0.0 {
         Shown::Small
@@ -204,10 +204,10 @@ fn effects_are_found_about_as_soon_as_can_be() {
     assert!(median <= 30 && found >= 98, "{median} {found}");
     let (median, found) = power(Noise::Normal, 0.03, 200);
     assert!(median <= 16 && found >= 97, "{median} {found}");
-    // That there is none takes both sides.
+    // To show that there is no effect takes both sides.
     let (median, found) = power(Noise::Normal, 0.0, 200);
     assert!(median <= 45 && found >= 95, "{median} {found}");
-    // Without a mean or variance, and half of the differences farther off than the effect is large.
+    // This noise has no mean or variance, and half of the differences are farther from the effect than the effect is large.
     let (median, found) = power(Noise::Cauchy, 0.02, 200);
     assert!(median <= 55 && found >= 95, "{median} {found}");
 }

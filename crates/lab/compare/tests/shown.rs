@@ -1,4 +1,4 @@
-//! What people see: tables, sentences, plots.
+//! Output for people: tables, sentences, plots.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
 
@@ -12,7 +12,7 @@ use superhue_compare::{
 };
 use superhue_plot::svg::text_width;
 
-/// Runs of two or three arms, each metric around the value given for the arm; NaN is missing.
+/// Runs of two or three arms, each metric around the value given for the arm; NaN is a missing value.
 struct Story {
     arms: Vec<Arm>,
     metrics: Vec<Metric>,
@@ -28,7 +28,7 @@ impl Story {
                 let mut sample = Sample::new();
                 for (index, (metric, values)) in metrics.iter().enumerate() {
                     let value = values[arm];
-                    // A spread of about one percent that differs from arm to arm.
+                    // The values vary by about one percent, differently for each arm.
                     let step = (round * 7 + arm * 3 + index) % 10;
                     let noisy = value * (1.0 + 0.002 * (step as f64 - 4.5));
                     if value.is_nan() {
@@ -180,7 +180,7 @@ fn sentences_of_every_kind() {
     insta::assert_snapshot!("sentences", told.join("\n"));
 }
 
-/// Positions and sizes of everything drawn, and the size of the picture.
+/// Asserts that everything drawn lies inside the picture.
 fn assert_inside(svg: &str) {
     let number = |text: &str| text.parse::<f64>().unwrap();
     let size = Regex::new(r#"<svg [^>]*width="(\d+)" height="(\d+)""#).unwrap();
@@ -225,7 +225,7 @@ fn every_good_run_is_a_dot() {
     let svg = story.tell(&["./tree-walk"]).plot();
     assert_inside(&svg);
     let dots = svg.matches(r#"opacity="0.55""#).count();
-    // Nine metrics of 30 runs, less the missing times and those of the failed run.
+    // There are nine metrics of 30 runs, less the missing times and the values of the failed run.
     assert_eq!(dots, 9 * 30 - 10 - 9);
     for label in [
         "wall time [s]",

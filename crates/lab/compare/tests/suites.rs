@@ -1,5 +1,4 @@
-//! Suites: what is said of each figure, how they are shown, and that a comparison can be left and gone on
-//! with.
+//! Suites: decisions on figures, their output, and comparisons that stop and continue.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stop the test, too")]
 
@@ -10,7 +9,7 @@ use superhue_compare::{
     Sample, Schedule, Settings, Suite, SuiteArm, SuiteProgram, UserMetric, execute, go_on,
 };
 
-/// Each arm's speed in operations per second, and its memory; half a percent of noise.
+/// Machine that gives each arm its speed in operations per second, and its memory; with half a percent of noise.
 struct Machine<'a> {
     arms: &'a [(f64, f64)],
     rng: Xoshiro256PlusPlus,
@@ -125,10 +124,10 @@ fn the_picture_has_a_field_for_each_program_and_arm() {
         assert!(plot.contains(expected), "{expected}:\n{plot}");
     }
     assert!(!plot.contains("NaN") && !plot.contains("inf"));
-    // Three runs decide nothing: no field has a color.
+    // Three runs decide nothing, so no field has a color.
     let few = suite_of(3).plot();
     assert!(few.contains("x ?"), "{few}");
-    // Nothing measured is no reason to fail.
+    // A suite without measurements must not fail.
     let empty = Suite::new("Nothing", 0.03, Vec::new()).plot();
     assert!(empty.contains("0 of 0 programs"), "{empty}");
 }
@@ -158,14 +157,14 @@ fn decisions_follow_from_the_comparison() {
     );
     assert_eq!(rows[0].converged.decision, Decision::NotMeasured);
 
-    // Three runs decide nothing, however far apart, and make no mean.
+    // Three runs decide nothing, however far apart the values are, and give no mean.
     let few = suite_of(3);
     let told = few.table();
     assert!(
         told.contains("undecided in 1") && !told.contains("geometric"),
         "{told}"
     );
-    // Of one program the mean is its ratio, and as lopsided an interval.
+    // The mean of one program is its ratio, with the same asymmetric interval.
     let interval = rows[1].speed.interval.unwrap();
     let mean = format!(
         "geometric mean {:.3}x ({:.3} to {:.3})",
@@ -182,8 +181,8 @@ fn decisions_follow_from_the_comparison() {
     );
 }
 
-/// Twelve programs, of which an arm is as fast as the other and noise is 20 %: the mean of all is known better than any of
-/// them, and its interval has the truth inside about as often as it promises.
+/// Twelve programs have two equally fast arms each, with noise that spans 20 %. The mean of all is more precise than any single ratio, and its
+/// interval contains the true value about as often as it promises.
 #[test]
 fn the_mean_of_many_programs_has_an_interval() {
     let (suites, mut hits, mut narrower) = (60, 0, 0);
@@ -211,12 +210,12 @@ fn the_mean_of_many_programs_has_an_interval() {
         let narrowest = widths.fold(f64::INFINITY, f64::min);
         narrower += u32::from(high / low < narrowest);
     }
-    // 95 % of 60 are 57; fewer than 52 have a chance of 0.2 %.
+    // 95 % of 60 are 57; fewer than 52 have a probability of 0.2 %.
     assert!((52..=60).contains(&hits), "{hits}");
     assert!(narrower >= 55, "{narrower}");
 }
 
-/// Both arms the same, and a fifth of noise.
+/// Two equal arms, with noise that spans a fifth.
 struct Noisy(Xoshiro256PlusPlus);
 
 impl Runner for Noisy {
@@ -231,7 +230,7 @@ fn suite_of(runs: usize) -> Suite {
     suite(&SPEEDS[..4], runs)
 }
 
-/// What takes half the time is twice as fast.
+/// Half the time is twice the speed.
 #[test]
 fn a_time_is_told_as_speed() {
     let speed = UserMetric::parse("ops:lower=x").unwrap();
@@ -258,7 +257,7 @@ fn a_document_is_read_again_and_wrong_ones_are_refused() {
     let text = suite.to_json().unwrap();
     assert!(Suite::is_one(&text));
     assert_eq!(Suite::from_json(&text).unwrap(), suite);
-    // Rows follow from what was measured, whatever the file says of them.
+    // Rows are computed from the measurements, and the rows in the file are ignored.
     let forged = text.replace("\"decision\": \"worse\"", "\"decision\": \"better\"");
     assert_ne!(forged, text);
     assert_eq!(Suite::from_json(&forged).unwrap(), suite);
@@ -317,7 +316,7 @@ fn the_table_tells_all_of_it() {
     let markdown = suite.markdown();
     assert!(markdown.contains("| **faster** |"), "{markdown}");
     assert!(markdown.contains(r"- two\|2 not measured"), "{markdown}");
-    // As many cells as there are headings.
+    // A row has as many cells as there are headings.
     let bars = |line: &str| line.replace(r"\|", "").matches('|').count();
     let rows: Vec<&str> = markdown
         .lines()
@@ -336,12 +335,12 @@ fn the_table_tells_all_of_it() {
         (row["figure"].as_str(), row["decision"].as_str()),
         ("speed", "better")
     );
-    // Not a digit is lost.
+    // The export loses no digit.
     let ratio = suite.programs[0].rows[1].speed.ratio;
     assert_eq!(row["ratio"].parse().ok(), ratio);
     assert_eq!(row["reference"], "arm0");
 
-    // Nothing is measured, and that is told, too.
+    // Without measurements the table says so.
     suite.programs.remove(0);
     let table = suite.table();
     assert!(
@@ -351,7 +350,7 @@ fn the_table_tells_all_of_it() {
     assert_eq!(suite.csv().unwrap().lines().count(), 1);
 }
 
-/// Left at any run and gone on with, a comparison is the one that was not left.
+/// A comparison that stops at any run and continues equals one that never stopped.
 #[test]
 fn what_is_gone_on_with_is_what_was_not_left() {
     let speeds = &SPEEDS[..3];

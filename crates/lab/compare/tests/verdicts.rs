@@ -7,7 +7,7 @@ use superhue_compare::{
     Against, Better, Builtin, Metric, MetricSummary, Record, Sample, Settings, Unit, Verdict,
 };
 
-/// What one arm measured in its runs.
+/// Values that one arm measured in its runs.
 type Values<'a> = &'a [f64];
 
 fn settings() -> Settings {
@@ -37,7 +37,7 @@ fn record(arm: usize, round: usize) -> Record {
     }
 }
 
-/// Records of one metric `m`; NaN stands for "not measured".
+/// Makes records of one metric `m`; NaN stands for "not measured".
 fn records(arms: &[Values<'_>]) -> Vec<Record> {
     let mut records = Vec::new();
     for (arm, values) in arms.iter().enumerate() {
@@ -86,10 +86,10 @@ fn numbers_are_those_of_the_definition() {
     assert!(20.0 / 12.5 <= interval.low && interval.low < ratio.value);
     assert!(ratio.value < interval.high && interval.high <= 22.5 / 10.0);
     assert_eq!(against.difference.unwrap().value, 10.0);
-    // 2 / C(12, 6), and one question only.
+    // The p-value is 2 / C(12, 6), and there is only one question.
     assert!((against.p.unwrap() - 2.0 / 924.0).abs() < 1e-12);
     assert_eq!(against.p, against.p_corrected);
-    // Round by round: 20/10, 21/11, 22/12, ...
+    // The ratios of the rounds are 20/10, 21/11, 22/12, ...
     let paired = against.paired_ratio.unwrap();
     assert!((paired.value - f64::midpoint(21.0 / 11.0, 21.5 / 11.5)).abs() < 1e-12);
 }
@@ -211,13 +211,13 @@ fn too_few_runs_say_how_many_are_needed() {
         assert_eq!(against.ratio.unwrap().interval.is_none(), n < 4);
     }
     assert_eq!(judge(&LOW[..5], &HIGH[..5]).verdict, Verdict::Worse);
-    // Three against many would pass the test, but no interval comes of three.
+    // Three values against many would pass the test, but three values give no interval.
     let many: Vec<f64> = (0..20).map(f64::from).collect();
     let against = judge(&many, &[90.0, 91.0, 92.0]);
     assert_eq!(against.verdict, Verdict::TooFewRuns { needed: 5 });
 }
 
-/// Records with `metrics` metrics `m0`, `m1`, ..., every one of them separating the arms.
+/// Makes records with `metrics` metrics `m0`, `m1`, ..., each of which separates the arms.
 fn all_different(metrics: usize, arms: usize, runs: usize) -> Vec<MetricSummary> {
     let described: Vec<Metric> = (0..metrics)
         .map(|index| metric(&format!("m{index}"), Better::Lower))

@@ -1,23 +1,23 @@
-//! How a program's pages were chosen.
+//! Rules that choose a program's pages.
 
-/// A way of choosing pages.
+/// Rule that chooses a program's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arm {
     /// The unpatched kernel after boot.
     Fresh,
-    /// The unpatched kernel with mixed free lists: what the papers call normal.
+    /// The unpatched kernel with mixed free lists: the papers call it normal.
     Kernel,
-    /// Any frame: what a kernel whose free lists are fully mixed would deal.
+    /// Any frame, as from a kernel whose free lists are fully mixed.
     Random,
     /// The patched kernel: all colors in turn.
     Colored,
-    /// The unpatched kernel with superpages wherever they fit.
+    /// The unpatched kernel with huge pages wherever they fit.
     Superpages,
-    /// The patched kernel with both.
+    /// The patched kernel with huge pages and coloring.
     Both,
     /// Half of the colors for one task and half for the other.
     Halves,
-    /// Half of the colors, chosen without the rule that saves the private caches.
+    /// Half of the colors, without the rule that leaves the private caches whole.
     NoRule,
 }
 
@@ -37,7 +37,7 @@ impl Arm {
         }
     }
 
-    /// What it means, in a few words.
+    /// Description in a few words.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Arm {
         }
     }
 
-    /// Its number among the colors of pictures.
+    /// Its number among the inks of pictures.
     #[must_use]
     pub const fn ink(self) -> usize {
         match self {

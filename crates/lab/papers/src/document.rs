@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the field `schema` says.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "superhue-lab/1";
 
 /// A run of the lab.
@@ -10,11 +10,11 @@ pub const SCHEMA: &str = "superhue-lab/1";
 pub struct Document {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Decides all that is random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Whether it had few points and few draws.
+    /// True if the run had few points and few draws.
     pub quick: bool,
-    /// Files of frames that real kernels dealt, as far as there were any.
+    /// Files of frames that real kernels dealt, if there were any.
     pub frames: Vec<Frames>,
     /// The figures.
     pub figures: Vec<Figure>,
@@ -25,54 +25,54 @@ pub struct Document {
 pub struct Frames {
     /// Its name.
     pub name: String,
-    /// How the guest was made, in its own words.
+    /// Description of the guest, as the file gives it.
     pub how: String,
-    /// FNV-1a of what it has, in hex.
+    /// FNV-1a of its draws, in hex.
     pub sum: String,
 }
 
-/// A figure of a paper, and ours.
+/// One figure of a paper, beside the lab's own results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its name on the command line.
     pub name: String,
     /// Its headline.
     pub title: String,
-    /// Which table or figure of which paper it stands beside.
+    /// Table or figure of the paper that it stands beside.
     pub paper: String,
-    /// What the paper says, in words.
+    /// Statements of the paper, in words.
     pub says: Vec<String>,
     /// The machine that is modelled.
     pub machine: String,
-    /// The cache that [`ArmResult::misses`] are of, where it is not the last one.
+    /// The cache whose misses [`ArmResult::misses`] counts, if it is not the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// What is done, on what memory.
+    /// The work, and its memory.
     pub workload: String,
-    /// What the points differ in.
+    /// Quantity in which the points differ.
     pub axis: String,
-    /// What [`ArmResult::value`] is.
+    /// Quantity of [`ArmResult::value`].
     pub value: String,
-    /// Whether more of it is better.
+    /// True if more of it is better.
     pub higher_is_better: bool,
-    /// By size.
+    /// One entry for each size.
     pub points: Vec<Point>,
-    /// What follows, one sentence each.
+    /// Conclusions, one sentence each.
     pub verdict: Vec<String>,
-    /// Where the paper's idea costs something.
+    /// Cases in which the paper's idea costs something.
     pub losing: Vec<String>,
-    /// What is not modelled.
+    /// Effects that the model leaves out.
     pub not_modelled: Vec<String>,
 }
 
 /// One size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// On the axis.
+    /// Label on the axis.
     pub label: String,
-    /// Bytes of memory it is about.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Of a program that was run for it: what became of it.
+    /// For a point of a real program: the result of its run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traced: Option<Traced>,
     /// The arms.
@@ -86,17 +86,17 @@ pub struct ArmResult {
     pub arm: String,
     /// Draws replayed.
     pub draws: usize,
-    /// Those of them that a real kernel dealt.
+    /// Number of draws that a real kernel dealt.
     pub real: usize,
     /// References of the program in a draw.
     pub references: u64,
-    /// Misses of the last cache, to 1,000 references.
+    /// Misses of the last cache, per 1,000 references.
     pub misses: Spread,
-    /// Walks of the page table, to 1,000 references.
+    /// Walks of the page table, per 1,000 references.
     pub walks: Spread,
-    /// Modelled, in the figure's unit.
+    /// Modelled value, in the figure's unit.
     pub value: Spread,
-    /// What the paper has for it, in the same unit.
+    /// Number of the paper for it, in the same unit.
     pub paper: Option<f64>,
 }
 
@@ -105,36 +105,36 @@ pub struct ArmResult {
 pub struct Traced {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// What ran it, in its own words.
+    /// The emulator that ran it, in its own words.
     pub emulator: String,
-    /// Which version it is, where that was asked for.
+    /// Version of the program, if it was asked for.
     pub program: Option<String>,
-    /// How it ended.
+    /// End of the program, in words.
     pub ended: String,
     /// Its exit status, if it ended by itself.
     pub status: Option<i32>,
     /// References read.
     pub references: u64,
-    /// The first of them, which only touched pages.
+    /// Number of the first references, which only touched pages.
     pub skipped: u64,
-    /// Memory on superpages, in the arms that have them.
+    /// Bytes of memory on huge pages, in the arms that have them.
     pub superpage_bytes: u64,
     /// Threads beside the first.
     pub threads: u64,
     /// Processes that it started.
     pub processes: u64,
-    /// Programs that took its place: one at most.
+    /// Programs that replaced it by `execve(2)`: one at most.
     pub executed: u64,
 }
 
-/// Over the draws.
+/// Distribution over the draws.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The least.
     pub least: f64,
     /// The 5th percentile.
     pub p5: f64,
-    /// The middle one.
+    /// The median.
     pub median: f64,
     /// The mean.
     pub mean: f64,
@@ -145,7 +145,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of values, of which there is one at least.
+    /// Computes the spread of values, of which there is at least one.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
@@ -169,7 +169,7 @@ impl Spread {
         }
     }
 
-    /// The worst of the draws.
+    /// The worst draw.
     #[must_use]
     pub const fn worst(&self, higher_is_better: bool) -> f64 {
         if higher_is_better {
@@ -180,18 +180,18 @@ impl Spread {
     }
 }
 
-/// Six significant digits: what is printed is short, and the same everywhere.
+/// Rounds to six significant digits: the printed number is short, and the same on every machine.
 fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// Why a text is no document.
+/// Reason why a text is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue lab`")]
     Json(#[from] serde_json::Error),
-    /// It is of another version, or something else.
+    /// It has another schema version, or is another kind of document.
     #[error("not a result of this version's `superhue lab`: its schema is {0:?}, not `{SCHEMA}`")]
     OtherSchema(String),
 }
@@ -211,17 +211,17 @@ impl Document {
         Ok(document)
     }
 
-    /// As JSON, indented, with a newline at the end.
+    /// Writes indented JSON, with a newline at the end.
     ///
     /// # Errors
-    /// Those of `serde_json`: numbers are finite, so none is known.
+    /// Errors of `serde_json`: numbers are finite, so none is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 }
 
 impl Figure {
-    /// What [`ArmResult::misses`] are misses of.
+    /// Name of the caches whose misses [`ArmResult::misses`] counts.
     #[must_use]
     pub fn misses(&self) -> String {
         match (&self.cache, self.name.as_str()) {

@@ -21,11 +21,11 @@
 //! # Ok::<(), superhue_papers::Trouble>(())
 //! ```
 //!
-//! What coloring changes is luck, so each point is replayed over many draws, and what is told is their
-//! median, worst and spread. Misses come first: they are counted. Modelled time is a weighted sum of
-//! counts by the costs that the machine's file declares.
+//! Coloring changes luck, so the lab replays each point over many draws, and reports their median, worst and spread.
+//! Misses come first: they are counted. Modelled time is a weighted sum of counts by the costs that the machine's file
+//! declares.
 //!
-//! A program of one's own is replayed while it runs ([`program`]), on frames that are drawn.
+//! A user's own program is replayed while it runs ([`program`]), on frames that are drawn.
 //!
 //! The same seed and the same frames give the same document, byte for byte.
 
@@ -44,7 +44,7 @@ pub mod workload;
 
 pub use superhue_cachesim as cachesim;
 
-/// Why the lab cannot do something. The text says what, and how to change it.
+/// Reason why the lab cannot do something. The text also describes how to change it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Trouble(pub String);

@@ -1,4 +1,4 @@
-//! Where programs' pages lie: as real kernels dealt them, or drawn by the same rules.
+//! Frames of programs' pages: as real kernels dealt them, or drawn by the same rules.
 
 use std::collections::BTreeMap;
 
@@ -18,28 +18,28 @@ pub const FILES: [&str; 6] = [
     "sets-aged-base",
 ];
 
-/// Colors that drawn placements take in turn, as the kernel of `kernel/frames` does: bits 12 to 20.
+/// Number of colors that drawn placements take in turn, as the kernel of `kernel/frames` does: bits 12 to 20.
 const COLORS: u64 = 512;
 const PAGE: u64 = 4096;
 
-/// What there is to place programs with.
+/// Source of placements: dumps of real kernels, and a seed for drawn ones.
 #[derive(Debug, Default)]
 pub struct Memory {
     dumps: BTreeMap<String, Dump>,
     seed: u64,
 }
 
-/// A placement, and whether a real kernel dealt it.
+/// Placement, with its origin.
 #[derive(Debug)]
 pub struct Placed {
-    /// Where the pages lie.
+    /// The frames of the pages.
     pub pages: Placement,
-    /// Whether it was read from what a kernel dealt.
+    /// True if a real kernel dealt them.
     pub real: bool,
 }
 
 impl Memory {
-    /// Without files everything is drawn.
+    /// Makes a memory without files: everything is drawn.
     #[must_use]
     pub fn drawn(seed: u64) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Memory {
         }
     }
 
-    /// Takes a file of `kernel/frames`.
+    /// Adds a file of `kernel/frames`.
     ///
     /// # Errors
     /// If it is damaged, or of a guest that died.
@@ -58,34 +58,34 @@ impl Memory {
         Ok(())
     }
 
-    /// How each file was made, and the sum of what it has.
+    /// The dumps by name; each has the description of its guest and its sum.
     pub fn dumps(&self) -> impl Iterator<Item = (&str, &Dump)> {
         self.dumps.iter().map(|(name, dump)| (name.as_str(), dump))
     }
 
-    /// Whether all files are there that the figures use.
+    /// Returns true if all files that the figures use are there.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         FILES.iter().all(|name| self.dumps.contains_key(*name))
     }
 
-    /// What decides all that is drawn.
+    /// Seed of all that is drawn.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// A generator for something named.
+    /// A generator for a named draw.
     #[must_use]
     pub fn random(&self, name: &str, draw: usize) -> Random {
         Random::named(self.seed, &format!("{name}/{draw}"))
     }
 
-    /// The memory of a program, as a draw of an arm; drawn if no kernel dealt so much.
+    /// Places the memory of a program, as a draw of an arm; draws the frames itself if no kernel dealt that much.
     #[must_use]
     pub fn place(&self, arm: Arm, bytes: u64, draw: usize) -> Placed {
         let pages = usize::try_from(bytes.div_ceil(PAGE)).unwrap_or(usize::MAX);
-        // Less than a superpage has none.
+        // Memory smaller than a huge page has none.
         let large = pages >= 512;
         let file = match arm {
             Arm::Fresh => "unpatched-fresh-base",
@@ -101,7 +101,7 @@ impl Memory {
         let fits = |draw: &&Draw| {
             draw.frames.len() >= pages
                 && !matches!(draw.plan.as_str(), "task" | "partner")
-                // A process with more memory would have other superpages.
+                // A process with more memory would have other huge pages.
                 && (!with_superpages || draw.frames.len() == pages)
         };
         if let Some(dealt) = self.dealt(file, fits, draw) {
@@ -128,7 +128,7 @@ impl Memory {
         Placed { pages, real: false }
     }
 
-    /// The memory of a task of a pair, and of the other one: with halves of 64 colors, or with any.
+    /// Places the memory of a pair's two tasks: each on one half of 64 colors, or on any colors.
     #[must_use]
     pub fn pair(&self, arm: Arm, draw: usize) -> [Placed; 2] {
         let halves = arm == Arm::Halves;
@@ -154,7 +154,7 @@ impl Memory {
         })
     }
 
-    /// The draw of that number, of those that are as wanted and have as few pages as possible.
+    /// Returns draw number `draw` of those that match `wanted` and have the fewest pages.
     fn dealt(&self, file: &str, wanted: impl Fn(&&Draw) -> bool, draw: usize) -> Option<Placement> {
         let dump = self.dumps.get(file)?;
         let fewest = dump

@@ -1,6 +1,7 @@
-//! P4's figures 10 to 20: what was measured on a machine of today, of results that `superhue compare` kept.
+//! P4's figures 10 to 20: measurements on a present machine, from kept results of `superhue compare`.
 //!
-//! These are of programs that ran, not of models: throughput and memory of the paper's sweeps under each policy.
+//! These are results of programs that ran, not of models: throughput and memory of the paper's sweeps under each
+//! policy.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use crate::Trouble;
 use crate::table::number;
 
-/// The paper's sweeps: name, and what `always` and the paper's system add to memory, in percent; passes until its
+/// The paper's sweeps: name; memory that `always` and the paper's system add, in percent; passes until the paper's
 /// system is as fast as `always`.
 const SWEEPS: [(&str, f64, f64, u32); 3] = [
     ("sequential", 0.017, 0.002, 300),
@@ -17,26 +18,26 @@ const SWEEPS: [(&str, f64, f64, u32); 3] = [
     ("skewed", 147.0, 0.031, 80),
 ];
 
-/// The bar: this share of the throughput of `always`,
+/// Least share of the throughput of `always` that meets the bar,
 const THROUGHPUT: f64 = 0.994;
-/// at this share of what it adds to memory.
+/// with at most this share of the memory that `always` adds.
 const GROWTH: f64 = 0.062;
 
-/// What is kept of a sweep.
+/// Results of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 struct Sweep {
     name: &'static str,
     runs: u64,
-    /// Of never, always and hot.
+    /// GiB per second of never, always and hot.
     throughput: [f64; 3],
     /// 95 % interval of the throughput of hot, as a share of that of always.
     share: Option<Interval>,
     memory: [f64; 3],
-    /// Of always and hot, in seconds from the start; `None` if not all runs came so far.
+    /// Seconds from the start until always and hot converged; `None` if a run did not converge.
     converged: [Option<f64>; 2],
 }
 
-/// All sweeps that were kept.
+/// All kept sweeps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Native {
     sweeps: Vec<Sweep>,
@@ -58,7 +59,7 @@ struct Named {
 #[derive(Deserialize)]
 struct Settings {
     runs: u64,
-    /// Index of the arm that others are compared with.
+    /// Index of the arm with which the others are compared.
     reference: usize,
 }
 
@@ -77,7 +78,7 @@ struct OfArm {
 
 #[derive(Deserialize)]
 struct Against {
-    /// None of what may be 0.
+    /// `None` for a metric that may be 0.
     ratio: Option<Ratio>,
 }
 
@@ -115,7 +116,8 @@ impl Kept {
         value.is_finite().then_some(value)
     }
 
-    /// The interval of a metric of an arm, as a share of that of `reference`, if that is what it was compared with.
+    /// The interval of a metric of an arm, as a share of that of `reference`; `None` unless the arm was compared with
+    /// `reference`.
     fn share(&self, metric: &str, arm: &str, reference: &str) -> Option<Interval> {
         if self.arms.get(self.settings.reference)?.name != reference {
             return None;
@@ -136,7 +138,7 @@ impl Native {
         SWEEPS.map(|(name, ..)| format!("hps-{name}.json"))
     }
 
-    /// Takes a file of [`Self::files`].
+    /// Adds a file of [`Self::files`].
     ///
     /// # Errors
     /// If it is no result of `superhue compare`, or lacks an arm.
@@ -172,7 +174,7 @@ impl Native {
         Ok(())
     }
 
-    /// The section of the page.
+    /// Writes the section of the page.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::from(
@@ -210,7 +212,7 @@ impl Native {
         for sweep in &self.sweeps {
             let throughput = sweep.throughput[2] / sweep.throughput[1];
             let [never, always, hot] = sweep.memory;
-            // Where always adds nothing worth mentioning, hot must not either.
+            // If `always` adds less than 0.1 % of memory, hot may add 0.1 %.
             let bound = never + ((always - never) * GROWTH).max(never * 0.001);
             let verdict = if throughput < THROUGHPUT || hot > bound {
                 "MISSED"

@@ -1,4 +1,4 @@
-//! A figure as a picture: misses, walks and modelled time by size, over the draws.
+//! Picture of a figure: misses, walks and modelled time by size, over the draws.
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
@@ -23,7 +23,7 @@ struct Panel<'a> {
     step: f64,
 }
 
-/// As SVG.
+/// Draws a figure as SVG.
 #[must_use]
 pub fn draw(figure: &Figure) -> String {
     let mut panels = vec![(
@@ -130,7 +130,7 @@ fn capital(text: &str) -> String {
     })
 }
 
-/// A sentence in lines that fit.
+/// Breaks a sentence into lines that fit.
 fn lines(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -149,7 +149,7 @@ fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// A round end of an axis, and the distance of its lines.
+/// A round end of an axis, and the distance of its grid lines.
 fn scale(most: f64) -> (f64, f64) {
     let most = if most > 0.0 { most * 1.04 } else { 1.0 };
     let power = 10f64.powf((most / 4.0).log10().floor());
@@ -180,7 +180,7 @@ fn ink(name: &str) -> Ink {
     Ink::Arm(arm_of(name).map_or(0, Arm::ink))
 }
 
-/// The legend in rows that fit: where each entry is, its color (none for the paper's numbers), its text.
+/// The legend in rows that fit: position of each entry, its ink (`None` for the paper's numbers), its text.
 fn entries(figure: &Figure) -> Vec<(i32, i32, Option<Ink>, String)> {
     let all = figure.arms().into_iter().map(|name| {
         let about = arm_of(name).map_or("", Arm::about);
@@ -283,7 +283,7 @@ impl Panel<'_> {
             let x = self.x(index) + aside;
             svg.line((x, self.y(spread.p5)), (x, self.y(spread.p95)), ink, 2.0);
             let at = (x, self.y(spread.median));
-            // Between partners, and between programs, there is nothing.
+            // Partners and programs have no order, so no line joins them.
             if let Some(last) =
                 last.filter(|_| !matches!(self.figure.axis.as_str(), "partner" | "program"))
             {

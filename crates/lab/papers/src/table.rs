@@ -1,10 +1,10 @@
-//! A figure as text.
+//! Text form of a figure.
 
 use std::fmt::Write as _;
 
 use crate::document::{Document, Figure};
 
-/// Everything, for people.
+/// Writes all figures as text.
 #[must_use]
 pub fn text(document: &Document) -> String {
     let mut text = String::new();
@@ -27,7 +27,7 @@ pub fn text(document: &Document) -> String {
         for said in &figure.losing {
             let _ = writeln!(text, "  Loses: {said}");
         }
-        // Of a figure of a paper the page tells it; this one has no page.
+        // The page describes the limits of a paper's figure; this one has no page.
         if figure.name == crate::program::NAME {
             for said in &figure.not_modelled {
                 let _ = writeln!(text, "  Not modelled, or assumed: {said}");
@@ -39,7 +39,7 @@ pub fn text(document: &Document) -> String {
     text
 }
 
-/// Which frames were used.
+/// Describes the frames that were used.
 #[must_use]
 pub fn placed(document: &Document) -> String {
     let arms = || {
@@ -70,7 +70,7 @@ pub fn placed(document: &Document) -> String {
     )
 }
 
-/// A number as short as it can be without saying less.
+/// Formats a number as short as its precision allows.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value.abs() {

@@ -1,9 +1,10 @@
 //! The witness: points that were also run full-system, under a plugin of an emulator that sees each access.
 //!
-//! `witness/run` leaves, for each guest, which frames the memory of each point was dealt, where its page tables were, and what
-//! the plugin counted. Here the same loops are replayed on the same frames, and the counts are compared. Plugin and replay
-//! have nothing in common but the machine files: the plugin takes references from an emulated processor, page sizes
-//! and the places of page tables from the guest's own tables, and models caches and TLBs by code of its own.
+//! `witness/run` leaves, for each guest, the frames that the kernel dealt to the memory of each point, the frames of
+//! its page tables, and the counts of the plugin. This module replays the same loops on the same frames, and compares
+//! the counts. Plugin and replay share nothing but the machine files: the plugin takes references from an emulated
+//! processor, and page sizes and the places of page tables from the guest's own tables; its models of caches and TLBs
+//! are code of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,52 +21,53 @@ use crate::workload::{
     transpose_bytes,
 };
 
-/// What the field `schema` says.
+/// Value of the field `schema`.
 pub const SCHEMA: &str = "superhue-lab-witness/1";
 
-/// Counts agree that differ by no more than this share of the larger one,
+/// Two counts agree if they differ by at most this share of the larger one,
 const SHARE: f64 = 0.02;
-/// or by no more than this of 1,000 references.
+/// or by at most this number per 1,000 references.
 const LEAST: f64 = 0.1;
 
-/// What was witnessed.
+/// All points, with the counts of the plugin and of the replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Witness {
     /// [`SCHEMA`].
     pub schema: String,
     /// The command that makes it.
     pub command: String,
-    /// By guest, in the order in which they were run.
+    /// The points, by guest, in the order in which the guests ran.
     pub points: Vec<Seen>,
-    /// References of the program that the plugin saw and modelled, in a second of the emulator's CPU time.
+    /// References of the program that the plugin saw and modelled, per second of the emulator's CPU time.
     pub references_per_second: f64,
     /// The same loops under valgrind's cachegrind.
     pub cachegrind: Vec<Ground>,
 }
 
-/// A point that was run under the plugin, and replayed.
+/// Point that ran under the plugin, and was replayed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Which guest it was run in: kernel, state of its memory, pages.
+    /// The guest: kernel, state of its memory, pages.
     pub guest: String,
     /// The machine file.
     pub machine: String,
     /// The loop, and its dimension, bytes, stride or points.
     pub point: String,
-    /// By the replay.
+    /// Counts of the replay.
     pub replayed: Misses,
-    /// By the plugin, of references to the memory of the loop.
+    /// Counts of the plugin, for references to the memory of the loop.
     pub witnessed: Misses,
-    /// By the plugin, of all references of the program, which the replay leaves out.
+    /// Counts of the plugin, for all references of the program; the replay has only those to the memory of the loop.
     pub whole: Misses,
-    /// References of the program that were not to the memory of the loop.
+    /// References of the program outside the memory of the loop.
     pub outside: u64,
-    /// Whether misses of the last cache and walks agree.
+    /// True if misses of the last cache and walks agree.
     pub agrees: bool,
 }
 
 impl Seen {
-    /// Whether all counts are the same, but for those of references: one of 16 bytes is two for the emulator.
+    /// Returns true if all counts but those of references are the same: a reference of 16 bytes is two for the
+    /// emulator.
     #[must_use]
     pub const fn identical(&self) -> bool {
         let (ours, other) = (&self.replayed, &self.witnessed);
@@ -76,7 +78,7 @@ impl Seen {
     }
 }
 
-/// Counts.
+/// Event counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Misses {
     /// Loads and stores of the program. One of 16 bytes is two for the emulator.
@@ -91,22 +93,22 @@ pub struct Misses {
     pub write_backs: u64,
 }
 
-/// A loop under cachegrind, which knows virtual addresses only.
+/// Loop under cachegrind, which knows virtual addresses only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ground {
-    /// The machine file, of which it takes sizes, ways and lines.
+    /// The machine file, from which cachegrind takes sizes, ways and lines.
     pub machine: String,
     /// The loop, and its number.
     pub point: String,
-    /// Misses of the last cache by data, in a pass.
+    /// Misses of the last cache by data, in a pass, as counted by cachegrind.
     pub cachegrind: u64,
-    /// Those of the replay with pages one after the other in memory, which virtual addresses amount to.
+    /// Misses of the replay with pages one after the other in memory, to which virtual addresses are equivalent.
     pub in_order: u64,
-    /// Those that the plugin counted on pages that the aged kernel dealt.
+    /// Misses that the plugin counted on pages that the aged kernel dealt.
     pub kernel: Option<u64>,
 }
 
-/// A loop that can be run and replayed.
+/// Loop that can be run and replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Loop {
     kind: Kind,
@@ -123,7 +125,7 @@ enum Kind {
 }
 
 impl Loop {
-    /// `load:87`
+    /// Reads a loop such as `load:87`.
     fn parse(text: &str) -> Option<Self> {
         let (name, number) = text.split_once(':')?;
         let kind = match name {
@@ -149,7 +151,7 @@ impl Loop {
         }
     }
 
-    /// As the program of the guest runs it.
+    /// Runs the loop like the program of the guest.
     fn run(self, sink: &mut impl Sink, counting: bool) {
         match self.kind {
             Kind::Transpose(stride) => transpose(sink, self.number, stride),
@@ -167,11 +169,11 @@ impl Loop {
     }
 }
 
-/// A line of a file of counts: `point LOOP:NUMBER MACHINE SCOPE key=value...`.
+/// Line of a file of counts: `point LOOP:NUMBER MACHINE SCOPE key=value...`.
 struct Line {
     point: String,
     machine: String,
-    /// `loop`, `whole`, or what cachegrind has.
+    /// `loop`, `whole`, or the scope of a cachegrind line.
     scope: String,
     values: BTreeMap<String, f64>,
 }
@@ -242,7 +244,7 @@ impl Line {
     }
 }
 
-/// The machine as the guest is one: its page tables have entries of 8 bytes.
+/// The machine with the page-table entries of the guest, of 8 bytes.
 fn machine(name: &str) -> Result<Machine, Trouble> {
     let found = machines::named(name).ok_or_else(|| Trouble(format!("no machine {name:?}")))?;
     let mut machine = found.map_err(|error| Trouble(error.to_string()))?;
@@ -266,7 +268,7 @@ fn agree(a: u64, b: u64, references: u64) -> bool {
 }
 
 impl Witness {
-    /// Nothing yet.
+    /// Makes an empty witness.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -278,10 +280,11 @@ impl Witness {
         }
     }
 
-    /// Takes what a guest left: its counts, and its frames. `seconds` and `references` are those of all guests so far.
+    /// Adds the results of a guest: its counts, and its frames. `seconds` is the sum of the emulator's CPU time over
+    /// all guests so far.
     ///
     /// # Errors
-    /// If a file is damaged, or the two are not of the same run.
+    /// If a file is damaged, or the two files are not of the same run.
     pub fn add(
         &mut self,
         guest: &str,
@@ -344,7 +347,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Takes what cachegrind counted; after the guests.
+    /// Adds the counts of cachegrind; call it after adding the guests.
     ///
     /// # Errors
     /// If the text is damaged.
@@ -371,7 +374,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Points at which the two do not agree.
+    /// Number of points at which plugin and replay do not agree.
     #[must_use]
     pub fn disagreeing(&self) -> usize {
         self.points.iter().filter(|seen| !seen.agrees).count()
@@ -380,7 +383,7 @@ impl Witness {
     /// Reads a document that [`Self::to_json`] made.
     ///
     /// # Errors
-    /// What is none.
+    /// If the text is no such document.
     pub fn from_json(text: &str) -> Result<Self, Trouble> {
         let read: Result<Self, _> = serde_json::from_str(text);
         match read {
@@ -393,15 +396,15 @@ impl Witness {
         }
     }
 
-    /// As JSON, indented, with a newline at the end.
+    /// Writes indented JSON, with a newline at the end.
     ///
     /// # Errors
-    /// Those of `serde_json`: numbers are finite, so none is known.
+    /// Errors of `serde_json`: numbers are finite, so none is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// The section of the page, which is also what the command prints.
+    /// Writes the section of the page; the command prints it too.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::from(

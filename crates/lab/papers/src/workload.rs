@@ -6,13 +6,13 @@ use superhue_cachesim::Random;
 
 pub use stencil::Stencil;
 
-/// Takes references.
+/// Receiver of references.
 pub trait Sink {
     /// A load at this offset.
     fn load(&mut self, at: u64);
     /// A store.
     fn store(&mut self, at: u64);
-    /// Loads of doubles, one behind the other.
+    /// Loads of `count` doubles, one behind the other.
     fn loads(&mut self, at: u64, count: u64) {
         for index in 0..count {
             self.load(at + index * 8);
@@ -20,7 +20,7 @@ pub trait Sink {
     }
 }
 
-/// Keeps references: offset << 1 | whether it is a store.
+/// Sink that records references: offset << 1 | 1 for a store.
 #[derive(Debug, Default, Clone)]
 pub struct Recorded(pub Vec<u32>);
 
@@ -42,12 +42,12 @@ impl Sink for Recorded {
     }
 }
 
-/// Which side of a transpose strides.
+/// Matrix of a transpose that is accessed by columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stride {
     /// `a[i][j] = b[j][i]`: P0 figure 7, P3 figure 8.
     Load,
-    /// `a[j][i] = b[i][j]`: i and j changed places (P3 section 5.1).
+    /// `a[j][i] = b[i][j]`: i and j exchanged (P3 section 5.1).
     Store,
 }
 
@@ -57,7 +57,7 @@ pub const fn transpose_bytes(dim: u64) -> u64 {
     2 * dim * dim * 8
 }
 
-/// A transpose of doubles: matrix a, and behind it b.
+/// Transposes doubles: matrix a, and behind it b.
 pub fn transpose(sink: &mut impl Sink, dim: u64, stride: Stride) {
     let b = dim * dim * 8;
     for i in 0..dim {
@@ -77,12 +77,12 @@ pub fn transpose(sink: &mut impl Sink, dim: u64, stride: Stride) {
     }
 }
 
-/// Loads of doubles, one after the other (P2, result 3).
+/// Loads doubles, one after the other (P2, result 3).
 pub fn sweep(sink: &mut impl Sink, bytes: u64) {
     sink.loads(0, bytes.div_ceil(8));
 }
 
-/// Loads a stride apart, from `columns` neighbouring beginnings in turn.
+/// Loads doubles a stride apart, from `columns` neighbouring starts in turn.
 pub fn strided(sink: &mut impl Sink, bytes: u64, stride: u64, columns: u64) {
     for column in 0..columns {
         for at in (column * 8 % stride..bytes).step_by(stride as usize) {
@@ -91,13 +91,13 @@ pub fn strided(sink: &mut impl Sink, bytes: u64, stride: u64, columns: u64) {
     }
 }
 
-/// Bytes of a transform of so many points: input, output and factors, complex doubles each.
+/// Bytes of a transform of `points` points: input, output and factors, complex doubles each.
 #[must_use]
 pub const fn fft_bytes(points: u64) -> u64 {
     3 * points * 16
 }
 
-/// A fast Fourier transform of complex doubles (P2, result 4), out of place: depth first as FFTW's are, radix 4,
+/// Runs a fast Fourier transform of complex doubles (P2, result 4), out of place: depth first like FFTW's, radix 4,
 /// with leaves of 16 points and factors in the order of their use. A reference is 16 bytes.
 pub fn fft(sink: &mut impl Sink, points: u64) {
     step(sink, points, points, 0, 1, points * 16);
@@ -124,7 +124,7 @@ fn step(sink: &mut impl Sink, all: u64, points: u64, from: u64, stride: u64, to:
             to + q * quarter * 16,
         );
     }
-    // Factors of larger steps lie behind those of smaller ones; all of them are less than `all`.
+    // Factors of larger steps lie behind those of smaller steps; there are less than `all` of them.
     let factors = 2 * all * 16 + (quarter - 1) * 16;
     for k in 0..quarter {
         for q in 0..4 {
@@ -145,7 +145,7 @@ pub const fn product_bytes(dim: u64) -> u64 {
     3 * dim * dim * 8
 }
 
-/// Rows of c = a b by the inner product: `c[i][j]` is the sum of `a[i][k] * b[k][j]`.
+/// Computes rows of c = a b by the inner product: `c[i][j]` is the sum of `a[i][k] * b[k][j]`.
 pub fn product(sink: &mut impl Sink, dim: u64, rows: std::ops::Range<u64>) {
     let (a, b) = (dim * dim * 8, 2 * dim * dim * 8);
     for i in rows {
@@ -159,23 +159,23 @@ pub fn product(sink: &mut impl Sink, dim: u64, rows: std::ops::Range<u64>) {
     }
 }
 
-/// A task of P1 section 4.1.
+/// Task of P1 section 4.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Reads and writes a matrix in order.
+    /// Reads and writes a matrix column by column.
     Mcol,
     /// Reads and writes a matrix at random.
     Cnt,
     /// SHA-1 of a file.
     Sha,
-    /// Edges in an image.
+    /// Finds edges in an image.
     SusanEdges,
-    /// An image made smooth.
+    /// Smooths an image.
     SusanSmoothing,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Self; 5] = [
         Self::Mcol,
         Self::Cnt,
@@ -196,7 +196,7 @@ impl Task {
         }
     }
 
-    /// Cycles, in thousandths, of arithmetic to each reference: declared, as the programs' loops look.
+    /// Cycles of arithmetic per reference, in thousandths: declared, after a look at the programs' loops.
     #[must_use]
     pub const fn arithmetic(self) -> u64 {
         match self {
@@ -207,7 +207,7 @@ impl Task {
         }
     }
 
-    /// Its references.
+    /// References of one run of the task.
     #[must_use]
     pub fn references(self) -> Vec<u32> {
         let mut sink = Recorded::default();
@@ -249,8 +249,8 @@ fn cnt(sink: &mut impl Sink) {
     }
 }
 
-/// SHA-1 as MiBench has it: blocks of 8 KiB are read from a file of 3 MiB (which lies in the page cache behind the
-/// program's own memory), and 64 bytes at a time are spread to 80 words.
+/// Computes SHA-1 as MiBench does: reads blocks of 8 KiB from a file of 3 MiB (which lies in the page cache behind the
+/// program's own memory), and expands each 64 bytes to 80 words.
 fn sha(sink: &mut impl Sink) {
     const FILE: u64 = 16 << 10;
     const WORDS: u64 = 8 << 10;
@@ -277,11 +277,11 @@ fn sha(sink: &mut impl Sink) {
     }
 }
 
-/// MiBench's large picture has this many pixels.
+/// Size of MiBench's large picture in pixels.
 const WIDTH: u64 = 384;
 const HEIGHT: u64 = 288;
 
-/// Brightness by a gradient with noise and a few edges; the program's branches follow it.
+/// Brightness of the pixels: a gradient with noise and a few edges; the program's branches depend on it.
 fn brightness() -> Vec<u8> {
     let mut random = Random::new(384);
     (0..WIDTH * HEIGHT)
@@ -293,16 +293,16 @@ fn brightness() -> Vec<u8> {
         .collect()
 }
 
-/// Where things lie behind the picture.
+/// Offsets of the tables behind the picture.
 const TABLE: u64 = 112 << 10;
 const RESPONSE: u64 = 120 << 10;
 const MIDDLE: u64 = RESPONSE + WIDTH * HEIGHT * 4;
 
-/// Rows of the round mask of 37 pixels: how far it reaches to each side.
+/// Rows of the round mask of 37 pixels: its reach to each side.
 const MASK: [u64; 7] = [1, 2, 3, 3, 3, 2, 1];
 
-/// The first pass of SUSAN's edges: each pixel's neighbours in the mask are compared with it through a table of
-/// 516 bytes; the second one looks at the response of each pixel and, where it is an edge, at its neighbours.
+/// Runs SUSAN's edges in two passes. The first compares each pixel with its neighbours in the mask, through a table of
+/// 516 bytes; the second looks at the response of each pixel and, if it is an edge, at its neighbours.
 fn susan_edges(sink: &mut impl Sink) {
     const MOST: u32 = 2650;
     let picture = brightness();
@@ -350,8 +350,8 @@ fn susan_edges(sink: &mut impl Sink) {
     }
 }
 
-/// SUSAN's smoothing: 15 rows of 15 pixels are weighed by distance and by brightness. Every second
-/// row, which is as much as the others.
+/// Runs SUSAN's smoothing: weighs 15 rows of 15 pixels by distance and by brightness. It handles every second row,
+/// which is enough, as all rows are alike.
 fn susan_smoothing(sink: &mut impl Sink) {
     const REACH: u64 = 7;
     let picture = brightness();
@@ -377,7 +377,7 @@ fn susan_smoothing(sink: &mut impl Sink) {
 mod tests {
     use super::*;
 
-    /// Counts and bounds of references.
+    /// Counts and upper bound of references.
     #[derive(Default)]
     pub(super) struct Tally {
         pub(super) loads: u64,
@@ -423,7 +423,8 @@ mod tests {
 
     #[test]
     fn factors_of_steps_do_not_overlap() {
-        // A step of 4 q points has 3 q factors from q - 1 on, so the next one, from 4 q - 1 on, begins behind them.
+        // A step of 4 q points has 3 q factors from q - 1 on, so the next step's factors, from 4 q - 1 on, begin behind
+        // them.
         for quarter in [16u64, 64, 256] {
             assert!(quarter - 1 + 3 * quarter < 4 * quarter);
         }

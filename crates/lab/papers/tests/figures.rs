@@ -1,4 +1,4 @@
-//! Figures as such: the same for the same seed, and what must hold whatever is drawn.
+//! Figures as such: the same for the same seed, and invariants for every draw.
 
 #![allow(
     clippy::unwrap_used,
@@ -56,14 +56,14 @@ fn the_same_seed_gives_the_same_bytes() {
     }
 }
 
-/// P0's capacity follows from the size of the cache, and coloring is what makes it real.
+/// P0's capacity follows from the size of the cache, and only coloring reaches it.
 #[test]
 fn coloring_keeps_a_transpose_in_the_cache() {
     let figure = made("p0-celeron", 7);
     let misses = |dim: &str, arm: &str| figure.result(dim, arm).unwrap().misses;
     assert!(misses("87", "colored").most < misses("87", "random").least);
     assert!(misses("120", "colored").median > 100.0);
-    // Table 2 as it is printed.
+    // Table 2 as printed.
     let paper = |dim: &str, arm: &str| figure.result(dim, arm).unwrap().paper;
     assert_eq!(paper("47", "kernel"), Some(519.32));
     assert_eq!(paper("95", "colored"), Some(300.83));
@@ -74,7 +74,7 @@ fn coloring_keeps_a_transpose_in_the_cache() {
 fn superpages_save_walks() {
     let figure = made("p3-stride", 1);
     let walks = |stride: &str, arm: &str| figure.result(stride, arm).unwrap().walks.median;
-    // A page of 512 doubles is walked to once; a stride of two pages walks each time.
+    // A page of 512 doubles needs one walk; a stride of two pages needs a walk each time.
     assert!((walks("8", "kernel") - 1000.0 / 512.0).abs() < 0.1);
     assert!(walks("8000", "kernel") > 990.0);
     assert!(walks("8000", "superpages") < 300.0);
@@ -136,7 +136,7 @@ fn damaged_frames_are_refused() {
     assert!(refused.to_string().contains("died"), "{refused}");
 }
 
-/// Without an emulator the loops are there, and it says which programs are not.
+/// Without an emulator the figure has the loops, and names the programs that it lacks.
 #[test]
 fn stand_ins_that_cannot_be_run_are_left_out_visibly() {
     let made = || {

@@ -1,4 +1,4 @@
-//! The reader of a program's trace against a naive one: another program writes the words, so they are any.
+//! The reader of a program's trace against a naive one: another program writes the words, so they may have any value.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use superhue_papers::program::TraceError;
 use superhue_papers::program::trace::{Reader, Seen, TOUCHED};
 
 const PAGE: u64 = 4096;
-/// Small, so that few words make many of them.
+/// Small, so that few words touch many huge pages.
 const SUPERPAGE: u64 = 16 * PAGE;
 
 fn machine() -> Machine {
@@ -21,10 +21,10 @@ fn machine() -> Machine {
     machine
 }
 
-/// A page that is there: its virtual number, the number that it was given, whether it is part of a superpage.
+/// A numbered page: its virtual number, its number in the space, true if it is part of a huge page.
 type Page = (u64, u64, bool);
 
-/// Pages in a list, looked through from end to end.
+/// Pages in a list, searched from end to end.
 #[derive(Default)]
 struct NaiveSpace {
     pages: Vec<Page>,
@@ -46,7 +46,7 @@ impl NaiveSpace {
         self.dealt[usize::from(large)] += 1;
     }
 
-    /// Takes the pages of a range away.
+    /// Removes the pages of a range, and returns them.
     fn take(&mut self, start: u64, bytes: u64) -> Vec<Page> {
         let end = u128::from(start.saturating_add(bytes));
         let (gone, stay) = self.pages.drain(..).partition(|(page, ..)| {
@@ -58,12 +58,12 @@ impl NaiveSpace {
     }
 }
 
-/// What happened to ranges, from the first on: whether they became anonymous.
+/// History of ranges, oldest first; true if the range became anonymous.
 #[derive(Default)]
 struct NaiveMemory(Vec<(u64, u64, bool)>);
 
 impl NaiveMemory {
-    /// Whether all of a range is anonymous: what was said of each part last.
+    /// Returns true if all of a range is anonymous by the last entry for each part.
     fn is_anonymous(&self, start: u64, end: u64) -> bool {
         fn all(history: &[(u64, u64, bool)], start: u64, end: u64) -> bool {
             if start >= end {
@@ -98,7 +98,7 @@ impl Naive {
         self.seen.references >= self.skip.saturating_add(self.most)
     }
 
-    /// The word that makes no sense, if one does not.
+    /// Returns the first malformed word, if there is one.
     fn read(&mut self, words: &[u64]) -> Option<u64> {
         let mut rest = words;
         while let [word, behind @ ..] = rest {
@@ -200,7 +200,7 @@ impl Naive {
     }
 }
 
-/// Addresses near each other, at both ends of what there is.
+/// Addresses near each other, at both ends of the address space.
 fn address() -> impl Strategy<Value = u64> {
     let near = prop_oneof![
         4 => Just(0x4000_0000),
@@ -222,12 +222,12 @@ fn bytes() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What one write of the plugin may be, and what none is.
+/// Words that the plugin may write.
 fn written() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![
         12 => (address(), 0..13u64, 0..2u64)
             .prop_map(|(at, log, store)| vec![at << 8 | log << 1 | store]),
-        // Neighbours, as programs have them.
+        // References near each other, as programs make them.
         6 => (address(), 1..40u64)
             .prop_map(|(at, count)| (0..count).map(|n| ((at + n * 1000) % (1 << 48)) << 8 | 3 << 1).collect()),
         6 => (1..4u64, address(), bytes()).prop_map(|(kind, at, bytes)| vec![kind << 56 | at << 8, bytes]),
@@ -247,7 +247,7 @@ fn trace() -> impl Strategy<Value = Vec<u64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Numbers, references, what is seen and what is refused, however the words are cut.
+    /// Numbers, references, counts and errors are the same, however the words are divided.
     #[test]
     fn the_reader_reads_as_a_naive_one_does(
         words in trace(),

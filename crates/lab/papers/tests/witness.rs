@@ -1,4 +1,4 @@
-//! The witness: what agrees, what does not, and what is refused. And P4's section, of results that were kept.
+//! The witness: counts that agree, counts that do not, and refused files. Also P4's section, from kept results.
 
 #![allow(
     clippy::unwrap_used,
@@ -62,7 +62,7 @@ fn two_percent_is_what_may_be_between_them() {
     assert_eq!(apart(ours.memory * 101 / 100, ours.walks), 0);
     assert_eq!(apart(ours.memory * 103 / 100, ours.walks), 1);
     assert_eq!(apart(ours.memory * 97 / 100, ours.walks), 1);
-    // A few of 28,800 references are nothing, many are not.
+    // A difference of 2 per 28,800 references is allowed, one of 100 is not.
     assert_eq!(apart(ours.memory, ours.walks + 2), 0);
     assert_eq!(apart(ours.memory, ours.walks + 100), 1);
     assert!(!witnessed(ours.memory + 1, ours.walks).points[0].identical());
@@ -127,7 +127,7 @@ fn what_does_not_belong_together_is_refused() {
         let said = add(counts, &frames);
         assert!(said.contains(word), "{said}");
     }
-    // More than it was dealt.
+    // The loop needs more memory than the guest was dealt.
     let larger = good.replace("load:120", "load:600");
     assert!(add(&larger, &frames("celeron-900:load:600")).contains("fewer pages"));
 }
@@ -161,8 +161,8 @@ fn kept_sweeps_are_judged() {
     assert!(said(150.0, 106.0).contains("Met: skewed: 100.0 %"));
     assert!(said(148.0, 106.0).contains("MISSED: skewed: 98.7 %"));
     assert!(said(150.0, 107.0).contains("MISSED: skewed"));
-    // An interval beside `always` may leave open what the median meets, not what it misses; one beside another arm
-    // says nothing of that.
+    // An interval against `always` may leave a passing median undecided, but does not excuse a failing one; an interval
+    // against another arm has no effect.
     let beside = |hot: f64, low: f64, high: f64, memory: f64, reference: usize| {
         let ratio = format!(r#"{{"ratio": {{"interval": {{"low": {low}, "high": {high}}}}}}}"#);
         page(&against(hot, memory, reference, &ratio))

@@ -7,7 +7,7 @@
 //!                neighbours of one name        one             holes are left out     one
 //! ```
 //!
-//! Where there are more names than a picture has room for, small neighbours share a band.
+//! If there are more names than a picture has room for, small neighbours share a band.
 
 use std::collections::BTreeMap;
 
@@ -19,36 +19,36 @@ use crate::cells::{Cell, encode};
 use crate::document::{Band, Column, Series};
 use crate::record::{Frame, Recorder, heat_of};
 
-/// What memory without a name is called.
+/// Label of memory without a name.
 const NAMELESS: &str = "anonymous";
-/// Bands at most: each needs a line of text.
+/// Largest number of bands: each needs a line of text.
 const BANDS: usize = 26;
-/// Neighbours that are smaller than this part of everything share a band anyway.
+/// Divisor of the total: neighbours smaller than this part of all pages always share a band.
 const SMALL: u64 = 150;
-/// Pages between neighbours that share a band: 256 MiB.
+/// Pages between neighbours that may share a band: 256 MiB.
 const NEAR: u64 = 1 << 16;
-/// Rows of all bands together, about.
+/// Approximate number of rows of all bands together.
 const ROWS: u64 = 1200;
-/// Rows of a band that has the pages for it, however small beside others.
+/// Least number of rows of a band that has the pages for it, however small it is compared with other bands.
 const ROWS_AT_LEAST: u64 = 16;
 
-/// A mapping of the process.
+/// Mapping of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
-    /// Where it lies.
+    /// Address range.
     pub range: VirtRange,
-    /// What to call it: `[heap]`, `libc.so.6`.
+    /// Label: `[heap]`, `libc.so.6`.
     pub label: String,
 }
 
-/// Neighbouring mappings with resident memory: pages as half-open ranges of page numbers.
+/// Group of neighbouring mappings with resident memory: pages as half-open ranges of page numbers.
 struct Group {
     first: String,
     last: String,
     mappings: u32,
     segments: Vec<[u64; 2]>,
     pages: u64,
-    /// Mixed names.
+    /// True if its mappings have different names.
     mixed: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn series(recorder: &Recorder, areas: &[Area]) -> Series {
     Series { columns, bands }
 }
 
-/// Pages that were ever resident, in runs.
+/// Returns the pages that were ever resident, in runs.
 fn resident(recorder: &Recorder) -> Vec<[u64; 2]> {
     let per_region = recorder.per_region();
     let mut ever: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
@@ -105,7 +105,7 @@ fn resident(recorder: &Recorder) -> Vec<[u64; 2]> {
     runs
 }
 
-/// Adds a run behind the others, joined to the last if they touch.
+/// Appends a run, joined to the last run if they touch.
 fn push(runs: &mut Vec<[u64; 2]>, run: [u64; 2]) {
     match runs.last_mut() {
         Some(last) if last[1] >= run[0] => last[1] = last[1].max(run[1]),
@@ -113,8 +113,7 @@ fn push(runs: &mut Vec<[u64; 2]>, run: [u64; 2]) {
     }
 }
 
-/// One group for each mapping that has resident memory; memory that is in none any more gets a
-/// group of its own.
+/// Makes a group for each mapping that has resident memory; memory that has been unmapped since gets its own group.
 fn by_area(resident: &[[u64; 2]], areas: &[Area]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |area: Option<usize>, run: [u64; 2], last: &mut Option<Option<usize>>| {
@@ -161,8 +160,8 @@ fn by_area(resident: &[[u64; 2]], areas: &[Area]) -> Vec<Group> {
     groups
 }
 
-/// Neighbours of one name are joined, and then small neighbours, more of them until there are few
-/// enough bands. The heap and the stack keep their names as long as possible.
+/// Joins neighbours of one name, and then small neighbours, with a growing limit until there are few enough bands. The heap and the stack
+/// keep their names as long as possible.
 fn together(groups: Vec<Group>) -> Vec<Group> {
     let mut groups = joined(groups, |a, b| {
         a.first == b.first && !a.mixed && !b.mixed && is_near(a, b)
@@ -182,7 +181,7 @@ fn together(groups: Vec<Group>) -> Vec<Group> {
     }
 }
 
-/// Whether two groups lie in the same part of the address space.
+/// Returns true if two groups lie in the same part of the address space.
 fn is_near(a: &Group, b: &Group) -> bool {
     let end = a.segments.last().map_or(0, |run| run[1]);
     let start = b.segments.first().map_or(0, |run| run[0]);
@@ -195,7 +194,7 @@ fn joined(groups: Vec<Group>, alike: impl Fn(&Group, &Group) -> bool) -> Vec<Gro
         match joined.last_mut() {
             Some(last) if alike(last, &group) => {
                 last.mixed |= group.mixed || last.first != group.first;
-                // A name says more than that there is none.
+                // A name tells more than `anonymous`.
                 if last.first == NAMELESS {
                     last.first.clone_from(&group.first);
                 }
@@ -214,7 +213,7 @@ fn joined(groups: Vec<Group>, alike: impl Fn(&Group, &Group) -> bool) -> Vec<Gro
     joined
 }
 
-/// Holes too small to be worth a mark stay in.
+/// Joins segments across holes that are too small to be worth a mark.
 fn leave_out_holes(group: &mut Group) {
     let small = (group.pages / 128).max(1);
     let mut kept: Vec<[u64; 2]> = Vec::new();
@@ -229,7 +228,7 @@ fn leave_out_holes(group: &mut Group) {
 
 fn band(recorder: &Recorder, group: &Group, total: u64) -> Band {
     let span: u64 = group.segments.iter().map(|[start, end]| end - start).sum();
-    // No more rows than there are cells: each says something of its own.
+    // No more rows than cells, so that each row has cells of its own.
     let most = (span >> recorder.shift).max(1);
     let share = u128::from(ROWS) * u128::from(group.pages) / u128::from(total.max(1));
     let rows = u64::try_from(share)
@@ -265,15 +264,14 @@ fn band(recorder: &Recorder, group: &Group, total: u64) -> Band {
     }
 }
 
-/// At most so many rows, each of a power of two of pages if that is possible: then superpages
-/// begin and end with rows.
+/// Returns a number of rows of at most `most`; if possible each row has a power of two of pages, so that huge pages begin and end with rows.
 fn whole(span: u64, most: u64) -> u64 {
     let fits = |shift: &u32| span.is_multiple_of(1 << shift) && span >> shift <= most;
     let rows = (0..40).find(fits).map(|shift| span >> shift);
     rows.filter(|rows| rows * 3 >= most).unwrap_or(most)
 }
 
-/// One column of a band: the mean heat of what is resident, row by row.
+/// Returns one column of a band: the mean heat of the resident pages, row by row.
 fn column(
     recorder: &Recorder,
     frame: &Frame,
@@ -284,7 +282,7 @@ fn column(
     let per_region = recorder.per_region() as u64;
     let step = 1u64 << recorder.shift;
     let mut sums = vec![(0.0f64, 0u32); usize::try_from(rows).unwrap_or(0)];
-    // Pages of the band before this segment.
+    // Number of pages of the band before this segment.
     let mut before = 0;
     for &[start, end] in segments {
         let mut region_at = frame.regions.partition_point(|region| {
@@ -338,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Records one sample in which `present` pages are there and `touched` of them touched.
+    /// Records one sample in which `present` pages are resident and `touched` of them touched.
     fn record(recorder: &mut Recorder, present: &[[u64; 2]], touched: &[[u64; 2]]) {
         let mut regions: BTreeMap<u64, (PageSet, PageSet)> = BTreeMap::new();
         for &[a, b] in present {

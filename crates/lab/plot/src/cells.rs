@@ -1,5 +1,4 @@
-//! One character for each cell of a picture, so that a column of one is a short string that
-//! people can read, too:
+//! One character for each cell of a picture, so that a column of cells is a short string that people can read, too:
 //!
 //! ```text
 //!   .            nothing resident
@@ -7,19 +6,19 @@
 //!   1..9A..Za..z touched: from at most 1/61 of its pages (times samples) to all of them
 //! ```
 
-/// What is known of some pages during some samples.
+/// State of some pages during some samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cell {
-    /// Nothing resident.
+    /// No page is resident.
     Absent,
-    /// The share of resident pages, times samples, that were touched: 0 to 1.
+    /// Share of resident pages, times samples, that were touched: 0 to 1.
     Heat(f32),
 }
 
-/// Letters of touched cells.
+/// Number of letters for touched cells.
 const LEVELS: u8 = 61;
 
-/// The character of a cell. Whatever is touched at all is told from what is not.
+/// Returns the character of a cell. A touched cell, however cold, differs from an untouched one.
 #[must_use]
 #[allow(
     clippy::cast_possible_truncation,
@@ -39,7 +38,7 @@ pub fn encode(cell: Cell) -> char {
     })
 }
 
-/// The cell of a character; `None` for one that means nothing.
+/// Returns the cell of a character; `None` for a character without a meaning.
 #[must_use]
 pub fn decode(letter: u8) -> Option<Cell> {
     let level = match letter {

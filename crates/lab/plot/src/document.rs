@@ -1,32 +1,32 @@
-//! What is kept of a look at a process's heat: `superhue-heat/1`.
+//! Stored result of tracking a process's heat: `superhue-heat/1`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cells::decode;
 
-/// The schema's name, the first field of every document.
+/// Name of the schema, the first field of every document.
 pub const SCHEMA: &str = "superhue-heat/1";
 
-/// More than any recorder makes: larger documents are refused rather than drawn for minutes.
+/// Limits above those of any recorder: `from_json` refuses larger documents rather than draw them for minutes.
 const MOST_COLUMNS: usize = 4096;
 const MOST_BANDS: usize = 256;
 const MOST_ROWS: u32 = 65_536;
 const MOST_SEGMENTS: usize = 1 << 20;
 
-/// Which memory of a process is accessed, and when.
+/// Heat of a process: accesses to its memory over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Whose memory.
+    /// Process that was tracked.
     pub process: Process,
-    /// Who looked.
+    /// Tracker and its scope.
     pub tracker: Target,
-    /// For how long, how often.
+    /// Duration and number of samples.
     pub watched: Observation,
-    /// How much memory the accesses go to.
+    /// Amount of memory that receives the accesses.
     pub hot_set: HotSet,
-    /// What looking cost, as far as it is known.
+    /// Cost of tracking; `None` if it is unknown.
     pub cost: Option<Cost>,
     /// Counts per page, by mapping, ascending.
     pub mappings: Vec<Mapping>,
@@ -34,29 +34,29 @@ pub struct Heat {
     pub series: Series,
 }
 
-/// A process.
+/// Tracked process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
     /// Command name.
     pub name: String,
-    /// Its arguments; empty if they could not be read.
+    /// Arguments; empty if they could not be read.
     pub command: Vec<String>,
 }
 
-/// How it was tracked.
+/// Method of tracking.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Target {
-    /// Which tracker: ptwalk, idle or damon.
+    /// Tracker: ptwalk, idle or damon.
     pub name: String,
-    /// Why this one.
+    /// Reason for this tracker.
     pub why: String,
-    /// Which memory: `all` or `anonymous`.
+    /// Memory that it tracks: `all` or `anonymous`.
     pub scope: String,
 }
 
-/// Why watching ended.
+/// Reason why watching ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
@@ -65,30 +65,29 @@ pub enum Ended {
     Duration,
     /// The process exited or was replaced by exec.
     Exited,
-    /// Somebody interrupted it.
+    /// A signal interrupted it.
     Interrupted,
 }
 
-/// How it was watched.
+/// Duration and samples of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Observation {
-    /// Samples taken.
+    /// Number of samples.
     pub samples: u64,
-    /// How long accesses were watched: the sum of the intervals.
+    /// Time during which accesses were watched: the sum of the intervals.
     pub seconds: f64,
-    /// From the beginning of the first sample to the end, pauses included; 0 in documents that do
-    /// not say.
+    /// Time from the start of the first sample to the end, pauses included; 0 in documents without this field.
     #[serde(default)]
     pub elapsed_seconds: f64,
     /// Shortest interval between arming and reading; 0 without samples.
     pub shortest_interval_seconds: f64,
-    /// Longest interval.
+    /// Longest interval between arming and reading.
     pub longest_interval_seconds: f64,
-    /// Why it ended.
+    /// Reason why it ended.
     pub ended: Ended,
 }
 
-/// How much memory the sampled accesses go to, hottest first.
+/// Amount of memory that receives the sampled accesses, hottest first.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HotSet {
     /// Memory that was resident at the last sample.
@@ -99,27 +98,27 @@ pub struct HotSet {
     pub bytes_90: Option<u64>,
     /// See `bytes_50`.
     pub bytes_99: Option<u64>,
-    /// The curve, ascending in both; ends where every touched page is in.
+    /// Points of the curve, ascending in both fields; the last point includes every touched page.
     pub points: Vec<HotPoint>,
 }
 
-/// A point of the curve.
+/// Point of the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HotPoint {
-    /// The hottest so many bytes ...
+    /// This many bytes, the hottest ...
     pub bytes: u64,
     /// ... receive this share of the sampled accesses, 0 to 1.
     pub share: f64,
 }
 
-/// What looking cost.
+/// Cost of tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// CPU time of the tracker.
+    /// CPU time of the tracker in seconds.
     pub own_cpu_seconds: f64,
-    /// Share of one CPU, 0 to 1.
+    /// Its share of one CPU, 0 to 1.
     pub own_cpu_share: f64,
-    /// By how much the target is slower for it (estimated), 0 to 1.
+    /// Estimated slowdown of the target, 0 to 1.
     pub target_slowdown: f64,
 }
 
@@ -128,17 +127,17 @@ pub struct Cost {
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
-    /// What the kernel calls it; `None` for plain anonymous memory.
+    /// Name in the kernel; `None` for plain anonymous memory.
     pub name: Option<String>,
-    /// What the process may do with it: `rw-p`, as in `/proc/PID/maps`.
+    /// Permissions of the process: `rw-p`, as in `/proc/PID/maps`.
     pub permissions: String,
-    /// Resident memory in base pages.
+    /// Resident memory in base pages, in bytes.
     pub base_bytes: u64,
-    /// Resident memory in superpages.
+    /// Resident memory in huge pages, in bytes.
     pub huge_bytes: u64,
-    /// Adjacent pages of equal count.
+    /// Runs of adjacent pages with equal counts.
     pub runs: Vec<Run>,
 }
 
@@ -147,9 +146,9 @@ pub struct Mapping {
 pub struct Run {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
-    /// Samples that found each of its pages touched.
+    /// Number of samples that found each of its pages touched.
     pub count: u64,
 }
 
@@ -162,43 +161,43 @@ pub struct Series {
     pub bands: Vec<Band>,
 }
 
-/// A time between arming and reading, or several joined.
+/// Time between arming and reading, or several such times joined.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its start, from the first arming on.
+    /// Start in seconds after the first arming.
     pub from_seconds: f64,
-    /// Its end.
+    /// End in seconds after the first arming.
     pub to_seconds: f64,
-    /// Samples joined in it.
+    /// Number of samples joined in it.
     pub samples: u32,
 }
 
 /// One mapping, or neighbours that are shown as one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Band {
-    /// What to call it.
+    /// Label.
     pub label: String,
-    /// Mappings it stands for.
+    /// Number of mappings in it.
     pub mappings: u32,
-    /// Bytes ever seen resident.
+    /// Bytes that were ever resident.
     pub bytes: u64,
-    /// The part of them that one entry mapped whole at the last sample.
+    /// Bytes of them that huge page-table entries mapped at the last sample.
     pub huge_bytes: u64,
-    /// The ranges that were resident, as start and end; what lies between is left out.
+    /// Address ranges that were resident, as start and end; the memory between them is omitted.
     pub segments: Vec<[u64; 2]>,
-    /// Rows: the segments, put together, in so many equal parts.
+    /// Number of rows: equal parts of the joined segments.
     pub rows: u32,
-    /// For each column a string of one character per row; see [`encode`](crate::encode).
+    /// A string for each column, with one character per row; see [`encode`](crate::encode).
     pub cells: Vec<String>,
 }
 
-/// Why a document cannot be used.
+/// Reason why a document cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is no JSON, or not of this shape.
+    /// It is not JSON, or lacks the fields.
     #[error("it is no heat document: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is another document, or of another version.
+    /// It is another document, or has another version.
     #[error("it is `{0}`, and this program reads `{SCHEMA}`: write it again by `superhue heat`")]
     Schema(String),
     /// Its parts contradict each other.
@@ -207,10 +206,10 @@ pub enum ReadError {
 }
 
 impl Heat {
-    /// The document as JSON, in one line.
+    /// Returns the document as JSON, in one line.
     ///
     /// # Errors
-    /// None that a document of this crate meets.
+    /// A document of this crate gives no reason for an error.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
     }
@@ -218,7 +217,7 @@ impl Heat {
     /// Reads a document that [`Self::to_json`] wrote.
     ///
     /// # Errors
-    /// [`ReadError`]: whatever is drawn later has been checked here.
+    /// Returns a [`ReadError`] for any document that could not be drawn.
     pub fn from_json(text: &str) -> Result<Self, ReadError> {
         #[derive(Deserialize)]
         struct Header {

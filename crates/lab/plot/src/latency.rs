@@ -1,62 +1,62 @@
-//! Latency against the number of pages: what `superhue colors --verify` measures.
+//! Latency against the number of pages: the measurement of `superhue colors --verify`.
 
 use serde::{Deserialize, Serialize};
 
-/// Most arms and points that are drawn; no measurement has nearly as many.
+/// Largest number of arms and points to draw; no measurement has nearly as many.
 const MOST: usize = 1024;
 
-/// How long a load takes in working sets of growing size, by the colors of their pages.
+/// Latency of a load in working sets of growing size, by the colors of their pages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Which cache: `L2`.
+    /// Cache: `L2`.
     pub cache: String,
-    /// Its ways.
+    /// Number of its ways.
     pub ways: u64,
-    /// The colors of it that the oracle tells apart.
+    /// Number of its colors that the oracle distinguishes.
     pub colors: u64,
-    /// Who told the colors.
+    /// Name of the oracle of the colors.
     pub oracle: String,
-    /// The processor's name for itself, where it has one.
+    /// Name of the processor, if it reports one.
     pub processor: Option<String>,
-    /// Length of a tick of the clock, by the system's clock.
+    /// Nanoseconds of a tick of the clock, measured with the system's clock.
     pub nanoseconds_per_tick: f64,
-    /// Placements compared.
+    /// Placements that are compared.
     pub arms: Vec<Arm>,
-    /// Where one color is full.
+    /// Number of pages at which one color is full.
     pub cliff: Cliff,
 }
 
-/// One placement.
+/// One placement of pages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Arm {
-    /// For people: `one color`.
+    /// Name for people: `one color`.
     pub name: String,
-    /// Colors its pages are of; `None` for the kernel's own placement.
+    /// Number of colors of its pages; `None` for the kernel's own placement.
     pub colors: Option<u64>,
-    /// By number of pages, ascending.
+    /// Measurements by number of pages, ascending.
     pub points: Vec<Point>,
 }
 
-/// Working sets of one size.
+/// Measurements of working sets of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Base pages in it.
+    /// Number of base pages in the working set.
     pub pages: u64,
-    /// Ticks for each load, of every repetition, each with pages of its own.
+    /// Ticks per load of each repetition, which has pages of its own.
     pub ticks: Vec<f64>,
 }
 
-/// Where the latency of one color leaves that of the cache.
+/// Point at which the latency of one color leaves that of the cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cliff {
-    /// Pages where it must be: ways + 1.
+    /// Number of pages at which it must be: ways + 1.
     pub expected_pages: u64,
-    /// Pages where it is; `None` if there is none.
+    /// Number of pages at which it is; `None` if there is none.
     pub found_pages: Option<u64>,
 }
 
 impl Cliff {
-    /// Whether it is where it must be.
+    /// Returns true if it is where it must be.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.found_pages == Some(self.expected_pages)
@@ -64,7 +64,7 @@ impl Cliff {
 }
 
 impl Point {
-    /// Of all repetitions; `None` without any.
+    /// Returns the median ticks of all repetitions; `None` without any.
     #[must_use]
     pub fn median_ticks(&self) -> Option<f64> {
         let mut sorted = self.ticks.clone();
@@ -79,10 +79,10 @@ impl Point {
 }
 
 impl Latency {
-    /// Reads it from JSON, or from a document that holds it as `verification`.
+    /// Reads a verification from JSON, or from a document that holds it as `verification`.
     ///
     /// # Errors
-    /// What is wrong with the text: no JSON, no verification in it, or values that cannot be.
+    /// Describes the fault: no JSON, no verification, or impossible values.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let whole: serde_json::Value =
             serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -108,7 +108,7 @@ impl Latency {
         }
     }
 
-    /// Nanoseconds of so many ticks.
+    /// Converts ticks to nanoseconds.
     #[must_use]
     pub fn nanoseconds(&self, ticks: f64) -> f64 {
         ticks * self.nanoseconds_per_tick

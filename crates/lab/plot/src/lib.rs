@@ -1,4 +1,4 @@
-//! Pictures of heat (which memory of a process is accessed, over time) and of page colors.
+//! Pictures of heat (accesses to the memory of a process, over time) and of page colors.
 //!
 //! ```text
 //!   samples ──> Recorder ──> Series ──┐
@@ -7,7 +7,7 @@
 //!                                           +── to_json / from_json: `superhue-heat/1`
 //! ```
 //!
-//! [`svg`] draws all of them, and those of `superhue compare` and `superhue bench`.
+//! [`svg`] draws all of them, and the pictures of `superhue compare` and `superhue bench`.
 //!
 //! ```
 //! use superhue_plot::svg::{Anchor, Ink, Svg};
@@ -20,9 +20,8 @@
 //!
 //! And of latency against the number of pages, which proves page colors: [`Latency`] ──> [`latency_svg`].
 //!
-//! A [`Heat`] is all that a picture needs, so that pictures are drawn again from kept JSON alone,
-//! on any machine. The crate starts nothing, reads no clock and opens no file; text is drawn with a
-//! font of its own (`font/README.md`), so a picture looks the same everywhere.
+//! A [`Heat`] has all that a picture needs, so stored JSON alone is enough to draw the picture again, on any machine. The crate starts no process,
+//! reads no clock and opens no file. It draws text with its own font (`font/README.md`), so a picture looks the same everywhere.
 
 mod bands;
 mod cells;

@@ -1,28 +1,28 @@
-//! A picture as PNG, by resvg and a font that is part of the program.
+//! Renders a picture as PNG, with resvg and a font that is part of the program.
 
 use std::sync::Arc;
 
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb::Database};
 
-/// Twice as fine as the SVG's pixels: sharp on today's screens.
+/// Pixels of the PNG for each pixel of the SVG: sharp on today's screens.
 const SCALE: f32 = 2.0;
-/// Largest picture, in pixels of the PNG on each side.
+/// Largest size of a picture, in pixels of the PNG on each side.
 const LARGEST: u32 = 16_384;
 
 const REGULAR: &[u8] = include_bytes!("../font/DejaVuSans-subset.ttf");
 const BOLD: &[u8] = include_bytes!("../font/DejaVuSans-Bold-subset.ttf");
 
-/// Why there is no PNG.
+/// Reason why there is no PNG.
 #[derive(Debug, thiserror::Error)]
 pub enum RasterError {
-    /// The text is no SVG.
+    /// The text is not SVG.
     #[error("cannot draw the picture: {0}")]
     Svg(String),
-    /// It has no size, or far too much of it.
+    /// The picture has no size, or is too large.
     #[error("cannot draw a picture of {0} x {1} pixels")]
     Size(u32, u32),
-    /// It could not be written as PNG.
+    /// The picture could not be written as PNG.
     #[error("cannot write the picture as PNG: {0}")]
     Png(String),
 }
@@ -30,7 +30,7 @@ pub enum RasterError {
 /// Draws the SVG of [`to_svg`](crate::to_svg) as PNG, 2400 pixels wide.
 ///
 /// # Errors
-/// [`RasterError`], if the text is something else.
+/// Returns a [`RasterError`] if the text is not a usable SVG.
 pub fn to_png(svg: &str) -> Result<Vec<u8>, RasterError> {
     let mut fonts = Database::new();
     fonts.load_font_data(REGULAR.to_vec());

@@ -1,4 +1,4 @@
-//! The time series of a process, in memory that does not grow without limit.
+//! The time series of a process, in bounded memory.
 //!
 //! ```text
 //!    region   columns (time) ->
@@ -6,8 +6,8 @@
 //!      v      [ 0 0 1 1 1 1 ][ ... ]
 //! ```
 //!
-//! Too many columns: neighbours in time are joined, two by two. Too many cells: neighbours in
-//! memory are. Both keep what is touched at all distinct from what is not.
+//! With too many columns, the recorder joins neighbours in time, two by two; with too many cells, neighbours in memory. Both keep touched memory
+//! distinct from untouched memory.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,34 +17,34 @@ use superhue_model::{PAGES_PER_REGION, PageSet, Region};
 use crate::bands::{Area, series};
 use crate::document::Series;
 
-/// Columns kept at most.
+/// Largest number of columns.
 const COLUMNS: usize = 240;
-/// Columns that are kept however large the process is.
+/// Number of columns that are kept however large the process is.
 const COLUMNS_AT_LEAST: usize = 8;
-/// Cells kept at most, of one byte each.
+/// Largest number of cells, of one byte each.
 const CELLS: usize = 32 << 20;
 
-/// What one sample showed of one region.
+/// Result of one sample for one region.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Seen {
-    /// Which pages were touched.
+    /// Pages that were touched.
     Pages {
-        /// Which region.
+        /// Region.
         region: Region,
-        /// Whether one entry maps it whole.
+        /// True if a huge page-table entry maps it whole.
         huge: bool,
-        /// Pages present.
+        /// Pages that are present.
         present: PageSet,
-        /// Pages touched, all of them present.
+        /// Pages that were touched, all of them present.
         touched: PageSet,
     },
-    /// How often some pages of it were touched, all of them taken together.
+    /// Rate at which some pages of the region were touched, for all of them together.
     Rate {
-        /// Which region.
+        /// Region.
         region: Region,
-        /// Which of its pages.
+        /// Pages of the region.
         pages: PageSet,
-        /// Share of looks that found them touched, 0 to 1.
+        /// Share of samples that found them touched, 0 to 1.
         rate: f32,
     },
 }
@@ -57,30 +57,30 @@ impl Seen {
     }
 }
 
-/// Some pages in one column: 0 nothing resident, 1 not touched, 2 to 255 from hardly to always.
+/// Level of some pages in one column: 0 not resident, 1 not touched, 2 to 255 from hardly to always touched.
 type Level = u8;
 
-/// A time in which one or several samples were taken.
+/// Time in which one or several samples were taken.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) from: Duration,
     pub(crate) to: Duration,
     pub(crate) samples: u32,
-    /// Ascending; each has `512 >> shift` cells.
+    /// Regions, ascending; each has `512 >> shift` cells.
     pub(crate) regions: Vec<Region>,
     pub(crate) cells: Vec<Level>,
 }
 
-/// Records samples of one process.
+/// Recorder of the samples of one process.
 #[derive(Debug)]
 pub struct Recorder {
     pub(crate) frames: Vec<Frame>,
-    /// log2 of the pages of a cell, 0 to 9.
+    /// Base-2 logarithm of the pages of a cell, 0 to 9.
     pub(crate) shift: u32,
-    /// Regions that the last sample found mapped by one entry.
+    /// Regions that a single entry mapped at the last sample.
     pub(crate) huge: BTreeSet<Region>,
     limits: (usize, usize),
-    /// Forget the oldest columns rather than join them.
+    /// True if the recorder drops the oldest columns instead of joining columns.
     forget: bool,
 }
 
@@ -97,13 +97,13 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Nothing recorded yet.
+    /// Makes a recorder without samples.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps the last `columns` samples alone, and at most `cells` bytes.
+    /// Makes a recorder that keeps only the last `columns` samples, and at most `cells` bytes.
     #[must_use]
     pub fn of_recent(columns: usize, cells: usize) -> Self {
         Self {
@@ -113,14 +113,14 @@ impl Recorder {
         }
     }
 
-    /// How many columns there are.
+    /// Returns the number of columns.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.frames.len()
     }
 
-    /// Adds a sample: accesses between `from` and `to` (of any clock, ascending from sample to
-    /// sample). `seen` is ascending by region; several entries of one region are joined.
+    /// Adds a sample: accesses between `from` and `to` (of any clock, ascending from sample to sample). `seen` must ascend by region; several entries
+    /// of one region are joined.
     pub fn add(&mut self, from: Duration, to: Duration, seen: impl IntoIterator<Item = Seen>) {
         let mut frame = Frame {
             from,
@@ -135,7 +135,7 @@ impl Recorder {
             let region = one.region();
             match frame.regions.last() {
                 Some(&last) if last == region => {}
-                // Out of order: nothing that a tracker does.
+                // Ignores regions out of order, which no tracker reports.
                 Some(&last) if last > region => continue,
                 _ => {
                     frame.regions.push(region);
@@ -154,8 +154,7 @@ impl Recorder {
         self.keep_within_limits();
     }
 
-    /// What was recorded, as the picture shows it: `areas` are the mappings of the process,
-    /// ascending.
+    /// Returns the recorded samples in the form of the picture. `areas` are the mappings of the process, ascending.
     #[must_use]
     pub fn series(&self, areas: &[Area]) -> Series {
         series(self, areas)
@@ -212,7 +211,7 @@ impl Recorder {
     }
 }
 
-/// The level of cell `index` of a region.
+/// Returns the level of cell `index` of a region.
 fn level(seen: &Seen, index: usize, shift: u32) -> Level {
     let (present, touched, rate) = match seen {
         Seen::Pages {
@@ -228,7 +227,7 @@ fn level(seen: &Seen, index: usize, shift: u32) -> Level {
     }
 }
 
-/// Pages of a set that lie in cell `index`.
+/// Counts the pages of a set that lie in cell `index`.
 fn count(set: &PageSet, index: usize, shift: u32) -> u32 {
     let words = set.words();
     if shift >= 6 {
@@ -256,7 +255,7 @@ fn of_heat(heat: f64) -> Level {
     }
 }
 
-/// The heat of a level; `None` if nothing is resident. Never 0 for what is touched.
+/// Returns the heat of a level; `None` if nothing is resident. It is never 0 for touched pages.
 pub(crate) fn heat_of(level: Level) -> Option<f32> {
     match level {
         0 => None,
@@ -265,7 +264,7 @@ pub(crate) fn heat_of(level: Level) -> Option<f32> {
     }
 }
 
-/// The mean of levels with weights, over those where something is resident.
+/// Returns the weighted mean of levels, over those with resident pages.
 fn mean(levels: impl Iterator<Item = (Level, u32)>) -> Level {
     let (mut sum, mut weights) = (0.0, 0);
     for (level, weight) in levels {

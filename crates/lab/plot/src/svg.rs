@@ -1,25 +1,25 @@
-//! Text and marks of an SVG document, in pixels: all pictures are drawn with it.
+//! Writes text and marks of an SVG document, in pixels, for all pictures.
 
 use std::fmt::Write;
 
-/// What something is drawn in. The accents are of the palette of Okabe & Ito.
+/// Color of a mark. The accents are from the palette of Okabe & Ito.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
     /// Names and numbers.
     Text,
-    /// What may be overlooked.
+    /// Text and marks of less importance.
     Faint,
     /// Grid lines.
     Grid,
-    /// Behind every second row.
+    /// Background of every second row.
     Band,
-    /// What should be seen first.
+    /// Most important mark.
     Accent,
-    /// The ground.
+    /// Background of the picture.
     Paper,
     /// One of several lines.
     Line(u8),
-    /// The marks of an arm. Black marks medians and yellow is hard to see on white, so arms have neither.
+    /// Marks of an arm. Black marks medians and yellow is hard to see on white, so arms have neither.
     Arm(usize),
 }
 
@@ -29,7 +29,7 @@ const ARMS: [&str; 6] = [
 ];
 
 impl Ink {
-    /// As SVG wants it: `#rrggbb`.
+    /// Returns the color in the form of SVG: `#rrggbb`.
     #[must_use]
     pub const fn hex(self) -> &'static str {
         match self {
@@ -49,25 +49,25 @@ impl Ink {
     }
 }
 
-/// Which end of a text its position names.
+/// Point of a text that its position gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// Its left end.
+    /// Left end.
     Left,
-    /// Its middle.
+    /// Middle.
     Middle,
-    /// Its right end.
+    /// Right end.
     Right,
 }
 
-/// A document that grows.
+/// SVG document under construction.
 #[derive(Debug)]
 pub struct Svg {
     text: String,
 }
 
 impl Svg {
-    /// A white document of so many pixels.
+    /// Makes a white document of `width` x `height` pixels.
     #[must_use]
     pub fn new(width: i32, height: i32, title: &str) -> Self {
         let mut text = format!(
@@ -82,34 +82,34 @@ impl Svg {
         svg
     }
 
-    /// Its text.
+    /// Returns the text of the finished document.
     #[must_use]
     pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }
 
-    /// Text with its baseline at `y`.
+    /// Draws text with its baseline at `y`.
     pub fn text(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
         self.styled(x, y, size, anchor, ink, "", text);
     }
 
-    /// Text whose top is at `y`.
+    /// Draws text whose top is at `y`.
     pub fn text_below(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, ink: Ink, text: &str) {
         self.text(x, baseline(y, size), size, anchor, ink, text);
     }
 
-    /// Bold text whose top left corner is at `x`, `y`.
+    /// Draws bold text whose top left corner is at `x`, `y`.
     pub fn bold_below(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
         self.bold(x, baseline(y, size), size, ink, text);
     }
 
-    /// Bold text from `x` on.
+    /// Draws bold text that begins at `x`.
     pub fn bold(&mut self, x: i32, y: i32, size: i32, ink: Ink, text: &str) {
         self.styled(x, y, size, Anchor::Left, ink, " font-weight=\"bold\"", text);
     }
 
-    /// Text that lies over lines: they keep a little distance.
+    /// Draws text over lines, with a white outline that keeps the lines at a distance.
     pub fn over(&mut self, x: i32, y: i32, size: i32, anchor: Anchor, text: &str) {
         let halo = " stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\"";
         self.styled(x, y, size, anchor, Ink::Text, halo, text);
@@ -142,24 +142,24 @@ impl Svg {
         self.text.push_str("</text>\n");
     }
 
-    /// A filled rectangle; `fill` is a color or a pattern.
+    /// Draws a filled rectangle; `fill` is a color or a pattern.
     pub fn rectangle(&mut self, x: i32, y: i32, width: i32, height: i32, fill: &str) {
         self.raw(format_args!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>\n"
         ));
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub fn line(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink, width: f32) {
         self.stroke(&[from, to], ink, width, "");
     }
 
-    /// A faint dashed line.
+    /// Draws a faint dashed line.
     pub fn dashed(&mut self, from: (i32, i32), to: (i32, i32)) {
         self.stroke(&[from, to], Ink::Faint, 1.0, " stroke-dasharray=\"3 3\"");
     }
 
-    /// Straight lines from point to point.
+    /// Draws straight lines from point to point.
     pub fn polyline(&mut self, points: &[(i32, i32)], ink: Ink, width: f32) {
         self.stroke(points, ink, width, " stroke-linejoin=\"round\"");
     }
@@ -177,7 +177,7 @@ impl Svg {
         ));
     }
 
-    /// A filled circle, as opaque as `opacity` (0 to 1) says: many may lie on each other.
+    /// Draws a filled circle of the given `opacity` (0 to 1), because many circles may overlap.
     pub fn dot(&mut self, x: i32, y: i32, radius: i32, ink: Ink, opacity: f32) {
         let ink = ink.hex();
         self.raw(format_args!(
@@ -189,26 +189,26 @@ impl Svg {
         self.text.push_str("/>\n");
     }
 
-    /// Markup that needs no escaping.
+    /// Appends markup that needs no escaping.
     pub fn raw(&mut self, markup: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = self.text.write_fmt(markup);
     }
 }
 
-/// The baseline of text whose top is at `y`.
+/// Returns the baseline of text whose top is at `y`.
 const fn baseline(y: i32, size: i32) -> i32 {
     y + (size * 76 + 50) / 100
 }
 
-/// Names of processes and mappings are arbitrary: what XML has no place for becomes a sign.
+/// Escapes text: names of processes and mappings are arbitrary, and characters that XML does not allow become U+FFFD.
 fn escape(to: &mut String, text: &str) {
     for letter in text.chars() {
         match letter {
             '&' => to.push_str("&amp;"),
             '<' => to.push_str("&lt;"),
             '>' => to.push_str("&gt;"),
-            // Marks of direction would turn the rest of the line around.
+            // Marks of direction would reverse the rest of the line.
             '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
                 to.push('\u{fffd}');
             }
@@ -220,7 +220,7 @@ fn escape(to: &mut String, text: &str) {
     }
 }
 
-/// The width of a text in DejaVu Sans, about; other fonts are mostly narrower.
+/// Returns the approximate width of a text in DejaVu Sans; other fonts are mostly narrower.
 #[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
 #[must_use]
 pub fn text_width(text: &str, size: i32) -> i32 {
@@ -240,7 +240,7 @@ fn ems(letter: char) -> f64 {
     }
 }
 
-/// The text, shortened in the middle if it would be wider than `room`.
+/// Returns the text, shortened in the middle if it would be wider than `room`.
 #[must_use]
 pub fn fit(text: &str, size: i32, room: i32) -> String {
     // No picture has room for more, and names may be very long.

@@ -1,4 +1,4 @@
-//! Pictures of invented processes: well-formed, of bounded size, and not empty.
+//! Pictures of invented processes are well-formed, of bounded size, and not empty.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,10 +11,10 @@ use superhue_plot::{
 };
 use support::{heat, piece, server, worst};
 
-/// Largest SVG there may be.
+/// Largest allowed size of an SVG.
 const MIB: usize = 1 << 20;
 
-/// Writes pictures to the folder that `SUPERHUE_PICTURES` names, to be looked at.
+/// Writes pictures to the folder that `SUPERHUE_PICTURES` names, for inspection.
 fn keep(name: &str, heat: &Heat) {
     if let Some(folder) = std::env::var_os("SUPERHUE_PICTURES") {
         let path = std::path::Path::new(&folder).join(name);
@@ -23,7 +23,7 @@ fn keep(name: &str, heat: &Heat) {
     }
 }
 
-/// Width, height and colors of a PNG.
+/// Returns width, height and number of colors of a PNG.
 fn colors(png: &[u8]) -> (u32, u32, usize) {
     let image = resvg::tiny_skia::Pixmap::decode_png(png).unwrap();
     let mut seen: Vec<[u8; 4]> = image.data().as_chunks::<4>().0.to_vec();
@@ -34,7 +34,7 @@ fn colors(png: &[u8]) -> (u32, u32, usize) {
 
 fn check(name: &str, heat: &Heat) {
     let back = Heat::from_json(&heat.to_json().unwrap()).unwrap();
-    // Not assert_eq, which would print megabytes.
+    // This is not `assert_eq`, which would print megabytes.
     assert!(back == *heat, "{name}: changed by writing and reading");
     let svg = to_svg(heat);
     assert!(svg.len() < MIB, "{name}: {}", svg.len());
@@ -63,7 +63,7 @@ fn a_server_with_many_mappings() {
     ] {
         assert!(svg.contains(words), "no `{words}`");
     }
-    // One, since drawing is slow without optimisation.
+    // Renders one picture only, since drawing is slow without optimisation.
     let png = to_png(&svg).unwrap();
     let (width, height, colors) = colors(&png);
     assert!(png.len() < MIB, "{}", png.len());
@@ -95,7 +95,7 @@ fn one_page_and_one_huge_mapping() {
         page / 1280 == sample
     });
     check("huge-mapping", &one);
-    // The only hot page of 200 MiB is to be seen.
+    // The only hot page of 200 MiB must be visible.
     let spot = heat("spot", &pieces, 4, second, |_, _, page| page == 30_000);
     check("spot", &spot);
     let idle = heat("spot", &pieces, 4, second, |_, _, _| false);
@@ -140,9 +140,9 @@ fn between_samples_the_last_one_is_shown_as_such() {
     );
     let svg = to_svg(&paused);
     assert!(svg.contains("100 ms of 6.0 s watched"));
-    // All of the time, though each sample covers a hundredth of it.
+    // The columns cover all of the time, though each sample covers a hundredth of it.
     assert!(svg.contains("M218 122h782v"), "{svg}");
-    // As it was when nobody wrote how long it took.
+    // Older documents do not have the elapsed time.
     let old = paused.to_json().unwrap();
     let old = old.replace("\"elapsed_seconds\":6.0,", "");
     let old = Heat::from_json(&old).unwrap();
@@ -224,7 +224,7 @@ fn damaged_documents_are_refused() {
     );
 }
 
-/// A cache of 32 colors and 8 ways as it should be.
+/// Returns the ideal measurement of a cache of 32 colors and 8 ways.
 fn ideal() -> Latency {
     let arm = |name: &str, colors: Option<u64>, full: u64| {
         let pages = [full / 4, full / 2, full - 1, full, full + 1, 2 * full];

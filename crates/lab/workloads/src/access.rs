@@ -1,20 +1,18 @@
-//! Random loads whose cost is dominated by address translation.
+//! Random loads that mostly cost address translation.
 //!
-//! Both loops load 8-byte words at uniformly random places of a memory much larger than the last
-//! level cache and than what the second-level TLB can map with base pages (a few thousand entries,
-//! so 12 MiB or less). Nearly every load then misses both, on a program's behalf as on ours; what
-//! differs between page sizes is the walk: with base pages the page-table entry itself comes from a
-//! table of 8 bytes per 4 KiB (4 MiB for 2 GiB, rarely in the near caches, and in a virtual machine
-//! each level is translated again by the host's tables), with superpages from one of 4 KiB.
+//! Both loops load 8-byte words at uniformly random places of a memory much larger than the last level cache and than
+//! the second-level TLB can map with base pages (a few thousand entries, so 12 MiB or less). Nearly every load then
+//! misses both, in these loops as in real programs. Page sizes differ in the walk: with base pages the page-table entry
+//! itself comes from a table of 8 bytes per 4 KiB (4 MiB for 2 GiB, rarely in the near caches, and in a virtual machine
+//! each level is translated again by the host's tables), with huge pages from a table of 4 KiB.
 //!
-//! - [`independent`]: the next address never depends on a loaded value, so the processor has some
-//!   ten loads under way at once. This is how a hash join or a gather looks; throughput is limited
-//!   by how many walks and misses can overlap.
-//! - [`dependent`]: each address depends on the value loaded before, so there is one load at a time.
-//!   This is how a list or a tree looks; it shows the whole latency of walk plus miss.
+//! - [`independent`]: the next address never depends on a loaded value, so the processor has some ten loads under way
+//!   at once, as in a hash join or a gather. Throughput is limited by the number of walks and misses that can overlap.
+//! - [`dependent`]: each address depends on the value loaded before, so there is one load at a time, as in a list or a
+//!   tree. It shows the whole latency of walk plus miss.
 //!
-//! No line is loaded twice on purpose, no address is chosen to conflict, and the generator costs
-//! about 1 ns: the loops are the honest middle of the road, not the worst case for base pages.
+//! No line is loaded twice on purpose, no address is chosen to conflict, and the generator costs about 1 ns: the loops
+//! are a typical case, not the worst one for base pages.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +26,7 @@ use crate::random::{XorShift, scale};
 /// Loads between two looks at the clock: tens of microseconds at least.
 pub(crate) const BATCH: u64 = 16 * 1024;
 
-/// One slice of the measurement; its median is robust against a neighbour's burst.
+/// Time of one slice of the measurement; the median slice is robust against a burst of other load.
 pub const SLICE: Duration = Duration::from_millis(100);
 
 /// Sums `count` words at independent random indexes.
@@ -53,22 +51,21 @@ pub fn dependent(words: &[AtomicU64], rng: &mut XorShift, count: u64) -> u64 {
     previous
 }
 
-/// What the loads of all threads came to.
+/// Result of the loads of all threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Throughput {
     /// Million loads per second, all threads together: the median over slices of [`SLICE`].
     pub mops: f64,
-    /// Nanoseconds per load as one thread sees it: for dependent loads their latency, for
-    /// independent ones the time between two of them.
+    /// Nanoseconds per load in one thread: the latency of dependent loads, the time between two independent ones.
     pub latency_ns: f64,
 }
 
 /// Runs `load(rng, count)` on each of `threads` threads for `time` and takes the median slice.
 ///
-/// `load` performs `count` loads; what it returns is only kept from being optimised away.
+/// `load` performs `count` loads; its result only keeps the compiler from removing them.
 ///
 /// # Errors
-/// When `threads` is 0 or a thread panicked.
+/// If `threads` is 0 or a thread panicked.
 pub fn measure(
     threads: usize,
     time: Duration,
@@ -106,7 +103,7 @@ pub fn measure(
     })
 }
 
-/// Loads for one [`SLICE`]; loads per second.
+/// Loads for one [`SLICE`]; returns loads per second.
 fn slice(rng: &mut XorShift, load: impl Fn(&mut XorShift, u64) -> u64) -> f64 {
     let start = Instant::now();
     let mut batches = 0_u32;
@@ -121,7 +118,7 @@ fn slice(rng: &mut XorShift, load: impl Fn(&mut XorShift, u64) -> u64) -> f64 {
     }
 }
 
-/// The middle value (mean of the two middle ones of an even number), `None` of nothing.
+/// The middle value (mean of the two middle ones of an even number), `None` for an empty slice.
 #[must_use]
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -146,7 +143,7 @@ mod tests {
     #[test]
     fn loads_reach_all_of_the_memory() {
         let words: Vec<AtomicU64> = (0..64).map(|bit| AtomicU64::new(1 << bit)).collect();
-        // Each word is a bit of its own: loading one at a time shows which were reached.
+        // Each word is a different bit: loading one at a time shows which words were reached.
         let reached = |load: fn(&[AtomicU64], &mut XorShift, u64) -> u64| {
             let mut rng = XorShift::new(7);
             (0..2000).fold(0, |seen, _| seen | load(&words, &mut rng, 1))

@@ -1,20 +1,19 @@
-//! How command-line words become quantities, for `clap`'s `value_parser`.
+//! Conversion of command-line words to quantities, for `clap`'s `value_parser`.
 
 use std::time::Duration;
 
 use superhue_model::{ByteCount, parse_duration};
 
-/// Nothing here runs or waits for longer than this in one phase.
+/// Longest run or wait of one phase.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Largest mapping a workload accepts: past it, arithmetic on page numbers would need more care
-/// than any machine repays.
+/// Largest mapping that a workload accepts: above it, arithmetic on page numbers would need more care, for no benefit.
 const LARGEST: ByteCount = ByteCount(1 << 44);
 
 /// Reads a time with its unit (`1.5s`, `100ms`), at most an hour.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time > LONGEST {
@@ -26,7 +25,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
 /// Reads a number of seconds, with or without a unit (`3`, `0.5`, `500ms`), at most an hour.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let bare = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
     if bare {
@@ -39,7 +38,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// Reads a size from 4 KiB up to 16 TiB, e.g. `2G`.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn size(text: &str) -> Result<ByteCount, String> {
     let size: ByteCount = text
         .parse()
@@ -56,7 +55,7 @@ pub fn size(text: &str) -> Result<ByteCount, String> {
 /// Reads a number from 0 to 1.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),

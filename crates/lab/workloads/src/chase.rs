@@ -1,12 +1,12 @@
 //! `chase`: a pointer chase over a small hot set, whose pages lie scattered in much memory that is filled once and then
-//! left.
+//! left alone.
 //!
 //! ```text
 //!   filled     |....x.......x..x.........x....x...x......|     x: a page of the hot set, drawn at random
-//!   chase      one random cycle through all lines of all these pages, each load waiting for the one before
+//!   chase      one random cycle through all lines of all these pages; each load waits for the one before
 //! ```
 //!
-//! Whether the hot set stays in the cache is a matter of the colors that its pages happen to have.
+//! The colors of the hot set's pages decide whether the set stays in the cache.
 
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,24 +31,24 @@ pub struct Options {
     /// Memory to chase over, within that
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = args::size)]
     pub hot: ByteCount,
-    /// How long to chase
+    /// Time to chase
     #[arg(long, value_name = "SECONDS", default_value = "6", value_parser = args::seconds)]
     pub seconds: Duration,
-    /// How often to say how it goes
+    /// Time between two reports
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = args::seconds)]
     pub every: Duration,
-    /// What the pages of the hot set are drawn by
+    /// Seed of the choice of the hot set's pages
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Fills, then chases.
+/// Fills the memory, then chases.
 ///
-/// Prints `fill_seconds`; every so often `at_seconds`, since the chase began, and `ns_per_load` of the best pass since the
-/// time before; at the end `best_ns_per_load`.
+/// Prints `fill_seconds`; at every `--every`, `at_seconds` (since the start of the chase) and `ns_per_load` of the best
+/// pass since the last report; at the end `best_ns_per_load`.
 ///
 /// # Errors
-/// When the memory cannot be had, the hot set is larger than it, or the output is closed.
+/// If there is not enough memory, the hot set is larger than it, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     if options.hot.0 > options.size.0 || options.hot.0 < BASE_PAGE_SIZE {
         return Err(UsageError(
@@ -104,7 +104,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Fisher and Yates.
+/// Shuffles by the method of Fisher and Yates.
 fn shuffle(items: &mut [usize], rng: &mut XorShift) {
     for last in (1..items.len()).rev() {
         items.swap(last, scale(rng.next_u64(), last + 1));

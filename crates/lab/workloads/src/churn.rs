@@ -1,6 +1,6 @@
-//! `churn`: memory that is mapped, filled and given back over and over.
+//! `churn`: maps memory, fills it and gives it back, over and over.
 //!
-//! Mappings vanish between a tracker's look and its act; whoever promotes them works in vain.
+//! Mappings vanish between a tracker's look and its act, so a tracker that promotes them works in vain.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ pub struct Options {
     /// Memory to map and fill each time
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = args::size)]
     pub size: ByteCount,
-    /// How long to go on
+    /// Time to run
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Maps, fills and unmaps, at least once.
+/// Maps, fills and unmaps memory, at least once.
 ///
 /// Prints `rounds` and `throughput_mib_per_second` (memory filled per second).
 ///
 /// # Errors
-/// When the memory cannot be had or the output is closed.
+/// If there is not enough memory or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let start = Instant::now();
     let mut rounds = 0_u32;

@@ -1,4 +1,4 @@
-//! How much of a mapping superpages map, asked often and cheaply.
+//! Share of a mapping that huge pages map, measured often and cheaply.
 
 use std::fs::{self, File};
 
@@ -9,12 +9,11 @@ use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, pagemap_scan};
 
 use crate::memory::Mapping;
 
-/// Measures the huge-mapped share of one of this process's own mappings.
+/// Meter of the huge-mapped share of one of this process's own mappings.
 ///
-/// A region is mapped either by one entry or by 512, so looking at its first page answers for all
-/// of it: one `PAGEMAP_SCAN` of 4 KiB per region, under a microsecond, without walking the 512
-/// entries and without holding up whoever collapses them. Before Linux 6.7 `smaps` is read instead,
-/// which walks every page table of the process.
+/// One entry or 512 entries map a region, so its first page answers for all of it: one `PAGEMAP_SCAN` of 4 KiB per
+/// region takes less than a microsecond. It does not walk the 512 entries and does not delay collapses. Before Linux
+/// 6.7 the meter reads `smaps` instead, which walks every page table of the process.
 #[derive(Debug)]
 pub struct CoverageMeter<'a> {
     mapping: &'a Mapping,
@@ -22,10 +21,10 @@ pub struct CoverageMeter<'a> {
 }
 
 impl<'a> CoverageMeter<'a> {
-    /// A meter for `mapping`.
+    /// Makes a meter for `mapping`.
     ///
     /// # Errors
-    /// When `/proc/self/pagemap` cannot be opened.
+    /// If `/proc/self/pagemap` cannot be opened.
     pub fn new(mapping: &'a Mapping) -> Result<Self> {
         let path = "/proc/self/pagemap";
         let pagemap = File::open(path).with_context(|| format!("cannot open {path}"))?;
@@ -35,17 +34,17 @@ impl<'a> CoverageMeter<'a> {
     /// The huge-mapped share of the mapping, 0 to 1.
     ///
     /// # Errors
-    /// When the kernel answers neither way.
+    /// If the kernel supports neither way.
     pub fn share(&self) -> Result<f64> {
         let (huge, all) = self.count(u64::MAX)?;
         Ok(ratio(huge, all))
     }
 
-    /// Whether the huge-mapped share is at least `share`. Stops looking once it cannot be, so it
+    /// Returns true if the huge-mapped share is at least `share`. Stops looking once that is impossible, so the call
     /// costs next to nothing while most of the mapping is still base pages.
     ///
     /// # Errors
-    /// When the kernel answers neither way.
+    /// If the kernel supports neither way.
     pub fn reaches(&self, share: f64) -> Result<bool> {
         let regions = self.mapping.range().regions().count();
         #[allow(
@@ -59,11 +58,11 @@ impl<'a> CoverageMeter<'a> {
         Ok(ratio(huge, all) >= share)
     }
 
-    /// The huge-mapped share of some regions of the mapping, by number; `None` before Linux 6.7,
-    /// where `smaps` tells of whole mappings only.
+    /// The huge-mapped share of some regions of the mapping, by number; `None` before Linux 6.7, where `smaps` reports
+    /// whole mappings only.
     ///
     /// # Errors
-    /// When the kernel refuses to tell.
+    /// If the kernel refuses `PAGEMAP_SCAN`.
     pub fn share_of(&self, regions: impl IntoIterator<Item = u32>) -> Result<Option<f64>> {
         let start = self.mapping.range().start.0;
         let (mut huge, mut all) = (0, 0);
@@ -79,7 +78,7 @@ impl<'a> CoverageMeter<'a> {
         Ok(Some(ratio(huge, all)))
     }
 
-    /// Huge-mapped regions and all regions; gives up after more than `may_miss` of base pages.
+    /// Counts huge-mapped regions and all regions; stops after more than `may_miss` regions of base pages.
     fn count(&self, may_miss: u64) -> Result<(u64, u64)> {
         let range = self.mapping.range();
         let all = range.regions().count() as u64;

@@ -1,8 +1,8 @@
 //! `dense`: random loads over memory of which every page is in use.
 //!
-//! The case superpages are for. The program fills its memory, waits until someone has put it on
-//! superpages (or gives up waiting), then measures; an arm without superpages waits out `--settle`
-//! and measures base pages.
+//! Huge pages are made for this case. The program fills its memory, waits until the kernel or a policy has put it on
+//! huge pages (at most `--settle`), then measures. An arm without huge pages waits the full `--settle` and measures
+//! base pages.
 //!
 //! ```text
 //!   fill            settle                          measure
@@ -26,7 +26,7 @@ use crate::{Report, args, procfs};
 /// Coverage at which the memory counts as settled.
 const SETTLED: f64 = 0.95;
 
-/// Between two looks at the coverage.
+/// Time between two looks at the coverage.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Options of `dense`.
@@ -35,10 +35,10 @@ pub struct Options {
     /// Memory to fill and load from
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = args::size)]
     pub size: ByteCount,
-    /// Longest wait for 95 % of the memory to be on superpages
+    /// Longest wait for 95 % of the memory to be on huge pages
     #[arg(long, value_name = "TIME", default_value = "1.5s", value_parser = args::time)]
     pub settle: Duration,
-    /// How long to measure
+    /// Time to measure
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = args::seconds)]
     pub seconds: Duration,
     /// Threads that load
@@ -47,20 +47,20 @@ pub struct Options {
     /// Load one word after the other, each address depending on the word before
     #[arg(long)]
     pub dependent: bool,
-    /// Fill with base pages, then ask for superpages (MADV_HUGEPAGE) and leave them to khugepaged.
-    /// Give it time: --settle 300s
+    /// Fill with base pages, then ask for huge pages (MADV_HUGEPAGE) and leave them to khugepaged. Give it time:
+    /// --settle 300s
     #[arg(long)]
     pub khugepaged: bool,
 }
 
-/// Fills, settles, measures.
+/// Fills the memory, waits for huge pages, measures.
 ///
 /// Prints `fill_seconds`, `coverage_at_95_seconds` (from the end of the fill; `nan` if never),
 /// `coverage` (at the end of settling), `throughput_mops`, `latency_ns`, `coverage_end`,
 /// `rss_bytes`.
 ///
 /// # Errors
-/// When the memory cannot be had, its coverage cannot be read, or the output is closed.
+/// If there is not enough memory, its coverage cannot be read, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     let start = Instant::now();
@@ -94,7 +94,8 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the mapping is settled, at most `limit` after `filled`; how long it took.
+/// Waits until the mapping is settled, at most `limit` after `filled`. Returns the time from `filled`; `None` if the
+/// mapping did not settle.
 fn settle(meter: &CoverageMeter<'_>, filled: Instant, limit: Duration) -> Result<Option<Duration>> {
     loop {
         if meter.reaches(SETTLED)? {
@@ -108,10 +109,10 @@ fn settle(meter: &CoverageMeter<'_>, filled: Instant, limit: Duration) -> Result
     }
 }
 
-/// Fills with base pages whatever the system's setting, then leaves the rest to khugepaged.
+/// Fills with base pages, independent of the system's setting, then leaves the rest to khugepaged.
 ///
-/// Superpages are switched off for this process during the fill and back to what they were after
-/// it: whoever started us with superpages off (`PR_SET_THP_DISABLE` is inherited) keeps them off.
+/// Switches huge pages off for this process during the fill, and restores the previous setting after it: a process that
+/// inherited `PR_SET_THP_DISABLE` keeps huge pages off.
 fn fill_for_khugepaged(mapping: &Mapping) -> Result<()> {
     let what = "cannot switch superpages off for this process (PR_SET_THP_DISABLE)";
     let before = thp_switch().context(what)?;

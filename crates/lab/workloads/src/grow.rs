@@ -1,4 +1,4 @@
-//! `grow`: memory that becomes resident step by step, as a filling cache or a growing heap does.
+//! `grow`: memory that becomes resident step by step, like a filling cache or a growing heap.
 
 use std::io::Write;
 use std::thread;
@@ -11,10 +11,10 @@ use crate::coverage::CoverageMeter;
 use crate::memory::{Mapping, touch};
 use crate::{Report, UsageError, access, args, procfs};
 
-/// Most steps one run may take; with `--every` at most an hour each, and [`LONGEST`] in all.
+/// Upper limit of steps in one run; each step may take an hour, and the run [`LONGEST`] in all.
 const MOST_STEPS: u64 = 1 << 20;
 
-/// Longest run in all.
+/// Upper limit of the run in all.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Options of `grow`.
@@ -29,17 +29,17 @@ pub struct Options {
     /// Memory at which to stop
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub to: ByteCount,
-    /// How long to stay there
+    /// Time to stay there
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = args::time)]
     pub hold: Duration,
 }
 
-/// Grows.
+/// Grows the memory step by step.
 ///
 /// Prints `steps`, `step_fill_seconds` (median time to touch one step), `coverage`, `rss_bytes`.
 ///
 /// # Errors
-/// When it would take more than an hour, the memory cannot be had, or the output is closed.
+/// If it would take more than an hour, there is not enough memory, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let steps = options.to.0.div_ceil(options.step.0);
     let time = u32::try_from(steps)

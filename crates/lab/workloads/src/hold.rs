@@ -1,7 +1,7 @@
 //! `hold`: memory that is filled and then left alone.
 //!
-//! Whatever CPU time is spent while it sleeps is spent by whoever watches it: this is how the
-//! overhead of tracking is measured.
+//! The program itself uses no CPU time while it sleeps, so all CPU time in that phase belongs to the tracker: this
+//! measures the overhead of tracking.
 
 use std::fmt;
 use std::io::Write;
@@ -15,7 +15,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, ParseShareError, Share};
 use crate::memory::{Mapping, ensure_available, touch};
 use crate::{Report, args, procfs};
 
-/// How much of the mapping is to be resident.
+/// Share of the mapping that becomes resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resident(Share);
 
@@ -43,15 +43,15 @@ pub struct Options {
     /// Address space to map
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = args::size)]
     pub size: ByteCount,
-    /// How much of it to fill, spread evenly over every region
+    /// Part of it to fill, spread evenly over every region
     #[arg(long, value_name = "all|PERCENT|SIZE", default_value = "all")]
     pub resident: Resident,
-    /// How long to hold it
+    /// Time to hold it
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Fills and sleeps.
+/// Fills the memory and sleeps.
 ///
 /// Prints `touched_bytes`, `fill_seconds` and, after sleeping, `rss_bytes`.
 ///
@@ -70,13 +70,13 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Touches pages evenly spread over the mapping until about `wanted` bytes are; bytes touched.
+/// Touches pages, evenly spread over the mapping, up to about `wanted` bytes. Returns bytes touched.
 fn fill(mapping: &Mapping, wanted: ByteCount) -> ByteCount {
     let (all, wanted) = (
         u128::from(mapping.size().whole_pages().0),
         u128::from(wanted.whole_pages().0),
     );
-    // As in Bresenham's line: page n is touched where n * wanted / all takes a step.
+    // As in Bresenham's line: page n is touched if n * wanted / all takes a step there.
     let steps = |number: u128| number * wanted / all;
     let mut touched = 0;
     for (number, page) in (0..).zip(mapping.pages()) {

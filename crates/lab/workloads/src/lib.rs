@@ -1,24 +1,20 @@
-//! Programs that use memory in known ways, so that Superhue can be measured on them.
+//! Programs that use memory in known ways, to measure Superhue on them.
 //!
 //! Each subcommand of `superhue-workload` is one small module here. Three families:
 //!
-//! - *Memory programs* do one thing to anonymous memory and say how it went: [`dense`] (random
-//!   loads over memory that superpages suit), [`sparse`] (memory that superpages only bloat),
-//!   [`hold`], [`grow`], [`churn`], [`tree`] (shapes that a tracker must cope with), [`prefork`]
-//!   (memory that processes share since a fork) and [`verify`]
-//!   (notices a single lost byte while someone moves its pages).
-//! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`]
-//!   (the hot part is elsewhere every ten seconds), [`waste`] (most of the memory is nearly full
-//!   and cold), [`paced`] (as hot as asked for) and [`unhelped`] (no page size makes it faster).
-//!   The first four go over pages in a given [`order`], all but the first over memory with holes
-//!   ([`parts`]).
+//! - *Memory programs* do one thing to anonymous memory and report the result: [`dense`] (random loads over memory that
+//!   huge pages suit), [`sparse`] (memory that huge pages only bloat), [`hold`], [`grow`], [`churn`], [`tree`] (shapes
+//!   that a tracker must cope with), [`prefork`] (memory that processes share since a fork) and [`verify`] (notices a
+//!   single lost byte while its pages are moved).
+//! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`] (the hot part
+//!   moves every ten seconds), [`waste`] (most of the memory is nearly full and cold), [`paced`] (accesses at a given
+//!   rate) and [`unhelped`] (no page size makes it faster). The first four go over pages in a given [`order`], all but
+//!   the first over memory with holes ([`parts`]).
 //! - [`load`] drives a real `memcached` or `redis-server` with skewed reads.
 //!
-//! All of them end by themselves, take sizes as `2G` and times as `100ms`, and print lines of the
-//! form `name value` ([`Report`]), or JSON objects where many figures belong together, which a
-//! `compare` can read with one regular expression. They
-//! never ask for superpages on their own account unless the option says so: what they get is what
-//! the system, or Superhue, gives them.
+//! All of them end by themselves, take sizes as `2G` and times as `100ms`, and print lines of the form `name value`
+//! ([`Report`]), or JSON objects where many figures belong together. A `compare` can read both with one regular
+//! expression. They never ask for huge pages themselves unless an option demands it: the system, or Superhue, decides.
 //!
 //! ```
 //! use std::time::Duration;
@@ -63,7 +59,7 @@ pub mod waste;
 
 pub use report::Report;
 
-/// Arguments that are each fine but make no sense together. Becomes exit status 2.
+/// Arguments that are each valid but contradict each other. Exit status 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);

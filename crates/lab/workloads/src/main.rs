@@ -11,7 +11,7 @@ use superhue_workloads::{
     sparse, tree, unhelped, verify, waste,
 };
 
-/// Programs that use memory in known ways, and say how it went as `name value` lines
+/// Programs that use memory in known ways, and report the results as `name value` lines
 ///
 /// Exit status: 0 done, 1 failed (or found wrong memory or values), 2 usage.
 #[derive(Debug, Parser)]
@@ -23,19 +23,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Workload {
-    /// Random loads over memory of which every page is in use: superpages suit it
+    /// Random loads over memory of which every page is in use: huge pages suit it
     Dense(dense::Options),
-    /// A little of every 2 MiB in use: superpages only bloat it
+    /// A little of every 2 MiB in use: huge pages only bloat it
     Sparse(sparse::Options),
     /// Reads and writes page by page: all in sequence, all at random, or a third at random
     Pattern(pattern::Options),
-    /// Random accesses to a part of the memory that is another one every ten seconds
+    /// Random accesses to a part of the memory that moves every ten seconds
     Moving(moving::Options),
-    /// So many accesses per second to memory that is not quite full: as hot as you like
+    /// Accesses at a given rate to memory that is not quite full
     Paced(paced::Options),
-    /// Most of the memory nearly full and cold: superpages there add memory and no speed
+    /// Most of the memory nearly full and cold: huge pages there add memory and no speed
     Waste(waste::Options),
-    /// Work in blocks that the first TLB maps: superpages make no difference
+    /// Work in blocks that the first TLB maps: huge pages make no difference
     Unhelped(unhelped::Options),
     /// A pointer chase over a few pages scattered in much memory: their colors decide
     Chase(chase::Options),
@@ -45,7 +45,7 @@ enum Workload {
     Grow(grow::Options),
     /// Map, fill and unmap memory over and over
     Churn(churn::Options),
-    /// Write memory and check it, over and over, while someone else moves its pages
+    /// Write memory and check it, over and over, while another process moves its pages
     Verify(verify::Options),
     /// A tree of forked processes, each with memory of its own
     Tree(tree::Options),
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, error)
             .exit(),
         Err(error) => {
-            // With standard error gone too, the exit status is all there is left to say.
+            // If writing to standard error fails, only the exit status is left.
             let _ = writeln!(io::stderr(), "superhue-workload: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! A private anonymous mapping made of whole regions.
+//! Private anonymous mapping of whole regions.
 
 use std::ffi::c_void;
 use std::io;
@@ -16,13 +16,12 @@ use crate::random::mix;
 /// 8-byte words in a base page.
 pub const WORDS_PER_PAGE: usize = (BASE_PAGE_SIZE / 8) as usize;
 
-/// Private anonymous memory whose both ends are aligned to 2 MiB, so that every byte of it can be
-/// mapped by a superpage. Unmapped when dropped.
+/// Private anonymous memory with both ends aligned to 2 MiB, so that huge pages can map every byte of it. Unmapped when
+/// dropped.
 ///
-/// The memory is reached as [`AtomicU64`] words, read and written `Relaxed`: on every machine
-/// Superhue runs on such an access is a plain load or store, threads may share the words, and the
-/// compiler may not assume that memory still holds what was written to it, which is exactly what
-/// `verify` is there to find out.
+/// Programs reach the memory as [`AtomicU64`] words, and access them `Relaxed`. On every machine that Superhue
+/// supports, such an access is a plain load or store. Threads may share the words. The compiler may not assume that
+/// memory still holds the value last written: `verify` tests exactly that.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut c_void,
@@ -33,7 +32,7 @@ impl Mapping {
     /// Maps `size` bytes, rounded up to whole regions. Nothing is resident yet.
     ///
     /// # Errors
-    /// When the kernel refuses (`ENOMEM`).
+    /// If the kernel refuses (`ENOMEM`).
     pub fn new(size: ByteCount) -> Result<Self> {
         let len = size.0.div_ceil(HUGE_PAGE_SIZE) * HUGE_PAGE_SIZE;
         // Map one region more than needed and give back what lies outside the aligned part:
@@ -56,10 +55,10 @@ impl Mapping {
         })
     }
 
-    /// As [`Mapping::new`], for memory all of which will be filled.
+    /// Does the same as [`Mapping::new`], for memory all of which will be filled.
     ///
     /// # Errors
-    /// When less memory is available, or the kernel refuses the mapping.
+    /// If less memory is available, or the kernel refuses the mapping.
     pub fn to_fill(size: ByteCount) -> Result<Self> {
         ensure_available(size)?;
         Self::new(size)
@@ -68,9 +67,8 @@ impl Mapping {
     /// Its bytes, as words.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is the start of `len` mapped, readable, writable bytes that live as long
-        // as `self`, page aligned and zero at first, and any bytes make a valid `u64`. Nothing else
-        // hands out references to them.
+        // SAFETY: `start` is the start of `len` mapped, readable, writable bytes that live as long as `self`, page
+        // aligned and zero at first, and any bytes make a valid `u64`. No other code hands out references to them.
         unsafe { slice::from_raw_parts(self.start.cast(), self.len / 8) }
     }
 
@@ -102,24 +100,24 @@ impl Mapping {
         }
     }
 
-    /// Gives one page back to the kernel (`MADV_DONTNEED`): not resident, and zero when touched again.
+    /// Gives one page back to the kernel (`MADV_DONTNEED`): not resident, and zero at the next access.
     ///
     /// # Errors
-    /// What `madvise(2)` says.
+    /// Errors of `madvise(2)`.
     pub fn discard(&self, page: usize) -> rustix::io::Result<()> {
         let words = self.pages().nth(page).ok_or(rustix::io::Errno::INVAL)?;
         let start = words.as_ptr().cast_mut().cast();
-        // SAFETY: the range is one page of this private mapping. Its words turn to zero, which any
-        // holder of a reference to these atomics must expect of other threads anyway.
+        // SAFETY: the range is one page of this private mapping. Its words turn to zero; code with a reference to these
+        // atomics must expect such a change by other threads anyway.
         unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxDontNeed) }
     }
 
-    /// Asks the kernel for superpages here (`MADV_HUGEPAGE`): at the next faults, and by khugepaged.
+    /// Asks the kernel for huge pages here (`MADV_HUGEPAGE`): at the next faults, and by khugepaged.
     ///
     /// # Errors
-    /// `EINVAL` on a kernel without transparent superpages.
+    /// `EINVAL` on a kernel without transparent huge pages.
     pub fn advise_huge(&self) -> rustix::io::Result<()> {
-        // SAFETY: this advice changes how the range is backed from now on, never its contents.
+        // SAFETY: this advice changes the backing of the range from now on, never its contents.
         unsafe { rustix::mm::madvise(self.start, self.len, Advice::LinuxHugepage) }
     }
 }
@@ -130,11 +128,10 @@ impl Drop for Mapping {
     }
 }
 
-/// Refuses to fill memory that the machine does not have, rather than wake the kernel's OOM killer
-/// halfway.
+/// Refuses to fill memory that the machine does not have; otherwise the kernel's OOM killer would act halfway.
 ///
 /// # Errors
-/// When less than `size` is available.
+/// If less than `size` is available.
 pub fn ensure_available(size: ByteCount) -> Result<()> {
     match procfs::available() {
         Some(available) if size > available => {
@@ -146,8 +143,8 @@ pub fn ensure_available(size: ByteCount) -> Result<()> {
 
 /// Makes one page resident by writing a word that is never zero.
 ///
-/// Zero would do for residency, but the kernel's splitter of underused superpages takes pages that
-/// are all zero for pages never used.
+/// A zero would make the page resident too, but the kernel's splitter of underused huge pages treats pages that are all
+/// zero as unused.
 pub fn touch(page: &[AtomicU64], number: u64) {
     if let Some(word) = page.first() {
         word.store(mix(number) | 1, Relaxed);
@@ -166,7 +163,7 @@ fn map_anonymous(len: usize) -> io::Result<*mut c_void> {
     Ok(start)
 }
 
-/// Unmaps part of a mapping made here; nothing if `len` is 0.
+/// Unmaps a part of a mapping made here; does nothing if `len` is 0.
 fn unmap(start: *mut c_void, len: usize) {
     if len == 0 {
         return;

@@ -1,7 +1,7 @@
-//! `moving`: the hot part of the memory is another one every so often.
+//! `moving`: the hot part of the memory moves periodically.
 //!
-//! All of the memory is filled but for a fifth of the pages of each region, here and there. Then the
-//! pages of a window are read and written at random, for one period; then those of the next window.
+//! All of the memory is filled but for a fifth of the pages of each region, here and there. Then the pages of a window
+//! are read and written at random, for one period; then those of the next window.
 //!
 //! ```text
 //!   |====.|####.|####.|####.|    0 s     = accessed   # resident   . hole
@@ -9,15 +9,14 @@
 //!   |####.|####.|====.|####.|   20 s
 //! ```
 //!
-//! A superpage fills holes, so under a budget (5 % of what is resident, by default) no more than
-//! two windows can have superpages at a time. Whoever gives them to what is resident gives them to
-//! the first that come, and most windows go without; whoever gives them to everything wastes a
-//! quarter. To follow means to give them to the new window and take them back from one that has gone
-//! cold, holes and all.
+//! A huge page fills holes, so under a budget (5 % of the resident memory, by default) at most two windows can have
+//! huge pages at a time. A policy that gives them to resident memory gives them to the first windows, and most windows
+//! go without; a policy that gives them to all memory wastes a quarter. To follow means to give huge pages to the new
+//! window and take them back from one that has gone cold, holes and all.
 //!
-//! One JSON object per 100 ms, then one for the whole, which compares the first second after each
-//! move with the last second before the next, and says how many windows were followed: had nine
-//! tenths of their regions on superpages before the next move, and how soon.
+//! Prints one JSON object per 100 ms, then one for the whole run. The last one compares the first second after each
+//! move with the last second before the next. It also counts the windows that were followed: nine tenths of their
+//! regions were on huge pages before the next move; and it has the median time until then.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -37,60 +36,60 @@ use crate::{Report, UsageError, args, procfs};
 /// Options of `moving`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The memory, and how much of it is hot at a time
+    /// The memory, and the size of its hot part
     #[command(flatten)]
     pub parts: HotOptions,
-    /// How long the same part is hot
+    /// Time for which the same part is hot
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = args::time)]
     pub period: Duration,
-    /// How long in all
+    /// Time in all
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Share of a window's regions that have to be on superpages for it to be followed.
+/// Share of a window's regions that has to be on huge pages for the window to count as followed.
 const FOLLOWED: f64 = 0.9;
 
-/// 100 ms.
+/// Report of 100 ms.
 #[derive(Debug, Serialize)]
 struct Slice {
     at_seconds: f64,
-    /// Which window, counted from 0 and on.
+    /// Number of the window, from 0 on.
     window: u32,
     gib_per_second: f64,
-    /// Share of the window's regions that are on superpages; null before Linux 6.7.
+    /// Share of the window's regions that are on huge pages; null before Linux 6.7.
     window_coverage: Option<f64>,
     rss_bytes: u64,
 }
 
-/// All of them.
+/// Report of the whole run.
 #[derive(Debug, Serialize)]
 struct Summary {
     windows: u32,
-    /// What is resident without superpages.
+    /// Resident bytes without huge pages.
     kept_bytes: u64,
     fill_seconds: f64,
-    /// Over all windows: how many of them were served counts here, and not in the median.
+    /// Mean over all windows: unlike the median, it shows what share of the windows got huge pages.
     mean_gib_per_second: f64,
     median_gib_per_second: f64,
-    /// Of the first second of all windows; null if there was none.
+    /// In the first second of all windows; null if there was none.
     after_move_gib_per_second: Option<f64>,
-    /// Of the last second of all windows; null if none came to its end.
+    /// In the last second of all windows; null if no window came to its end.
     before_move_gib_per_second: Option<f64>,
-    /// Share of the windows' regions that were on superpages while it was their time.
+    /// Share of the windows' regions that were on huge pages while their window was hot.
     window_coverage: Option<f64>,
     windows_followed: usize,
-    /// From the move until followed, of those that were; null if none was.
+    /// Seconds from the move until the window was followed, over followed windows; null if no window was followed.
     median_follow_seconds: Option<f64>,
     median_rss_bytes: f64,
     peak_rss_bytes: u64,
 }
 
-/// Fills, then accesses one window after the other.
+/// Fills the memory, then accesses one window after the other.
 ///
 /// # Errors
-/// When the hot part is larger than the memory or the period is shorter than a slice, the memory
-/// cannot be had, or the output is closed.
+/// If the hot part is larger than the memory, the period is shorter than a slice, there is not enough memory, or the
+/// output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.parts.memory;
     let (hot, regions) = options.parts.regions()?;
@@ -166,7 +165,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Pages in GiB.
+/// Converts pages to GiB.
 fn gib(pages: f64) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "4096")]
     const BYTES: f64 = BASE_PAGE_SIZE as f64;
@@ -178,7 +177,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The regions of a window: those behind the ones before it, from the start again at the end.
+/// The regions of a window: those behind the previous window, from the start of the memory again after its end.
 fn regions_of(window: u32, hot: u32, regions: u32) -> impl Iterator<Item = u32> {
     let first = u64::from(window) * u64::from(hot);
     #[allow(clippy::cast_possible_truncation, reason = "below `regions`, a u32")]

@@ -1,10 +1,10 @@
-//! Going over pages in a given order, with a little work on each.
+//! Walks over pages in a given order, with a little work on each page.
 //!
-//! The work on a page is to read and write back one word in each of a few of its cache lines. Which
-//! lines differs from page to page: were it always the first, all of them would compete for one
-//! 64th of the sets of the first-level cache. The fewer lines, the more of the time is address
-//! translation: with one, a pass over pages at random costs a TLB miss and a cache miss per page;
-//! with all 64 it is a copy, in which a TLB miss is lost in the noise.
+//! The work on a page is to read and write back one word in each of a few of its cache lines. The lines differ from
+//! page to page: if it were always the first line, all pages would compete for one 64th of the sets of the first-level
+//! cache. The fewer lines, the larger the share of address translation in the time: with one line, a pass over pages at
+//! random costs a TLB miss and a cache miss per page; with all 64 lines it is a copy, in which a TLB miss is lost in
+//! the noise.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,20 +19,20 @@ const WORDS_PER_LINE: usize = 8;
 /// Cache lines in a page.
 pub const LINES_PER_PAGE: usize = WORDS_PER_PAGE / WORDS_PER_LINE;
 
-/// Pages to go over, by number, in this order.
+/// Numbers of pages, in the order of access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pages: Vec<u32>,
 }
 
 impl Order {
-    /// These pages, in the order given.
+    /// Makes an order of these pages, as given.
     #[must_use]
     pub fn new(pages: Vec<u32>) -> Self {
         Self { pages }
     }
 
-    /// The same pages at random (Fisher and Yates's shuffle).
+    /// Shuffles the pages (Fisher and Yates's shuffle).
     #[must_use]
     pub fn shuffled(mut self, rng: &mut XorShift) -> Self {
         for last in (1..self.pages.len()).rev() {
@@ -41,13 +41,13 @@ impl Order {
         self
     }
 
-    /// How many pages.
+    /// Number of pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
@@ -70,8 +70,8 @@ impl Order {
     }
 }
 
-/// Reads and writes `lines` cache lines of each of the pages; pages that `words` lacks are passed
-/// over. Returns the sum of what was read, so that the reads are not optimised away.
+/// Reads and writes `lines` cache lines of each of the pages; skips pages that `words` lacks. Returns the sum of the
+/// values read, so that the compiler does not remove the reads.
 pub fn access(words: &[AtomicU64], pages: &[u32], lines: usize) -> u64 {
     let mut sum = 0_u64;
     for &number in pages {
@@ -83,7 +83,7 @@ pub fn access(words: &[AtomicU64], pages: &[u32], lines: usize) -> u64 {
             if let Some(word) = page.get(line % LINES_PER_PAGE * WORDS_PER_LINE) {
                 let value = word.load(Relaxed);
                 sum = sum.wrapping_add(value);
-                // Never zero: the kernel takes a page of zeroes for one that is not used.
+                // Never zero: the kernel treats a page of zeroes as unused.
                 word.store(value.wrapping_add(2) | 1, Relaxed);
             }
         }
@@ -91,8 +91,7 @@ pub fn access(words: &[AtomicU64], pages: &[u32], lines: usize) -> u64 {
     sum
 }
 
-/// The same for `count` pages of an order, from the `start`th on and from the first again after the
-/// last.
+/// Does the same for `count` pages of an order, from the `start`th on and from the first again after the last.
 pub fn access_round(
     words: &[AtomicU64],
     order: &Order,

@@ -1,23 +1,22 @@
-//! `paced`: memory that is as hot as asked for.
+//! `paced`: accesses to memory at a given rate.
 //!
-//! All of the memory is filled but for the holes of each region (see [`parts`](crate::parts)). Then its
-//! pages are read and written, so many per second:
+//! All of the memory is filled but for the holes of each region (see [`parts`](crate::parts)). Then its pages are read
+//! and written at a given rate per second:
 //!
-//! - `random`: everywhere at once. Already a thousand accesses per second touch each of a hundred
-//!   superpages ten times in it.
-//! - `sweep`: region by region, and the pages of each at random. All pages of a region are touched
-//!   shortly after each other, then none until the next round: the way of a scan, a garbage
-//!   collector or a table that is merged. Each region is as active as under `random` whenever its turn
-//!   comes, and idle for most of the time:
+//! - `random`: everywhere at once. A thousand accesses per second are enough to touch each of a hundred huge pages ten
+//!   times per second.
+//! - `sweep`: region by region, and the pages of each region at random. All pages of a region are touched shortly after
+//!   each other, then none until the next round, as in a scan, a garbage collector or a merge of a table. During its
+//!   turn each region is as active as under `random`; most of the time it is idle:
 //!
 //! ```text
 //!   region   |====|    |    |    |====|    |    |    |     time ->
 //!            |    |====|    |    |    |====|    |    |
 //! ```
 //!
-//! Two of them at different rates under one budget show who gets the superpages.
+//! Two such programs at different rates under one budget show which of them gets the huge pages.
 //!
-//! One JSON object per 100 ms, then one for the whole.
+//! Prints one JSON object per 100 ms, then one for the whole run.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -33,7 +32,7 @@ use crate::parts::{MemoryOptions, Walk};
 use crate::random::XorShift;
 use crate::{Report, args, procfs};
 
-/// In which order pages are accessed.
+/// Order in which pages are accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -49,40 +48,40 @@ pub struct Options {
     /// The memory; all of it that is no hole is accessed
     #[command(flatten)]
     pub memory: MemoryOptions,
-    /// In which order pages are accessed
+    /// Order in which pages are accessed
     #[arg(long, value_enum, default_value = "random")]
     pub order: Kind,
-    /// Pages to access per second. [default: as many as can be]
+    /// Pages to access per second. [default: as many as possible]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub rate: Option<u32>,
-    /// How long
+    /// Time to run
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// 100 ms.
+/// Report of 100 ms.
 #[derive(Debug, Serialize)]
 struct Slice {
     at_seconds: f64,
     pages_per_second: f64,
 }
 
-/// All of them.
+/// Report of the whole run.
 #[derive(Debug, Serialize)]
 struct Summary {
     order: Kind,
-    /// What is resident without superpages.
+    /// Resident bytes without huge pages.
     kept_bytes: u64,
-    /// Time in which every page is accessed once, as asked for.
+    /// Time in which every page is accessed once, at the requested rate.
     round_seconds: Option<f64>,
     median_pages_per_second: f64,
     rss_bytes: u64,
 }
 
-/// Fills, then accesses.
+/// Fills the memory, then accesses it.
 ///
 /// # Errors
-/// When the memory cannot be had or the output is closed.
+/// If there is not enough memory or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.memory;
     let regions = memory.regions()?;
@@ -123,7 +122,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// The pages to access, in the order in which they are.
+/// The pages to access, in the order of access.
 fn order(memory: &MemoryOptions, kind: Kind, regions: u32) -> Order {
     let mut rng = XorShift::new(1);
     let mut shuffled = |regions: std::ops::Range<u32>| {

@@ -1,16 +1,15 @@
-//! Memory of which a part is hot, and of which pages are missing here and there.
+//! Memory with a hot part, and with missing pages here and there.
 //!
-//! What a long-lived program has is seldom full: its allocator gave back what was freed. So some
-//! pages of each region are *holes*, spread evenly, and the others are *kept*:
+//! The memory of a long-lived program is seldom full: its allocator gave back freed pages. So some pages of each region
+//! are *holes*, spread evenly, and the others are *kept*:
 //!
 //! ```text
 //!   |####.####.####.####.###|####.####.####.####.###|     # kept   . hole
 //!   one region                the next has its holes at the same places
 //! ```
 //!
-//! A superpage fills the holes with zeroes, which is its price. With a fifth of the pages missing a
-//! region is dense enough for whoever goes by what is resident, and a superpage adds a quarter to
-//! what the region takes.
+//! A huge page fills the holes with zeroes, which is its price. With a fifth of the pages missing, a region is dense
+//! enough for a policy that looks at residency, and a huge page adds a quarter to the region's memory.
 
 use std::hint::black_box;
 use std::thread;
@@ -26,10 +25,10 @@ use crate::{UsageError, args};
 /// Pages between two looks at the clock: a fraction of a millisecond.
 const BATCH: usize = 2048;
 
-/// How often a walk at a given rate goes on.
+/// Time between two bursts of a walk at a given rate.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Memory, and how it is accessed.
+/// Memory, and the shape of accesses to it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct MemoryOptions {
     /// Memory to map
@@ -38,21 +37,21 @@ pub struct MemoryOptions {
     /// Share of the pages of a region that are holes: given back, or never touched
     #[arg(long, value_name = "RATIO", default_value = "0.2", value_parser = args::ratio)]
     pub free: f64,
-    /// Cache lines to read and write of each page: the more, the less do superpages matter
+    /// Cache lines to read and write of each page: the more, the less huge pages matter
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=LINES_PER_PAGE as i64))]
     pub lines: u8,
 }
 
 impl MemoryOptions {
-    /// How many regions that is.
+    /// Number of regions of the memory.
     ///
     /// # Errors
-    /// When they are too many to number.
+    /// If there are more regions than a `u32` can count.
     pub fn regions(&self) -> Result<u32> {
         regions(self.size)
     }
 
-    /// Whether a page is one of the holes, which are the same in each region.
+    /// Returns true if a page is a hole; holes are the same in each region.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -60,34 +59,34 @@ impl MemoryOptions {
         reason = "0 to 512"
     )]
     pub fn is_hole(&self, page: u32) -> bool {
-        // Page n is one if n pages and n + 1 pages make different whole numbers of holes.
+        // Page n is a hole if n pages and n + 1 pages make different whole numbers of holes.
         let holes = |pages: u64| (pages as f64 * self.free) as u64;
         let within = u64::from(page) % PAGES_PER_REGION;
         holes(within + 1) > holes(within)
     }
 
-    /// The other pages of some regions, in the order of the regions.
+    /// The pages of some regions that are no holes, in the order of the regions.
     pub fn kept(&self, regions: impl IntoIterator<Item = u32>) -> impl Iterator<Item = u32> {
         pages_of(regions).filter(|page| !self.is_hole(*page))
     }
 }
 
-/// The part that is hot.
+/// Memory with its hot part.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HotOptions {
     /// The memory
     #[command(flatten)]
     pub memory: MemoryOptions,
-    /// How much of it is hot, in whole regions
+    /// Hot part of it, in whole regions
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = args::size)]
     pub hot: ByteCount,
 }
 
 impl HotOptions {
-    /// How many regions are hot, at least one, and how many there are.
+    /// Number of hot regions, at least one, and of all regions.
     ///
     /// # Errors
-    /// [`UsageError`] when the hot part is larger than the memory.
+    /// [`UsageError`] if the hot part is larger than the memory.
     pub fn regions(&self) -> Result<(u32, u32)> {
         let (hot, all) = (regions(self.hot)?, self.memory.regions()?);
         if hot > all {
@@ -102,7 +101,7 @@ fn regions(size: ByteCount) -> Result<u32> {
     Ok(u32::try_from(size.0.div_ceil(HUGE_PAGE_SIZE))?)
 }
 
-/// Goes over pages again and again.
+/// Endless walk over pages.
 #[derive(Debug)]
 pub struct Walk<'a> {
     mapping: &'a Mapping,
@@ -112,7 +111,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk over pages of `mapping` in this order, to access so many cache lines of each.
+    /// Makes a walk over pages of `mapping` in this order, which accesses `lines` cache lines of each page.
     #[must_use]
     pub fn new(mapping: &'a Mapping, order: Order, lines: u8) -> Self {
         Self {
@@ -123,19 +122,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Pages in one round.
+    /// Number of pages in one round.
     #[must_use]
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether there is nothing to go over.
+    /// Returns true if the walk has no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Accesses the next `count` pages; the sum of what was read.
+    /// Accesses the next `count` pages. Returns the sum of the values read.
     pub fn step(&mut self, count: usize) -> u64 {
         let (words, len) = (self.mapping.words(), self.len().max(1));
         let start = self.position % len;
@@ -143,7 +142,7 @@ impl<'a> Walk<'a> {
         access_round(words, &self.order, start, count, self.lines)
     }
 
-    /// Accesses pages for `time`, a little longer at most; how many per second it were.
+    /// Accesses pages for `time`, or a little longer. Returns pages per second.
     #[allow(clippy::cast_precision_loss, reason = "page counts are far below 2^52")]
     pub fn at_full_speed(&mut self, time: Duration) -> f64 {
         let start = Instant::now();
@@ -158,9 +157,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Accesses `rate` pages per second for `time`, sleeping in between; how many per second it
-    /// were. Where the machine did not let it run, what was missed is not made up for: it would be
-    /// a burst, and not what was asked for.
+    /// Accesses `rate` pages per second for `time`, and sleeps in between. Returns the pages per second that it
+    /// reached. If the machine did not run it for a while, the walk does not make up for the missed accesses: that
+    /// would be a burst at a higher rate.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -211,7 +210,7 @@ mod tests {
             assert_eq!(of(0).len(), holes, "{free}");
             assert_eq!(of(0), of(7));
             assert_eq!(options.kept(0..3).count(), 3 * (512 - holes));
-            // No two of them are closer together or further apart than by a page.
+            // Distances between holes differ by at most one page.
             let gaps: Vec<_> = of(0).windows(2).map(|pair| pair[1] - pair[0]).collect();
             let (least, most) = (gaps.iter().min(), gaps.iter().max());
             assert!(
@@ -242,13 +241,13 @@ mod tests {
             let first = mapping.pages().nth(page).unwrap();
             first.iter().map(|word| word.load(Relaxed)).sum::<u64>()
         };
-        // Each access adds two, but for the last bit, which is set from the first one on.
+        // Each access adds two, except for the last bit, which the first access sets.
         assert_eq!([3, 1, 7, 0].map(word), [5, 3, 3, 0]);
         walk.step(1);
         walk.step(3);
         assert_eq!([3, 1, 7, 0].map(word), [7, 7, 5, 0]);
         assert!(walk.at_full_speed(Duration::ZERO) > 0.0);
-        // Nothing to go over ends at once.
+        // A walk without pages ends at once.
         assert_eq!(Walk::new(&mapping, Order::new(Vec::new()), 1).step(9), 0);
     }
 
@@ -256,7 +255,7 @@ mod tests {
     fn a_rate_is_not_exceeded() {
         let mapping = Mapping::new(ByteCount(2 << 20)).unwrap();
         let mut walk = Walk::new(&mapping, Order::new(vec![0]), 1);
-        // It may take longer than it should, and then does more: the rate is over what it took.
+        // A delay makes the run longer, and the rate is over its real time.
         let rate = walk.at_rate(1000.0, Duration::from_millis(50));
         assert!(rate <= 1000.0, "{rate}");
         assert!(mapping.words()[0].load(Relaxed) > 0);

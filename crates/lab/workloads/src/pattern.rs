@@ -1,20 +1,19 @@
 //! `pattern`: the microbenchmark of the HPS paper (Shimizu and Yamada, section 6.3).
 //!
-//! A *pass* reads and writes each page of a range once. Sixteen passes make a *set*, which is timed;
-//! its throughput is the size of the range times sixteen over that time. Three orders:
+//! A *pass* reads and writes each page of a range once. Sixteen passes make a *set*, which is timed; its throughput is
+//! the size of the range times sixteen over that time. Three orders:
 //!
 //! - `sequential`, `random`: the range is all of the memory.
-//! - `skewed`: the range is the *dense* third of the 2 MiB regions, at random. Of the others, some
-//!   pages (`--skew-fill`, 55 of 512) are touched once at the start and never again, so that without
-//!   superpages 40.5 % of the memory is resident, and with a superpage for every region 147 %
-//!   more than that, as in the paper.
+//! - `skewed`: the range is the *dense* third of the 2 MiB regions, at random. In each other region, some pages
+//!   (`--skew-fill`, 55 of 512) are touched once at the start and never again. So 40.5 % of the memory is resident
+//!   without huge pages, and 147 % more than that with a huge page for every region, as in the paper.
 //!
 //! ```text
 //!   skewed, --scatter   |====|#...|#...|====|#...|====|#...|#...|     = accessed   # touched once
 //!   skewed              |====|====|====|#...|#...|#...|#...|#...|     . never touched
 //! ```
 //!
-//! One JSON object per set, then one for the whole.
+//! Prints one JSON object per set, then one for the whole run.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -33,10 +32,10 @@ use crate::{Report, args, procfs};
 /// Passes that are timed together.
 const PASSES_PER_SET: u32 = 16;
 
-/// The share of the regions that `skewed` accesses: one in so many.
+/// Fraction of the regions that `skewed` accesses: one in `SKEW`.
 const SKEW: u32 = 3;
 
-/// In which order pages are accessed.
+/// Order in which pages are accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -54,16 +53,16 @@ pub struct Options {
     /// Memory to map
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
-    /// In which order pages are accessed
+    /// Order in which pages are accessed
     #[arg(long, value_enum, default_value = "random")]
     pub order: Kind,
-    /// Passes in all, sixteen to a set; what does not fill a set is left out
+    /// Passes in all, sixteen to a set; passes that do not fill a set are left out
     #[arg(long, value_name = "N", default_value_t = 1280, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub passes: u32,
-    /// Stop after so long instead, with the set that is under way then
+    /// Stop after this time instead, at the end of the current set
     #[arg(long, value_name = "SECONDS", conflicts_with = "passes", value_parser = args::seconds)]
     pub seconds: Option<Duration>,
-    /// Cache lines to read and write of each page: the more, the less do superpages matter
+    /// Cache lines to read and write of each page: the more, the less huge pages matter
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=LINES_PER_PAGE as i64))]
     pub lines: u8,
     /// skewed: pages of each other region that are touched once
@@ -72,23 +71,23 @@ pub struct Options {
     /// skewed: spread the accessed regions over the memory instead of keeping them in one block
     #[arg(long)]
     pub scatter: bool,
-    /// Decides the random orders
+    /// Seed of the random orders
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// One set.
+/// Report of one set.
 #[derive(Debug, Serialize)]
 struct Set {
     set: u32,
-    /// Its end, from the end of the fill.
+    /// End of the set, from the end of the fill.
     at_seconds: f64,
     seconds: f64,
     gib_per_second: f64,
     rss_bytes: u64,
 }
 
-/// All sets.
+/// Report of all sets.
 #[derive(Debug, Serialize)]
 struct Summary {
     order: Kind,
@@ -99,23 +98,23 @@ struct Summary {
     passes: u32,
     fill_seconds: f64,
     seconds: f64,
-    /// Of the last quarter of the sets.
+    /// Over the last quarter of the sets.
     median_gib_per_second: f64,
-    /// Of the same sets.
+    /// Over the same sets.
     median_rss_bytes: f64,
 }
 
-/// What is touched, and in what order it is accessed.
+/// Pages to touch, and pages to access, in order.
 #[derive(Debug)]
 struct Layout {
     fill: Order,
     range: Order,
 }
 
-/// Fills, then goes over the range set by set.
+/// Fills the memory, then goes over the range set by set.
 ///
 /// # Errors
-/// When the memory cannot be had or the output is closed.
+/// If there is not enough memory or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::new(options.size)?;
     let layout = layout(options, mapping.size())?;
@@ -173,7 +172,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Which pages of so much memory are touched, and which accessed.
+/// Computes the pages to touch and the pages to access in memory of this size.
 fn layout(options: &Options, size: ByteCount) -> Result<Layout> {
     let mut rng = XorShift::new(options.seed);
     let Ok(regions) = u32::try_from(size.0 / HUGE_PAGE_SIZE) else {
@@ -187,7 +186,7 @@ fn layout(options: &Options, size: ByteCount) -> Result<Layout> {
         };
         return Ok(Layout { fill: all, range });
     }
-    // Which regions are dense: the first ones of a list that is shuffled if they are to be scattered.
+    // The dense regions are the first ones of a list, which `--scatter` shuffles.
     let order = Order::new((0..regions).collect());
     let order = if options.scatter {
         order.shuffled(&mut rng)
@@ -241,7 +240,7 @@ mod tests {
             #[allow(clippy::cast_precision_loss, reason = "a count of pages")]
             let share = layout.fill.len() as f64 / 262_144.0;
             assert!((share - 0.405).abs() < 0.001, "{share}");
-            // A superpage for every region: 147 % more, as the paper measured.
+            // With a huge page for every region: 147 % more, as the paper measured.
             assert!((1.0 / share - 2.47).abs() < 0.01);
             assert_eq!(layout.range.len(), 171 * 512);
         }

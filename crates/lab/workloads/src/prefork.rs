@@ -1,7 +1,8 @@
-//! `prefork`: memory filled by one process and read by others that are forked from it, as servers with workers do.
+//! `prefork`: one process fills memory, and processes forked from it read it, as in servers with workers.
 //!
-//! Nothing is written after the fork but by the writers asked for, so the memory is there once, however many processes map it. Who
-//! copies it for the sake of superpages shows in `pss_bytes`, the sum of what the family uses (`Pss`: each page's share).
+//! After the fork only the requested writers write, so the memory exists once, with any number of processes that map
+//! it. A policy that copies it to make huge pages shows in `pss_bytes`, the sum of the family's memory (`Pss`: each
+//! page's share).
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ use crate::random::mix;
 use crate::tree::{fork, stamp};
 use crate::{Report, args, procfs};
 
-/// How often the family is summed up.
+/// Time between two sums over the family.
 const EVERY: Duration = Duration::from_millis(250);
 
 /// Options of `prefork`.
@@ -38,18 +39,18 @@ pub struct Options {
     /// Processes that execute another program, which fills 16 MiB of its own
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
     pub executors: u16,
-    /// How long they do so
+    /// Time for which they do so
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Fills, forks, and sums up what the family uses until all have ended.
+/// Fills the memory, forks, and sums up the family's memory until all processes have ended.
 ///
-/// Prints `processes`, `filled_bytes` (the sum right after the forks), `pss_bytes` (the most at any time later) and `failed`
-/// (children that read what was not written, or ended before they were told to).
+/// Prints `processes`, `filled_bytes` (the sum right after the forks), `pss_bytes` (the largest sum at any time later)
+/// and `failed` (children that read a wrong value, or ended before the parent ended them).
 ///
 /// # Errors
-/// When memory or a process cannot be had, a child failed, or the output is closed.
+/// If memory or a process cannot be had, a child failed, or the output is closed.
 ///
 /// Must be called while the process has one thread.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
@@ -75,7 +76,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     }
     let filled = family(&children)?;
     let mut most = filled;
-    // All are there until they are told to end: what a page is shared by must not change while the family is summed up.
+    // All children live until the parent ends them: the sharers of a page must not change during a sum over the family.
     while Instant::now() < deadline {
         thread::sleep(EVERY);
         most = most.max(family(&children)?);
@@ -91,7 +92,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// What this process and its children use.
+/// Memory of this process and its children.
 fn family(children: &[Pid]) -> Result<ByteCount> {
     let mut sum = procfs::pss("self")?;
     for child in children {
@@ -100,7 +101,7 @@ fn family(children: &[Pid]) -> Result<ByteCount> {
     Ok(sum)
 }
 
-/// Ends a child; whether it was there until then.
+/// Ends a child. Returns true if it was alive until then.
 fn lived(child: Pid) -> bool {
     let _ = rustix::process::kill_process(child, Signal::TERM);
     let status =
@@ -109,27 +110,27 @@ fn lived(child: Pid) -> bool {
     matches!(status, Ok(Some((_, status))) if status.terminating_signal() == Some(term))
 }
 
-/// Reads all of it over and over, for as long as it is what was written.
+/// Reads all of the memory over and over, as long as every page has its value.
 fn read(mapping: &Mapping) {
     let is_right = |(number, page): (u64, &[AtomicU64])| page[0].load(Relaxed) == mix(number);
     while (0..).zip(mapping.pages()).all(is_right) {
-        // Not to keep a CPU busy for each of many.
+        // Sleeps, so that many readers do not each keep a CPU busy.
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Becomes another program, which has memory of its own.
+/// Executes another program, which has memory of its own.
 fn execute() {
     let Ok(program) = std::env::current_exe() else {
         return;
     };
     let mut command = Command::new(program);
     command.args(["hold", "--size", "16M", "--seconds", "3600"]);
-    // Only returns if that fails.
+    // `exec` only returns if it fails.
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).exec();
 }
 
-/// Writes a page at random every 10 ms.
+/// Writes a random page every 10 ms.
 fn write(mapping: &Mapping, seed: u64) -> ! {
     let pages = mapping.size().whole_pages().0.max(1);
     let mut at = seed;

@@ -1,4 +1,4 @@
-//! The few numbers a workload reads about itself.
+//! The few numbers that a workload reads about itself.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use superhue_model::{ByteCount, VirtRange};
 /// Resident memory of this process now.
 ///
 /// # Errors
-/// When `/proc` is not there or does not say.
+/// If `/proc` is missing or lacks the field.
 pub fn own_rss() -> Result<ByteCount> {
     rss("self")
 }
@@ -17,29 +17,30 @@ pub fn own_rss() -> Result<ByteCount> {
 /// Resident memory of a process now (`VmRSS` of `/proc/PID/status`).
 ///
 /// # Errors
-/// When there is no such process or `/proc` does not say.
+/// If there is no such process or `/proc` lacks the field.
 pub fn rss(pid: &str) -> Result<ByteCount> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     field_kib(&text, "VmRSS").with_context(|| format!("{path} has no VmRSS"))
 }
 
-/// Memory of a process now, of each page that others map too its share (`Pss` of `/proc/PID/smaps_rollup`).
+/// Memory of a process now, with its share of each page that other processes map too (`Pss` of
+/// `/proc/PID/smaps_rollup`).
 ///
 /// # Errors
-/// As [`rss`].
+/// The same as those of [`rss`].
 pub fn pss(pid: &str) -> Result<ByteCount> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     field_kib(&text, "Pss").with_context(|| format!("{path} has no Pss"))
 }
 
-/// CPU time a process has used so far, all its threads together, in user and kernel mode.
+/// CPU time that a process has used so far, in all its threads, in user and kernel mode.
 ///
 /// Fields 14 and 15 of `/proc/PID/stat`, in clock ticks (10 ms as a rule).
 ///
 /// # Errors
-/// When there is no such process or `/proc` does not say.
+/// If there is no such process or `/proc` lacks the fields.
 pub fn cpu_time(pid: &str) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -50,7 +51,7 @@ pub fn cpu_time(pid: &str) -> Result<Duration> {
 
 /// `utime + stime` of a `stat` line.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    // The command's name stands in parentheses and may hold anything, parentheses and spaces too.
+    // The command's name is in parentheses and may hold any characters, parentheses and spaces too.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -58,7 +59,7 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     user.checked_add(system)
 }
 
-/// Memory that can be had without swapping (`MemAvailable`), `None` if the kernel does not tell.
+/// Memory that is available without swapping (`MemAvailable`), `None` if the kernel does not report it.
 #[must_use]
 pub fn available() -> Option<ByteCount> {
     field_kib(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")

@@ -1,4 +1,4 @@
-//! Cheap deterministic randomness for loops in which the generator must not be what is measured.
+//! Cheap deterministic random numbers, for loops in which the generator must not dominate the time.
 
 /// Marsaglia's xorshift generator with 64 bits of state (<https://doi.org/10.18637/jss.v008.i14>).
 ///
@@ -8,11 +8,10 @@
 pub struct XorShift(u64);
 
 impl XorShift {
-    /// A generator for `seed`; any seed will do, zero included.
+    /// Makes a generator for `seed`; every seed is valid, zero included.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // The all-zero state is the one that xorshift never leaves; `mix` maps exactly one input
-        // to it.
+        // xorshift never leaves the all-zero state; `mix` maps exactly one input to it.
         Self(mix(seed).max(1))
     }
 

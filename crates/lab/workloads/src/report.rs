@@ -3,17 +3,17 @@
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes one measurement per line, as `name value`, each flushed at once.
+/// Writer of one measurement per line, as `name value`, each flushed at once.
 ///
-/// Flushing matters: a line such as `fill_seconds` tells whoever watches the pipe that a phase is
-/// over, and a program that is killed has still said what it had found out.
+/// Flushing matters: a line such as `fill_seconds` tells the reader of the pipe that a phase is over, and a program
+/// that is killed has still written its results so far.
 #[derive(Debug)]
 pub struct Report<W> {
     out: W,
 }
 
 impl<W: Write> Report<W> {
-    /// A report that goes to `out`.
+    /// Makes a report that goes to `out`.
     pub fn new(out: W) -> Self {
         Self { out }
     }
@@ -21,26 +21,26 @@ impl<W: Write> Report<W> {
     /// Writes a whole number or a word.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Errors of the underlying writer.
     pub fn line(&mut self, name: &str, value: impl fmt::Display) -> io::Result<()> {
         writeln!(self.out, "{name} {value}")?;
         self.out.flush()
     }
 
-    /// Writes one JSON object on a line of its own, for figures that come many at a time.
+    /// Writes one JSON object on a line of its own, for groups of many figures.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Errors of the underlying writer.
     pub fn json(&mut self, object: &impl serde::Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, object)?;
         writeln!(self.out)?;
         self.out.flush()
     }
 
-    /// Writes a measured quantity with six decimals; what was not measured is `nan`.
+    /// Writes a measured quantity with six decimals; a missing measurement is `nan`.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Errors of the underlying writer.
     pub fn number(&mut self, name: &str, value: f64) -> io::Result<()> {
         if value.is_nan() {
             self.line(name, "nan")

@@ -1,7 +1,7 @@
 //! `sparse`: a little of every region in use, the rest never touched.
 //!
-//! The case against superpages: promoting such a region adds up to 2 MiB of memory for a few KiB in
-//! use. `rss_bytes` at the end shows who fell for it.
+//! The case against huge pages: promoting such a region adds up to 2 MiB of memory for a few KiB in use. `rss_bytes` at
+//! the end shows whether the kernel or a policy did so.
 //!
 //! ```text
 //!   |#...................|#...................|#...................|     # --per-region
@@ -30,18 +30,17 @@ pub struct Options {
     /// Memory to use in each 2 MiB of it
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = args::size)]
     pub per_region: ByteCount,
-    /// How long to access the memory in use
+    /// Time to access the memory in use
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Touches, then loads random words of what it touched.
+/// Touches memory, then loads random words of it.
 ///
 /// Prints `used_bytes`, `fill_seconds`, `throughput_mops`, `latency_ns` and, last, `rss_bytes`.
 ///
 /// # Errors
-/// When more is to be used of a region than it has, the memory cannot be had, or the output is
-/// closed.
+/// If `--per-region` is more than a region, there is not enough memory, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     if options.per_region.0 > HUGE_PAGE_SIZE {
         let text = format!("--per-region {}: a region has 2 MiB", options.per_region);
@@ -71,7 +70,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Touches the first `used_pages` pages of every region; bytes touched.
+/// Touches the first `used_pages` pages of every region. Returns bytes touched.
 fn fill(mapping: &Mapping, used_pages: u64) -> ByteCount {
     let mut touched = 0;
     for (number, page) in (0..).zip(mapping.pages()) {

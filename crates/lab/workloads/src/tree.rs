@@ -7,9 +7,8 @@
 //!                              / \      / \
 //! ```
 //!
-//! A watcher must find all of them. Every process checks, when its time is over, that its own memory
-//! and the memory it shares copy-on-write with its parent still hold what was written: a `fork` in
-//! the middle of a move is where a page gets lost.
+//! A watcher must find all of them. At its end, every process checks that its own memory and the memory that it shares
+//! copy-on-write with its parent still hold the values written: a `fork` in the middle of a move could lose a page.
 
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +23,7 @@ use crate::memory::{Mapping, ensure_available};
 use crate::random::mix;
 use crate::{Report, UsageError, args};
 
-/// Most processes one tree may have.
+/// Upper limit of processes in one tree.
 const MOST_PROCESSES: u64 = 1000;
 
 /// Options of `tree`.
@@ -36,7 +35,7 @@ pub struct Options {
     /// Generations below the first process
     #[arg(long, value_name = "D", default_value_t = 2)]
     pub depth: u32,
-    /// How long the tree stands
+    /// Time for which the tree stands
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = args::seconds)]
     pub seconds: Duration,
     /// Memory of each process
@@ -44,14 +43,14 @@ pub struct Options {
     pub size: ByteCount,
 }
 
-/// Grows the tree and waits for all of it.
+/// Grows the tree and waits for all its processes.
 ///
-/// Prints `processes` (with the first) and `failed` (subtrees of the first process in which
-/// memory was wrong or a process did not end well).
+/// Prints `processes` (including the first) and `failed` (subtrees of the first process in which memory was wrong or a
+/// process failed).
 ///
 /// # Errors
-/// When the tree would have more than 1000 processes, memory or a process cannot be had, a process
-/// found wrong memory, or the output is closed.
+/// If the tree would have more than 1000 processes, memory or a process cannot be had, a process found wrong memory, or
+/// the output is closed.
 ///
 /// Must be called while the process has one thread.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
@@ -72,7 +71,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Processes in the tree, or `None` if they are too many.
+/// Number of processes in the tree, or `None` if it is above the limit.
 fn count(children: u32, depth: u32) -> Option<u64> {
     let (mut generation, mut sum) = (1_u64, 1_u64);
     for _ in 0..depth {
@@ -88,10 +87,10 @@ fn count(children: u32, depth: u32) -> Option<u64> {
     Some(sum)
 }
 
-/// The life of one process: fills its memory, forks its children, waits, checks, collects.
+/// Runs one process: fills its memory, forks its children, waits, checks, collects.
 ///
-/// `id` names it within the tree, `parent` is its parent's memory and id. Returns how many of its
-/// children failed.
+/// `id` names it within the tree, `parent` is its parent's memory and id. Returns the number of its children that
+/// failed.
 fn grow(
     options: &Options,
     depth: u32,
@@ -131,7 +130,7 @@ fn grow(
     Ok(failed)
 }
 
-/// Marks every page of the mapping as that of process `id`.
+/// Marks every page of the mapping with the number of process `id`.
 pub(crate) fn stamp(mapping: &Mapping, id: u64) {
     for (number, page) in (0..).zip(mapping.pages()) {
         for word in page.iter().step_by(64) {
@@ -150,8 +149,8 @@ fn is_intact(mapping: &Mapping, id: u64) -> bool {
 
 /// Forks; `None` in the child, which dies with its parent.
 pub(crate) fn fork() -> Result<Option<Pid>> {
-    // SAFETY: the process has a single thread (`run` asks for it), so the child's copy of every
-    // lock and of the allocator is in a state that this thread left it in.
+    // SAFETY: the process has a single thread (`run` requires it), so the child's copy of every lock and of the
+    // allocator is in the state in which this thread left it.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(std::io::Error::last_os_error().into());

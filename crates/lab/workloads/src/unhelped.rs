@@ -1,10 +1,9 @@
-//! `unhelped`: a program that superpages make no faster.
+//! `unhelped`: a program that huge pages make no faster.
 //!
-//! It goes over its memory block by block, and over each block many times before the next. A block
-//! (128 KiB: 32 base pages) is in the second-level cache and its pages are in the first-level TLB
-//! after the first time, so the page size matters for one access in tens of thousands. Blocked
-//! matrix products, compressors and encoders work like this. The right thing to do is nothing:
-//! collapsing costs time, and whoever tracks accesses still sees every page touched.
+//! It goes over its memory block by block, and over each block many times before the next. After the first time, a
+//! block (128 KiB: 32 base pages) is in the second-level cache and its pages are in the first-level TLB, so the page
+//! size matters for one access in tens of thousands. Blocked matrix products, compressors and encoders work like this.
+//! The right policy is to do nothing: collapsing costs time, although a tracker of accesses sees every page touched.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,10 +17,10 @@ use crate::memory::{Mapping, WORDS_PER_PAGE};
 use crate::random::scale;
 use crate::{Report, args, procfs};
 
-/// Words in a block: 32 pages, half of what the smallest first-level data TLB of today maps.
+/// Words in a block: 32 pages, half of what the smallest first-level data TLB of present processors maps.
 const BLOCK: usize = 32 * WORDS_PER_PAGE;
 
-/// Times a block is gone over before the next.
+/// Rounds over a block before the next block.
 const ROUNDS: u64 = 64;
 
 /// Options of `unhelped`.
@@ -30,17 +29,17 @@ pub struct Options {
     /// Memory to fill and work on
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
-    /// How long to measure
+    /// Time to measure
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Fills, then works on random blocks.
+/// Fills the memory, then works on random blocks.
 ///
 /// Prints `throughput_mops` (million words read and written per second) and `rss_bytes`.
 ///
 /// # Errors
-/// When the memory cannot be had or the output is closed.
+/// If there is not enough memory or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     mapping.fill();
@@ -48,7 +47,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let blocks = words.len() / BLOCK;
     let block = BLOCK as u64 * ROUNDS;
     let result = access::measure(1, options.seconds, |rng, _count| {
-        // More than is asked for at a time, a millisecond's worth; the rate is scaled below.
+        // Does more than the requested loads in a call, a millisecond's work; the rate is scaled below.
         let start = scale(rng.next_u64(), blocks) * BLOCK;
         work(words.get(start..start + BLOCK).unwrap_or_default())
     })?;
@@ -59,7 +58,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Goes over a block [`ROUNDS`] times, mixing each word with what came before it.
+/// Goes over a block [`ROUNDS`] times, and mixes each word with the words before it.
 fn work(block: &[AtomicU64]) -> u64 {
     let mut state = 1_u64;
     for _ in 0..ROUNDS {

@@ -1,16 +1,15 @@
-//! `verify`: memory that notices when a single word is lost, stale or in the wrong place.
+//! `verify`: memory that detects a single word that is lost, stale or in the wrong place.
 //!
-//! Every word says where it is and which pass wrote it:
+//! Every word encodes its place and the pass that wrote it:
 //!
 //! ```text
 //!   word = mix(address of the word in the mapping, pass)
 //! ```
 //!
-//! Each thread goes over its pages again and again, checks each word against the pass before and
-//! writes that of the next. While someone else moves the pages (collapses, splits, compacts,
-//! swaps), a page that came back as zeroes, an old copy of it (a write lost during the move) and
-//! two pages swapped all show. Pages are dealt to threads in turn, so that every region is written
-//! by all of them while it is moved.
+//! Each thread goes over its pages again and again, checks each word against the pass before and writes the word of the
+//! next pass. If the pages are moved meanwhile (collapse, split, compaction, swap), it detects a page that came back as
+//! zeroes, an old copy of it (a write lost during the move) and two exchanged pages. Pages are dealt to threads in
+//! turn, so that all threads write to every region while it is moved.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,7 +29,7 @@ pub struct Options {
     /// Memory to write and check
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
-    /// How long to go on
+    /// Time to run
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
     pub seconds: Duration,
     /// Threads that write and check
@@ -38,7 +37,7 @@ pub struct Options {
     pub threads: u16,
 }
 
-/// What the checks came to.
+/// Counts of the checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Checks {
     checked_words: u64,
@@ -51,7 +50,7 @@ struct Checks {
 /// Prints `checked_bytes`, `passes` (of the slowest thread) and `mismatches` (words).
 ///
 /// # Errors
-/// When a word was wrong, the memory cannot be had, or the output is closed.
+/// If a word was wrong, there is not enough memory, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     let threads = usize::from(options.threads);
@@ -84,7 +83,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// The work of one thread on the words of the mapping: pages `first`, `first + step`, `first + 2 * step`, ...
+/// Does the work of one thread on the words of the mapping: pages `first`, `first + step`, `first + 2 * step`, ...
 fn work(words: &[AtomicU64], first: usize, step: usize, deadline: Instant) -> Checks {
     let mut tally = Checks::default();
     let pages = || {
@@ -107,7 +106,7 @@ fn work(words: &[AtomicU64], first: usize, step: usize, deadline: Instant) -> Ch
     }
 }
 
-/// What word `index` of page `number` holds after `pass`.
+/// Value of word `index` of page `number` after `pass`.
 fn expected(number: usize, index: usize, pass: u64) -> u64 {
     mix((number * WORDS_PER_PAGE + index) as u64 ^ mix(pass))
 }
@@ -118,7 +117,7 @@ fn write(page: &[AtomicU64], number: usize, pass: u64) {
     }
 }
 
-/// Words of the page that are not what `pass` wrote.
+/// Number of words of the page that do not have the value of `pass`.
 fn check(page: &[AtomicU64], number: usize, pass: u64) -> u64 {
     page.iter()
         .enumerate()
@@ -140,7 +139,7 @@ mod tests {
         let mut text = Vec::new();
         run(&options, &mut Report::new(&mut text)).unwrap();
         let text = String::from_utf8(text).unwrap();
-        // One pass each at the least; time decides nothing, for it is over before it begins.
+        // At least one pass each, even though the time is over before the first.
         assert_eq!(text, "checked_bytes 4194304\npasses 1\nmismatches 0\n");
     }
 

@@ -1,17 +1,17 @@
-//! `waste`: memory that looks dense and is not worth a superpage.
+//! `waste`: memory that looks dense and is not worth a huge page.
 //!
-//! All of the memory is filled. Then the program gives back a fifth of the pages of every cold
-//! region (the holes of [`parts`](crate::parts)) and never looks at these regions again. From then on only the hot part is accessed:
+//! All of the memory is filled. Then the program gives back a fifth of the pages of every cold region (the holes of
+//! [`parts`](crate::parts)) and never accesses these regions again. From then on it accesses only the hot part:
 //!
 //! ```text
 //!   hot      cold
 //!   |========|####.####|##.#####|#.#####.|###.####|     = accessed   # resident   . given back
 //! ```
 //!
-//! A cold region has 80 % of its pages: enough for whoever goes by what is resident, and dense enough
-//! for whoever gives superpages to everything. Each superpage there brings back what the program
-//! gave back, and makes nothing faster. `rss_bytes` over that of a run without superpages is the
-//! waste; `expected_bytes` is what the program asked for.
+//! A cold region has 80 % of its pages: dense enough for a policy that looks at residency, and for a policy that gives
+//! huge pages to all memory. Each huge page there brings back the pages that the program gave back, and makes nothing
+//! faster. `rss_bytes` over that of a run without huge pages is the waste; `expected_bytes` is the memory that the
+//! program keeps.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -30,25 +30,24 @@ use crate::{Report, access, args, order, procfs};
 /// Options of `waste`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The memory, and the part that is accessed in the end and has no holes
+    /// The memory, and its hot part, which has no holes
     #[command(flatten)]
     pub parts: HotOptions,
     /// Wait before measuring
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = args::time)]
     pub settle: Duration,
-    /// How long to measure
+    /// Time to measure
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = args::seconds)]
     pub seconds: Duration,
 }
 
-/// Fills, gives back, keeps the hot part busy while settling, measures.
+/// Fills the memory, gives back pages, keeps the hot part busy while settling, measures.
 ///
 /// Prints `fill_seconds`, `freed_bytes`, `expected_bytes` (filled and not given back),
 /// `throughput_mops` (million pages accessed per second), `rss_bytes`.
 ///
 /// # Errors
-/// When the hot part is larger than the memory, the memory cannot be had or given back, or the
-/// output is closed.
+/// If the hot part is larger than the memory, the memory cannot be had or given back, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.parts.memory;
     let (hot, regions) = options.parts.regions()?;
@@ -65,7 +64,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let settled = Instant::now() + options.settle;
     while Instant::now() < settled {
         black_box(walk.step(pages.len()));
-        // Others are to act now; there is no need to take the CPU from them.
+        // Leaves the CPU to the policy, which should act now.
         thread::sleep(Duration::from_millis(1));
     }
     let words = mapping.words();
@@ -83,7 +82,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Gives back the pages of these regions that are to be holes; how much that was.
+/// Gives back the pages of these regions that become holes. Returns the bytes given back.
 fn give_back(
     memory: &MemoryOptions,
     mapping: &Mapping,
@@ -122,7 +121,7 @@ mod tests {
             .map(|region| region.iter().filter(|page| gone(page)).count())
             .collect();
         assert_eq!(per_region[0], 0, "the hot part is left whole");
-        // At least three quarters stay, so that going by residency finds the region dense.
+        // At least three quarters stay, so a policy that looks at residency finds the region dense.
         assert!(per_region[1..].iter().all(|n| *n == 102), "{per_region:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The command as a user meets it: output lines, exit statuses, bounds.
+//! The command as a user sees it: output lines, exit statuses, bounds.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -14,7 +14,7 @@ fn workload(line: &str) -> (i32, String, String) {
     )
 }
 
-/// Runs, wants success and exactly these lines, in this order; their values.
+/// Runs a command that must succeed with exactly these lines, in this order. Returns their values.
 fn lines(line: &str, names: &[&str]) -> Vec<f64> {
     let (status, stdout, stderr) = workload(line);
     assert_eq!(status, 0, "{line}: {stderr}");
@@ -50,8 +50,8 @@ fn dense_leaves_collapsing_to_khugepaged() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         return superhue_testing::skip("thp", "this kernel has no transparent superpages");
     }
-    // The fill must have made base pages even where the system's setting is `always`. khugepaged
-    // may have begun by the time of the look, but at its pace it is not done with 32 regions.
+    // The fill must have made base pages even where the system's setting is `always`. khugepaged may have begun before
+    // the look, but is not fast enough to be done with 32 regions.
     let line = "dense --size 64M --settle 0s --seconds 0 --khugepaged";
     let values = lines(line, &DENSE);
     assert!(values[1].is_nan(), "settled at once");
@@ -140,9 +140,9 @@ fn moving_moves() {
     assert!(slices.iter().all(|s| field(s, "gib_per_second") > 0.0));
     let windows: Vec<_> = slices.iter().map(|slice| field(slice, "window")).collect();
     assert!(windows.is_sorted());
-    // Five, or fewer on a machine that stands still for a while.
+    // Five windows, or fewer on a machine that stalls for a while.
     assert!((1.0..=5.0).contains(&field(summary, "windows")));
-    // Four regions of which a fifth is missing, with or without superpages.
+    // Four regions with a fifth of the pages missing, with or without huge pages.
     assert_eq!(field(summary, "kept_bytes"), f64::from(4 * 410 * 4096));
     let (median, peak) = ("median_rss_bytes", "peak_rss_bytes");
     assert!(field(summary, median) >= field(summary, "kept_bytes"));
@@ -158,7 +158,7 @@ fn paced_keeps_its_pace() {
         let lines: Vec<_> = stdout.lines().collect();
         let (summary, slices) = lines.split_last().unwrap();
         assert!(!slices.is_empty());
-        // Never faster; slower where the machine is busy.
+        // The rate is never higher; it is lower if the machine is busy.
         for slice in slices {
             assert!(field(slice, "pages_per_second") <= rate, "{slice}");
         }

@@ -1,8 +1,8 @@
 //! The callbacks.
 //!
-//! They are three words that belong together and are read without a lock (a child of `fork` would
-//! inherit it locked). Each combination that was ever set is kept forever in a list and found again when
-//! it is set again, so the list is as long as the program has different callbacks.
+//! Two functions and a pointer belong together and are read without a lock: a child of `fork` could
+//! inherit the lock locked. A list keeps every combination that was ever set. Setting one again
+//! finds its old entry, so the list grows only with the number of different combinations.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ pub type Decide = unsafe extern "C" fn(*const HpsRegion, *mut c_void) -> c_int;
 /// `hps_compact_fn`.
 pub type Compact = unsafe extern "C" fn(*const HpsPage, usize, *mut c_void);
 
-/// What `hps_set_functions` sets.
+/// Arguments of `hps_set_functions`.
 #[derive(Clone, Copy)]
 pub struct Functions {
     /// Decides about a region.
@@ -41,7 +41,7 @@ impl Functions {
         user: null_mut(),
     };
 
-    /// Those in force.
+    /// Returns the callbacks in force.
     pub fn current() -> Self {
         let node = CURRENT.load(Ordering::Acquire);
         // SAFETY: nodes are never freed or changed once they can be found.
@@ -54,7 +54,7 @@ impl Functions {
             && self.user == other.user
     }
 
-    /// Puts them in force.
+    /// Puts these callbacks in force.
     pub fn set(self) {
         let mut at = KNOWN.load(Ordering::Acquire);
         // SAFETY: as above.
@@ -71,7 +71,7 @@ impl Functions {
         }));
         let mut head = KNOWN.load(Ordering::Acquire);
         loop {
-            // SAFETY: nobody else can find the node yet.
+            // SAFETY: no other thread can find the node yet.
             unsafe { (*node).next = head };
             match KNOWN.compare_exchange_weak(head, node, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,

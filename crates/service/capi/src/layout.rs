@@ -79,8 +79,9 @@ impl Versioned for HpsStatistics {
     const OLDEST: usize = 40;
 }
 
-/// Copies a structure from a caller whose header is as old or newer. Fields that the caller does not
-/// know stay as in `value`; a newer caller's further fields must be zero.
+/// Copies a structure from a caller, whose header may be older or newer than this library. Fields
+/// that an older caller does not know stay as in `value`; the further fields of a newer caller must
+/// be zero. Returns `None` if they are not, or if the size is out of range.
 ///
 /// # Safety
 /// `from` is readable for the size in its first word.
@@ -100,7 +101,8 @@ pub unsafe fn copy_in<T: Versioned>(from: *const T, mut value: T) -> Option<T> {
     }
 }
 
-/// Copies a structure to a caller: what its size covers, which stays as the caller set it.
+/// Copies a structure to a caller: as many bytes as its size covers. The size stays as the caller
+/// set it. Returns `None` if the size is less than that of the first version.
 ///
 /// # Safety
 /// `to` is writable for the size in its first word.

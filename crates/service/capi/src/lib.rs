@@ -9,7 +9,7 @@
 //! {
 //!     setlinebuf(stdout);
 //!     int pages = hps_enable_track(NULL);
-//!     /* Of regions in which many pages are active, it makes superpages. */
+//!     /* Of regions in which many pages are active, it makes huge pages. */
 //!     while (pages >= 0 && (pages = hps_wait_signal(-1)) >= 0)
 //!         printf("%d pages are active\n", pages);
 //!     fprintf(stderr, "%s\n", hps_strerror(pages));
@@ -62,7 +62,7 @@ const fn negative(errno: Errno) -> c_int {
     -errno.raw_os_error()
 }
 
-/// The result of a call that failed, its reason noted for `hps_reason`.
+/// Notes the reason for `hps_reason` and returns the negative error number.
 fn failed(error: &ClientError) -> c_int {
     note_reason(error.to_string());
     negative(error.errno())
@@ -73,11 +73,11 @@ fn count(n: u64) -> c_int {
 }
 
 unsafe extern "C" {
-    /// `secure_getenv(3)`: nothing in setuid programs.
+    /// `secure_getenv(3)`: null in setuid programs.
     safe fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// The path in a C string.
+/// Returns the path in a C string.
 unsafe fn path(text: *const c_char) -> std::path::PathBuf {
     // SAFETY: the caller of the interface passes a terminated string, as does `getenv`.
     OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()).into()
@@ -188,13 +188,13 @@ pub extern "C" fn hps_wait_signal(timeout_ms: c_int) -> c_int {
         };
         let pages = match tracking.fetch_all() {
             Ok(pages) => pages,
-            // Its successor brings a notice of its own.
+            // The next list brings its own notice.
             Err(ClientError::Busy) => Vec::new(),
             Err(error) => return Err(error),
         };
         Ok(Some((notice, pages, tracking.is_of_caller())))
     });
-    // Not counted in any more: the callbacks may take forever.
+    // The callbacks run outside the slot: they may never return.
     match waited {
         Err(error) => failed(&error),
         Ok(None) => 0,
@@ -218,8 +218,8 @@ pub unsafe extern "C" fn hps_fetch(
     } else if pages.is_null() || capacity > isize::MAX as usize / size_of::<HpsPage>() {
         return negative(Errno::INVAL);
     } else {
-        // SAFETY: the caller passes so much memory. Any bytes are a valid `HpsPage`, and they are only
-        // written.
+        // SAFETY: the caller passes memory for `capacity` pages. Any bytes are a valid `HpsPage`,
+        // and they are only written.
         unsafe { std::slice::from_raw_parts_mut(pages, capacity) }
     };
     let fetched = SLOT.enter().and_then(|entered| {
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn hps_process(
     } else if pages.is_null() || count > isize::MAX as usize / size_of::<HpsPage>() {
         return failed(&ClientError::Invalid("there are no pages at that address"));
     } else {
-        // SAFETY: the caller passes so many.
+        // SAFETY: the caller passes `count` pages.
         unsafe { std::slice::from_raw_parts(pages, count) }
     };
     let done = match decide_and_act(pages) {

@@ -8,9 +8,9 @@
 //!   |  owner (PID)    |   users    | phase |      IDLE -> OPENING -> OPEN -> CLOSING -> IDLE
 //! ```
 //!
-//! A caller that finds `OPEN` and itself the owner counts itself in, uses the value, and counts itself
-//! out; the last one out of a `CLOSING` slot drops the value. A child finds another owner: to it the
-//! slot is free to open anew, and what it inherited is dropped then.
+//! A caller that finds `OPEN` and its own PID adds itself to the users, uses the value, and leaves.
+//! The last user to leave a `CLOSING` slot drops the value. A forked child finds its parent's PID:
+//! it may open the slot anew, which drops the inherited value.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub struct Slot {
 // CLOSING with no users left; it is read only by callers counted in while OPEN.
 unsafe impl Sync for Slot {}
 
-/// A user of the slot's value, counted in.
+/// A user of the slot's value, included in the user count.
 pub struct Entered<'a> {
     slot: &'a Slot,
 }
@@ -57,7 +57,7 @@ const fn owner(word: u64) -> u64 {
 }
 
 impl Slot {
-    /// An idle one.
+    /// Makes an idle slot.
     pub const fn new() -> Self {
         Self {
             word: AtomicU64::new(IDLE),
@@ -65,7 +65,7 @@ impl Slot {
         }
     }
 
-    /// Counts the caller in. Async-signal-safe, and so is the drop.
+    /// Adds the caller to the users. Async-signal-safe, and so is the drop.
     pub fn enter(&self) -> Result<Entered<'_>, ClientError> {
         let me = me();
         let mut word = self.word.load(Ordering::Acquire);
@@ -108,9 +108,9 @@ impl Slot {
             .map_err(|_| Errno::BUSY)?;
         if inherited {
             let value = self.value.get();
-            // SAFETY: this thread alone has moved the word to OPENING. If the parent was itself
-            // filling or emptying the slot when it forked, what is there may be half written: it
-            // is left alone, and its descriptors with it.
+            // SAFETY: only this thread has moved the word to OPENING. If the parent was itself
+            // filling or emptying the slot when it forked, the value may be half written: it is
+            // overwritten without a drop, and its descriptors stay open.
             unsafe {
                 if word & PHASE == OPEN {
                     drop((*value).take());
@@ -125,7 +125,7 @@ impl Slot {
         })
     }
 
-    /// Ends what is open: no caller enters any more, and those inside are woken.
+    /// Closes the slot: no further caller enters, and the threads that wait inside wake up.
     pub fn close(&self) -> Result<(), ClientError> {
         let entered = self.enter()?;
         let mut word = self.word.load(Ordering::Acquire);
@@ -148,16 +148,16 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether nothing is open, opening or closing.
+    /// Returns true if nothing is open, opening or closing.
     pub fn is_idle(&self) -> bool {
         self.word.load(Ordering::Acquire) & PHASE == IDLE
     }
 }
 
 impl Entered<'_> {
-    /// The value.
+    /// Returns the value.
     pub fn tracking(&self) -> Option<&Tracking> {
-        // SAFETY: counted in while OPEN, so nobody writes until the drop.
+        // SAFETY: counted in while OPEN, so no thread writes until the drop.
         unsafe { (*self.slot.value.get()).as_ref() }
     }
 }
@@ -173,7 +173,7 @@ impl Drop for Entered<'_> {
                 return;
             }
             let last = word & PHASE == CLOSING && word & USERS == USER;
-            // The last one out holds the slot as if it were opening it, until it is empty.
+            // The last user holds the slot as if it were opening it, until it is empty.
             let next = if last { me | OPENING } else { word - USER };
             match slot
                 .word
@@ -193,7 +193,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Opening<'_> {
-    /// Fills it.
+    /// Fills the slot and opens it.
     pub fn fill(mut self, tracking: Tracking) {
         // SAFETY: this value is the right to do so.
         unsafe { self.slot.value.get().write(Some(tracking)) };

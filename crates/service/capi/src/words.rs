@@ -6,13 +6,13 @@ use std::ffi::{CStr, c_char, c_int};
 use rustix::io::Errno;
 
 thread_local! {
-    /// Why the last call of this thread failed.
+    /// Reason for the last failure in this thread.
     static REASON: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Keeps a reason for `hps_reason`.
 pub fn note_reason(text: String) {
-    // Not there any more while the thread ends; nobody asks then.
+    // The variable is gone while the thread ends; the reason is not needed then.
     let _ = REASON.try_with(|reason| reason.replace(text));
 }
 
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn hps_reason(buffer: *mut c_char, size: usize) -> usize {
     unsafe { copy_reason(buffer, size) }
 }
 
-/// Copies the reason; the length of all of it.
+/// Copies the reason, cut to the buffer. Returns its full length in bytes.
 ///
 /// # Safety
 /// `size` bytes may be written at `buffer`, if it is not null.

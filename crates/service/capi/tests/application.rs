@@ -77,7 +77,7 @@ fn the_header_is_c99_and_cpp() {
     compile(&cpp, "layout.c", &folder.path().join("cpp"));
 }
 
-/// What stands at the head of the library's source is what its users copy.
+/// Tests the example at the head of the library's source: users copy it.
 #[test]
 fn the_example_works() {
     let head = include_str!("../src/lib.rs");

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use compile::compile;
 use superhue_testing::skip;
 
-/// What the program says when this machine cannot.
+/// Exit status of the program on a machine that cannot run the test.
 const CANNOT: i32 = 77;
 
 /// The application, built once; `None` where there is no compiler.

@@ -1,4 +1,4 @@
-//! From a list to actions, region by region.
+//! Turns a list into actions, region by region.
 //!
 //! ```text
 //!   pages (any order) --sort--> [ region ][ region ] ...   ascending
@@ -16,15 +16,16 @@ use superhue_sys::collapse::own_collapse;
 use crate::ClientError;
 use crate::list::{Page, PageFlags};
 
-/// A region is collapsed if at least one in so many of its pages is active (P4 §5.2.2: a quarter).
+/// Least share of active pages in a region to collapse: one in this many (P4, section 5.2.2: a
+/// quarter).
 const ACTIVE_DIVISOR: u64 = 4;
 
-/// What to do with a region.
+/// Decision about a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// Nothing.
+    /// Leave the region as it is.
     Leave,
-    /// Make one superpage of its base pages.
+    /// Make one huge page of its base pages.
     Collapse,
     /// Hand its active pages to the application.
     Compact,
@@ -35,25 +36,25 @@ pub enum Decision {
 pub struct RegionPages<'a> {
     /// Its first byte.
     pub address: u64,
-    /// Its active pages, ascending, 1 to 512; of a superpage the one entry.
+    /// Its active pages, ascending, 1 to 512; for a huge page its one entry.
     pub pages: &'a [Page],
-    /// Sum of their heat; for a superpage 512 times that of its entry.
+    /// Sum of their heat; for a huge page 512 times that of its entry.
     pub heat: u32,
-    /// What is true of all of them.
+    /// Flags that all of them have.
     pub flags: PageFlags,
-    /// What the library would do: nothing with a superpage, else [`Decision::Collapse`] if at least
-    /// a quarter of the pages are active, else [`Decision::Compact`].
+    /// Suggestion of the library: [`Decision::Leave`] for a huge page, else [`Decision::Collapse`]
+    /// if at least a quarter of the pages are active, else [`Decision::Compact`].
     pub suggestion: Decision,
 }
 
-/// What was done.
+/// Result of [`act_on`], counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Regions that had active pages.
     pub regions: usize,
-    /// Regions that became superpages.
+    /// Regions that became huge pages.
     pub collapsed: usize,
-    /// Regions the kernel did not collapse.
+    /// Regions that the kernel did not collapse.
     pub failed: usize,
     /// Pages handed over to be compacted.
     pub compacted: usize,
@@ -63,8 +64,8 @@ pub struct Outcome {
 
 /// Decides about every region of a list and acts, in the calling process.
 ///
-/// `decide` is called for each region, ascending; `compact` at most once, at the end, with the pages of
-/// all regions so decided, hottest first (ties: ascending), if there are any.
+/// Calls `decide` for each region, ascending. Calls `compact` at most once, at the end, with the
+/// pages of all regions to compact, hottest first (ties: ascending), if there are any.
 ///
 /// # Errors
 /// [`ClientError::Invalid`] if a page is not aligned; then nothing was done.
@@ -122,7 +123,8 @@ const fn region_of(page: &Page) -> Region {
 }
 
 fn describe(region: Region, group: &[Page]) -> RegionPages<'_> {
-    // A huge entry together with base pages of the same region: it was split between two samples.
+    // A huge entry together with base pages of the same region: the kernel split the huge page
+    // between two samples.
     let all = PageFlags::HUGE.and(PageFlags::ESTIMATED);
     let flags = group
         .iter()

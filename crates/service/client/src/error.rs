@@ -1,38 +1,38 @@
-//! Why a call failed.
+//! Errors of the library.
 
 use rustix::io::Errno;
 
-/// Why a call failed, with what to do about it.
+/// Error of a call; its text includes the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The socket could not be reached.
     #[error("cannot reach the service at {path} ({errno}): {}", reach_remedy(*.errno))]
     Unreachable {
-        /// Where.
+        /// Path of the socket.
         path: String,
         /// The kernel's reason.
         errno: Errno,
     },
-    /// It did not answer in time.
+    /// The service did not answer in time.
     #[error("the service at {path} did not answer in time; is it stopped or overloaded?")]
     Silent {
-        /// Where.
+        /// Path of the socket.
         path: String,
     },
-    /// It answered something else than this version expects.
+    /// The service answered something else than this version expects.
     #[error(
         "the service speaks another protocol ({what}): use the superhue that this library came with"
     )]
     Protocol {
-        /// What was wrong.
+        /// Fault in the answer.
         what: &'static str,
     },
-    /// It refused, or it ended the tracking; in its own words.
+    /// The service refused, or it ended the tracking.
     #[error("{reason}")]
     Refused {
-        /// What kind of reason.
+        /// Error number that classifies the reason.
         errno: Errno,
-        /// Why, and what to do.
+        /// Reason and remedy, in the service's words.
         reason: String,
     },
     /// The service is gone: stopped, restarted or killed.
@@ -50,13 +50,13 @@ pub enum ClientError {
     /// A signal handler ran while waiting.
     #[error("interrupted by a signal handler")]
     Interrupted,
-    /// An argument that cannot be.
+    /// An argument is invalid.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The kernel refused something else.
+    /// Another operation failed.
     #[error("{what}: {errno}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// The kernel's reason.
         errno: Errno,

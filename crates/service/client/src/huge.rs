@@ -1,4 +1,4 @@
-//! Memory on superpages, to compact onto.
+//! Memory on huge pages, to compact onto.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -10,45 +10,43 @@ use superhue_sys::anonymous::AnonymousMemory;
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, Wanted, for_each_run};
 
-/// Zeroed memory at a multiple of 2 MiB, on superpages as far as the kernel had some. Given back on
-/// drop.
+/// Zeroed memory at a multiple of 2 MiB, on huge pages as far as the kernel had some. Unmapped on drop.
 #[derive(Debug)]
 pub struct HugeMemory(AnonymousMemory);
 
 impl HugeMemory {
-    /// At least `size` bytes, rounded up to 2 MiB, all of them in memory.
+    /// Maps at least `size` bytes, rounded up to 2 MiB, and faults all of them in.
     ///
     /// # Errors
     /// `EINVAL` for 0; `ENOMEM`.
     pub fn new(size: usize) -> Result<Self, Errno> {
         let memory = AnonymousMemory::aligned(size)?;
         match memory.populate() {
-            // Before Linux 5.14: faulted in at the first touch.
+            // Before Linux 5.14: the first access faults them in.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }
-        // Where the fault found no superpage, ask again in a way that compacts memory. Whether that
-        // worked says `huge_bytes`.
+        // Where the fault found no huge page, a collapse may: it compacts memory. `huge_bytes`
+        // reports the result.
         for region in memory.range().regions() {
             let _ = own_collapse(region);
         }
         Ok(Self(memory))
     }
 
-    /// Where it is.
+    /// Returns the range of its addresses.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         self.0.range()
     }
 
-    /// Its first byte.
+    /// Returns its first byte.
     #[must_use]
     pub const fn start(&self) -> NonNull<c_void> {
         self.0.start()
     }
 
-    /// How many of its bytes are on superpages now; `None` if the kernel cannot tell (before
-    /// Linux 6.7).
+    /// Returns the bytes that are on huge pages now; `None` if the kernel cannot tell (before Linux 6.7).
     #[must_use]
     pub fn huge_bytes(&self) -> Option<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -63,7 +61,7 @@ impl HugeMemory {
         scanned.ok().and_then(|()| usize::try_from(huge).ok())
     }
 
-    /// The memory itself, for callers who pass it on by address.
+    /// Returns the memory itself, for callers who pass it on by address.
     #[must_use]
     pub fn into_memory(self) -> AnonymousMemory {
         self.0

@@ -1,8 +1,8 @@
 //! For applications: learn which of your pages are accessed, and take part in their placement.
 //!
-//! The service `superhue track` watches the process; this crate asks it to, fetches its lists, decides
-//! per 2 MiB region and acts, inside the calling process only. The C interface (`include/hps.h`) is a
-//! thin layer over it.
+//! The service `superhue track` watches the process. This crate sends the request, fetches the
+//! lists, decides about each 2 MiB region and acts, inside the calling process only. The C
+//! interface (`include/hps.h`) is a thin layer over it.
 //!
 //! ```no_run
 //! use superhue_client::{Decision, Options, Tracking, act_on, HugeMemory};
@@ -20,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Few dependencies, no threads, no BPF. What [`protocol`] and [`list`] hold is shared with the service.
+//! Few dependencies, no threads, no BPF. The service uses [`protocol`] and [`list`], too.
 
 mod decide;
 mod error;

@@ -7,9 +7,9 @@
 //!   word  0 sequence     odd while the service writes
 //!         1 serial       lists written so far
 //!         2 superseded   of these, replaced before they were fetched
-//!         3 active       pages in this list, a superpage counting 512
+//!         3 active       pages in this list, a huge page counting 512
 //!         4 entries      words that follow
-//!         5 cut          pages (so counted) that this list lacks: the coldest
+//!         5 cut          pages that this list lacks, counted likewise: the coldest
 //!         6 7            zero
 //!         8 ...          one word per page, hottest first:
 //!
@@ -17,8 +17,8 @@
 //!   | address, a multiple of 4096             | H| E|  heat  |    H huge, E estimated, heat 1..=1000
 //! ```
 //!
-//! A reader takes the header, the words, and the sequence again; if it has changed or is odd, what it
-//! read may be mixed.
+//! A reader reads the header, the words, and the sequence again. If the sequence has changed or is
+//! odd, the words may be of two lists.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
@@ -30,14 +30,14 @@ use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, PAGES_PER_REGION};
 pub const HEADER_BYTES: usize = 64;
 /// Words read at a time, on the stack of a signal handler.
 const CHUNK: usize = 256;
-/// How often a reader tries before it gives up.
+/// Attempts of a reader before it gives up.
 const TRIES: usize = 16;
 
 const HUGE_BIT: u64 = 1 << 11;
 const ESTIMATED_BIT: u64 = 1 << 10;
 const HEAT_MASK: u64 = ESTIMATED_BIT - 1;
 
-/// What is special about a page.
+/// Properties of a page, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct PageFlags(u32);
@@ -45,30 +45,30 @@ pub struct PageFlags(u32);
 impl PageFlags {
     /// A base page whose accesses were seen.
     pub const NONE: Self = Self(0);
-    /// One entry maps the region whole; there is no telling its pages apart.
+    /// One entry maps the whole region: accesses to its single pages are unknown.
     pub const HUGE: Self = Self(1);
-    /// The heat is that of a range around it.
+    /// The heat is that of a range around the page.
     pub const ESTIMATED: Self = Self(2);
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that both have.
+    /// Returns the flags that both have.
     #[must_use]
     pub const fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of `other` hold.
+    /// Returns true if all flags of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The bits of `hps_page.flags`.
+    /// Returns the bits of `hps_page.flags`.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -81,14 +81,14 @@ impl PageFlags {
 pub struct Page {
     /// First byte.
     pub address: u64,
-    /// Recent samples that found it touched, per mille, newer ones weighing more: 1 to 1000.
+    /// Recent samples that found the page accessed, per mille, newer ones weighing more: 1 to 1000.
     pub heat: u32,
-    /// What is special.
+    /// Properties of the page.
     pub flags: PageFlags,
 }
 
 impl Page {
-    /// Whether it is aligned as its flags demand.
+    /// Returns true if the address is aligned as the flags demand.
     #[must_use]
     pub const fn is_sound(&self) -> bool {
         let alignment = if self.is_huge() {
@@ -99,19 +99,19 @@ impl Page {
         self.address.is_multiple_of(alignment)
     }
 
-    /// Whether one entry maps its region whole.
+    /// Returns true if one entry maps the whole region.
     #[must_use]
     pub const fn is_huge(&self) -> bool {
         self.flags.contains(PageFlags::HUGE)
     }
 
-    /// Base pages it stands for.
+    /// Returns the number of base pages that it stands for.
     #[must_use]
     pub const fn weight(&self) -> u64 {
         if self.is_huge() { PAGES_PER_REGION } else { 1 }
     }
 
-    /// Its word in the file; bits of the address below 4096 are lost.
+    /// Returns its word in the file; bits of the address below 4096 are lost.
     #[must_use]
     pub fn pack(&self) -> u64 {
         let mut word = self.address & !(BASE_PAGE_SIZE - 1) | u64::from(self.heat.min(1000));
@@ -124,7 +124,7 @@ impl Page {
         word
     }
 
-    /// The page of a word.
+    /// Returns the page of a word.
     #[must_use]
     pub const fn unpack(word: u64) -> Self {
         let mut flags = PageFlags::NONE;
@@ -150,13 +150,13 @@ pub struct Header {
     pub sequence: u64,
     /// Lists written so far.
     pub serial: u64,
-    /// Of these, replaced before they were fetched.
+    /// Of these, lists replaced before they were fetched.
     pub superseded: u64,
-    /// Active pages, a superpage counting 512, those cut away included.
+    /// Active pages, a huge page counting 512, those cut away included.
     pub active: u64,
     /// Words that follow.
     pub entries: u64,
-    /// Pages this list lacks.
+    /// Pages that this list lacks; a huge page counts 512.
     pub cut: u64,
 }
 
@@ -195,7 +195,7 @@ impl Header {
         }
     }
 
-    /// Reads it, whole.
+    /// Reads the header, whole.
     ///
     /// # Errors
     /// `EAGAIN` if it kept changing; those of `pread(2)`; `EIO` for a file that is too short.
@@ -238,7 +238,7 @@ fn read_full(file: impl AsFd, buffer: &mut [u8], mut offset: u64) -> Result<usiz
 
 /// Reads the newest list, as many pages as fit. Async-signal-safe: neither allocates nor locks.
 ///
-/// Returns how many were read, and the header they belong to.
+/// Returns the number of pages read, and the header that they belong to.
 ///
 /// # Errors
 /// As for [`Header::read`].
@@ -280,7 +280,7 @@ fn copy_words(file: impl AsFd, pages: &mut [Page], wanted: usize) -> Result<usiz
     Ok(count)
 }
 
-/// Replaces the list. `header` says all but the sequence and the number of entries.
+/// Replaces the list. `header` holds all fields but the sequence and the number of entries.
 ///
 /// # Errors
 /// Those of `pwrite(2)`; then the sequence stays odd and no reader takes the list.
@@ -307,11 +307,11 @@ pub fn write(file: impl AsFd, header: Header, pages: &[Page]) -> Result<(), Errn
         ..header
     };
     write_full(&file, &done.to_bytes(), 0)?;
-    // Memory of a longer list before.
+    // Frees the memory of a longer list before this one.
     rustix::fs::ftruncate(&file, offset)
 }
 
-/// Bytes of the file of a list with so many entries.
+/// Returns the length in bytes of the file of a list with `entries` entries.
 #[must_use]
 pub const fn length(entries: usize) -> usize {
     HEADER_BYTES + entries * 8

@@ -1,4 +1,4 @@
-//! What client and service say to each other.
+//! The protocol between client and service.
 //!
 //! A `SOCK_SEQPACKET` Unix socket: the kernel keeps messages apart, so there is nothing to frame. All
 //! numbers are little-endian. Every message begins with a header and has the one length that belongs
@@ -9,7 +9,7 @@
 //!   | "HPS1" | version |  kind  |  body ...
 //!
 //!   client                                       service
-//!     | ---- TRACK  pid signo threshold min_heat --->|  who is it? (SO_PEERCRED); notes its image
+//!     | ---- TRACK  pid signo threshold min_heat --->|  reads SO_PEERCRED; notes the client's image
 //!     | <--- CHALLENGE  nonce -----------------------|
 //!     | ---- CONFIRM    nonce ---------------------->|  sent by the same process (SCM_CREDENTIALS),
 //!     | <--- TRACKED  + descriptor of the list ------|  and its image is still the one noted
@@ -21,10 +21,10 @@
 //!     | <--- REFUSED or ENDED  errno, text ----------|  then the service closes
 //! ```
 //!
-//! *Why the challenge.* `SO_PEERCRED` tells who connected, not who is there now. A process could ask
-//! and then execute a setuid program, and whoever shares its socket would learn that program's
-//! addresses. The answer to a number made up after the process's image was noted proves that the
-//! image which is noted wants it.
+//! *Why the challenge.* `SO_PEERCRED` names the process that connected, not the program that it
+//! runs now. A process could send the request and then execute a setuid program, and every process
+//! that shares its socket would learn that program's addresses. The nonce is made after the service
+//! has noted the process's image. So the answer proves that the noted image wants the tracking.
 //!
 //! *Why a file and not messages.* A list may have a million pages, and the reader may be a signal
 //! handler that must not wait for the service. The file (see [`crate::list`]) always holds the newest
@@ -32,7 +32,8 @@
 
 use rustix::io::Errno;
 
-/// The version spoken here. A service refuses others, in words that every version understands.
+/// Version of the protocol. A service refuses other versions, in words that every version
+/// understands.
 pub const VERSION: u16 = 1;
 
 /// Longest message, in bytes.
@@ -43,72 +44,72 @@ const HEADER: usize = 8;
 /// Bytes for the text of a refusal.
 const TEXT: usize = 368;
 
-/// What a client says.
+/// Message from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Watch a process.
     Track(Track),
     /// The answer to a challenge.
     Confirm {
-        /// Its number.
+        /// The number of the challenge.
         nonce: u64,
     },
     /// The list was read.
     Fetched {
-        /// Which.
+        /// Serial number of the list.
         serial: u64,
     },
 }
 
-/// Which process, and when to tell.
+/// The process to watch, and the conditions of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Track {
-    /// The process, as the service numbers it; 0: the one that asks.
+    /// The process, by its number in the service's PID namespace; 0: the client itself.
     pub pid: u32,
     /// The signal to notify by, 1 to 64; 0: by messages.
     pub signo: u32,
-    /// Tell from this many active pages on.
+    /// Least number of active pages for a notice.
     pub threshold: u64,
-    /// A page is active from this heat on, 1 to 1000.
+    /// Least heat of an active page, 1 to 1000 per mille.
     pub min_heat: u32,
 }
 
-/// What the service says.
+/// Message from the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Say this number back.
+    /// The client must return this number.
     Challenge {
-        /// Made up for this connection.
+        /// A random number for this connection.
         nonce: u64,
     },
     /// The process is tracked; the descriptor of the list comes with it.
     Tracked,
     /// There is a new list.
     Notice {
-        /// Which.
+        /// Serial number of the list.
         serial: u64,
-        /// Active pages in it; a superpage counts 512.
+        /// Active pages in it; a huge page counts 512.
         active: u64,
     },
-    /// It will not be tracked.
+    /// The service does not track the process.
     Refused(Reason),
-    /// It is no longer tracked.
+    /// The service no longer tracks the process.
     Ended(Reason),
 }
 
-/// Why not.
+/// Reason for a refusal, or for the end of the tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// The kind.
+    /// Error number that classifies the reason.
     pub errno: Errno,
-    /// For people; cut to what fits.
+    /// Text for people, cut to what a message holds.
     pub text: String,
 }
 
-/// Why a message was not understood.
+/// Reason why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It is none of ours.
+    /// It does not begin with the magic of this protocol.
     #[error("not a message of this protocol")]
     Magic,
     /// It is of another version.
@@ -117,7 +118,7 @@ pub enum Malformed {
     /// Its kind is unknown, or its length is not that of its kind.
     #[error("a message of unknown kind or wrong length")]
     Shape,
-    /// A field holds what cannot be.
+    /// A field holds an invalid value.
     #[error("{0}")]
     Field(&'static str),
 }
@@ -154,7 +155,7 @@ impl Packet {
         self
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
@@ -172,7 +173,7 @@ mod kind {
     pub(super) const ENDED: u16 = 0x105;
 }
 
-/// Reads fields off the front.
+/// Reads fields from the front.
 struct Body<'a>(&'a [u8]);
 
 impl Body<'_> {
@@ -203,7 +204,7 @@ impl Body<'_> {
     }
 }
 
-/// The kind of a message, and its body.
+/// Reads the header; returns the kind of the message, and its body.
 fn open(bytes: &[u8]) -> Result<(u16, Body<'_>), Malformed> {
     let mut body = Body(bytes);
     if body.take().map_err(|_| Malformed::Magic)? != MAGIC {
@@ -248,7 +249,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The message. Async-signal-safe.
+    /// Builds the message. Async-signal-safe.
     #[must_use]
     pub fn packet(&self) -> Packet {
         match self {
@@ -265,7 +266,7 @@ impl Request {
 }
 
 impl Track {
-    /// Whether the fields can be.
+    /// Checks the fields.
     ///
     /// # Errors
     /// [`Malformed::Field`].
@@ -309,7 +310,7 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The message.
+    /// Builds the message.
     #[must_use]
     pub fn packet(&self) -> Packet {
         match self {
@@ -325,7 +326,7 @@ impl Answer {
 }
 
 impl Reason {
-    /// A reason; the text is cut at a character to what a message holds.
+    /// Makes a reason; cuts the text at a character to what a message holds.
     #[must_use]
     pub fn new(errno: Errno, mut text: String) -> Self {
         let mut end = text.len().min(TEXT);
@@ -406,7 +407,7 @@ mod tests {
                 Answer::Ended(reason.clone()),
             ] {
                 prop_assert_eq!(Answer::parse(answer.packet().bytes()), Ok(answer.clone()));
-                // What is longer or shorter is not taken for it.
+                // A longer or shorter message is malformed.
                 let packet = answer.packet();
                 let bytes = packet.bytes();
                 prop_assert!(Answer::parse(&bytes[..bytes.len() - 1]).is_err());

@@ -18,31 +18,31 @@ use crate::ClientError;
 use crate::list::{self, Header, Page};
 use crate::protocol::{Answer, LONGEST, Malformed, Reason, Request, Track};
 
-/// Where the service listens unless told otherwise.
+/// Default path of the service's socket.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/track.sock";
-/// The environment variable that says otherwise. Whether it can be trusted is the caller's to know: a
-/// setuid program should not look at it.
+/// The environment variable that names another socket. The caller decides whether to trust it: a setuid
+/// program should not read it.
 pub const SOCKET_VARIABLE: &str = "SUPERHUE_TRACK_SOCKET";
 
-/// A page counts as active from this heat on, per mille, if nothing else is asked for.
+/// Default for the least heat of an active page, per mille.
 const MIN_HEAT_DEFAULT: u32 = 50;
-/// How often a list that grows while it is fetched is tried again.
+/// Attempts to fetch a list that grows meanwhile.
 const FETCH_TRIES: usize = 16;
 
-/// How to be tracked.
+/// Options for tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The service's socket.
     pub socket: PathBuf,
-    /// Tell once this many pages are active; a superpage counts 512.
+    /// Notify once this many pages are active; a huge page counts 512.
     pub threshold: u64,
-    /// Tell by this signal, with the count in `si_value`; `None`: by [`Tracking::wait`].
+    /// Notify by this signal, with the count in `si_value`; `None`: by [`Tracking::wait`].
     pub signal: Option<i32>,
     /// A page is active from this heat on, 1 to 1000 per mille.
     pub min_heat: u32,
-    /// Whom to watch; `None`: this process. Another one's only as root.
+    /// Process to watch; `None`: this process. Only root may watch another one.
     pub pid: Option<u32>,
-    /// How long the service may take to answer.
+    /// Time within which the service must answer.
     pub timeout: Duration,
 }
 
@@ -59,14 +59,14 @@ impl Default for Options {
     }
 }
 
-/// There is a new list.
+/// Notice of a new list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Notice {
-    /// Active pages in it; a superpage counts 512.
+    /// Active pages in it; a huge page counts 512.
     pub active: u64,
 }
 
-/// What a fetch brought.
+/// Result of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fetched {
     /// Entries copied.
@@ -80,11 +80,11 @@ pub struct Fetched {
 pub struct Statistics {
     /// Lists the service wrote.
     pub published: u64,
-    /// Of these, replaced before they were fetched.
+    /// Of these, lists replaced before they were fetched.
     pub superseded: u64,
-    /// Active pages in the newest; a superpage counts 512.
+    /// Active pages in the newest; a huge page counts 512.
     pub active: u64,
-    /// Pages (so counted) the newest lacks because of the service's limit: the coldest.
+    /// Pages that the newest lacks because of the service's limit, the coldest; a huge page counts 512.
     pub cut: u64,
 }
 
@@ -96,15 +96,15 @@ pub struct Tracking {
     socket: OwnedFd,
     list: OwnedFd,
     owner: rustix::process::Pid,
-    /// Whether the process watched is the owner itself.
+    /// True if the watched process is the owner itself.
     own: bool,
     disabled: AtomicBool,
-    /// What the service said when it ended the tracking. Never locked by `fetch`.
+    /// Reason that the service gave when it ended the tracking. `fetch` never locks it.
     ended: Mutex<Option<Reason>>,
 }
 
 impl Tracking {
-    /// Asks the service to track.
+    /// Asks the service to track the process.
     ///
     /// # Errors
     /// See [`ClientError`]: `Unreachable`, `Silent`, `Refused`, `Protocol`, `Invalid`.
@@ -154,8 +154,8 @@ impl Tracking {
                         Ok(false) => return Err(silent()),
                         Err(errno) => return Err(system("poll", errno)),
                     },
-                    // The service closed with something of ours unread. That is told once; what it
-                    // said before, a refusal perhaps, comes next.
+                    // The service closed with something of ours unread. The kernel reports that once;
+                    // earlier messages, a refusal perhaps, come next.
                     Err(Errno::INTR | Errno::CONNRESET) => {}
                     Err(errno) => return Err(system("recvmsg", errno)),
                     Ok(received) => break received,
@@ -189,7 +189,7 @@ impl Tracking {
         }
     }
 
-    /// Whether the process watched is the calling one, so that it can act on what it learns.
+    /// Returns true if the watched process is the calling one, so that it can act on the list.
     #[must_use]
     pub const fn is_of_caller(&self) -> bool {
         self.own
@@ -214,9 +214,10 @@ impl Tracking {
         Ok(())
     }
 
-    /// Waits for a notice; `None` when `timeout` is over (`None`: wait without end).
+    /// Waits for a notice; returns `None` when `timeout` is over. Waits without end if `timeout` is
+    /// `None`.
     ///
-    /// Notices that came meanwhile are one. Without a [fetch](Self::fetch) no other follows.
+    /// Several notices that have arrived count as one. Without a [fetch](Self::fetch) no other follows.
     ///
     /// # Errors
     /// `ServiceGone`; `Refused` with its reason if the service ended the tracking; `Disabled`;
@@ -242,14 +243,14 @@ impl Tracking {
         }
     }
 
-    /// Takes everything that has arrived.
+    /// Reads all messages that have arrived; returns the newest notice.
     fn drain(&self) -> Result<Option<Notice>, ClientError> {
         let mut newest = None;
         loop {
             let mut buffer = [0; LONGEST];
             match receive(&self.socket, &mut buffer) {
                 Err(Errno::AGAIN) => return Ok(newest),
-                // As in the greeting: what was said before the end comes after the error.
+                // As in the greeting: messages sent before the end come after the error.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::PIPE | Errno::NOTCONN) => return Err(self.gone()),
                 Err(errno) => return Err(system("recvmsg", errno)),
@@ -292,8 +293,8 @@ impl Tracking {
             .bytes(),
             None,
         ) {
-            // The service is busy, and will learn it from the next fetch; its socket's buffer holds
-            // hundreds of these.
+            // The service is busy, and will learn the serial from the next fetch; its socket's buffer
+            // holds hundreds of these.
             Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => {
                 self.check()?;
@@ -306,7 +307,7 @@ impl Tracking {
         })
     }
 
-    /// The newest list, whole, hottest first.
+    /// Fetches the newest list, whole, hottest first.
     ///
     /// # Errors
     /// As for [`Self::fetch`]; `System` when memory is short.
@@ -330,7 +331,7 @@ impl Tracking {
         Err(ClientError::Busy)
     }
 
-    /// The counters.
+    /// Returns the counters.
     ///
     /// # Errors
     /// `Busy`, `Disabled`, `Forked`.
@@ -348,7 +349,7 @@ impl Tracking {
     fn list_result<T>(&self, result: Result<T, Errno>) -> Result<T, ClientError> {
         result.map_err(|errno| match errno {
             Errno::AGAIN => ClientError::Busy,
-            // The service emptied it when it let go of this process.
+            // The service empties the list when it ends the tracking.
             Errno::IO => ClientError::ServiceGone,
             errno => system("reading the list", errno),
         })
@@ -358,7 +359,7 @@ impl Tracking {
 fn say(socket: &OwnedFd, request: Request) -> Result<(), ClientError> {
     match send(socket, request.packet().bytes(), None) {
         Ok(()) => Ok(()),
-        // A refusal may lie there to be read.
+        // A refusal may be waiting to be read.
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(system("sendmsg", errno)),
     }
@@ -387,7 +388,7 @@ const fn system(what: &'static str, errno: Errno) -> ClientError {
     ClientError::System { what, errno }
 }
 
-/// Waits until there is something to read (or the end of it).
+/// Waits until there is something to read or the connection has ended; returns false at the deadline.
 fn readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool, Errno> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec {

@@ -1,8 +1,8 @@
-//! The live account of the daemon: what `superhue ctl status --json` prints and what metrics are made from.
+//! The live account of the daemon: the source of `superhue ctl status --json` and of the metrics.
 //!
 //! ```text
 //!   DaemonAccount
-//!     own cost, configuration, how services are found
+//!     own cost, configuration, discovery
 //!     rules: RuleAccount            in the order of the configuration, those that have or had processes
 //!       watch: superhue::live::WatchAccount
 //!         memory, collapses, splits, stalls, cost
@@ -10,7 +10,8 @@
 //!         processes: ProcessAccount the largest
 //! ```
 //!
-//! Whoever runs in the daemon gets it by [`AccountHandle::latest`], which costs a lock and no copy. Others ask at the control socket.
+//! Code in the daemon gets the account by [`AccountHandle::latest`], which costs a lock and no copy. Other processes request it at the control
+//! socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +22,8 @@ use superhue_model::ByteCount;
 /// Name and version of the account's layout. Fields may be added to a version, never changed.
 pub const SCHEMA: &str = "superhue-daemon/1";
 
-/// Everything about a daemon at one moment, at most about a second old. Bytes and seconds; `None` is "not known here", never 0.
+/// The state of a daemon at one moment: at most 50 ms old at the control socket, about 5 s in [`AccountHandle::latest`] if there are no requests.
+/// Bytes and seconds; `None` means "not known here", never 0.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DaemonAccount {
     /// [`SCHEMA`].
@@ -32,93 +34,93 @@ pub struct DaemonAccount {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
-    /// Whether it only looks on until told to resume.
+    /// True if it only observes until `superhue ctl resume`.
     pub paused: bool,
-    /// Which rules are in force, and why no others.
+    /// The source of the rules in force, and the reason if newer ones were refused.
     pub config: ConfigAccount,
-    /// How services are found.
+    /// Discovery of services and processes.
     pub discovery: DiscoveryAccount,
-    /// What the daemon itself costs.
+    /// Cost of the daemon itself.
     pub own: OwnAccount,
-    /// Where metrics are served.
+    /// Endpoint for metrics.
     #[serde(default)]
     pub metrics: MetricsAccount,
     /// The service for users.
     #[serde(default)]
     pub users: UsersAccount,
-    /// The processes that read and change others for the daemon.
+    /// The processes that watch processes, and change them, for the daemon.
     #[serde(default)]
     pub workers: WorkersAccount,
-    /// How many rules there are; those that have never had a process are not in `rules`.
+    /// Number of rules; those that have never had a process are not in `rules`.
     pub rules_total: u64,
     /// The rules that have or had processes, in the order of the configuration.
     pub rules: Vec<RuleAccount>,
 }
 
-/// Where the rules in force come from.
+/// Source of the rules in force.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ConfigAccount {
-    /// The files that they were read from, in order.
+    /// The files of the rules, in order.
     pub files: Vec<String>,
-    /// How often rules were read anew since the start, and accepted.
+    /// Number of reloads since the start that were accepted.
     pub reloads: u64,
-    /// How often what was read was refused.
+    /// Number of reloads since the start that were refused.
     pub refused: u64,
-    /// Why the last reading was refused: the rules before it are in force then.
+    /// Reason why the last reload was refused: the earlier rules are in force then.
     pub error: Option<String>,
 }
 
-/// How services and processes are found.
+/// Discovery of services and processes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DiscoveryAccount {
-    /// `cgroups` (told by the kernel: inotify on the tree of version 2) or `processes` (all of them are read over and over).
+    /// `cgroups` (events of the kernel: inotify on the tree of version 2) or `processes` (the daemon reads all of them periodically).
     pub how: String,
-    /// Why not the better way, or what is missing of it.
+    /// Reason why the better way is not in use, or is incomplete.
     pub limited_because: Option<String>,
     /// Cgroups that are known.
     pub cgroups: u64,
-    /// Of these, those that some rule could be about.
+    /// Of these, those that a rule could match.
     pub cgroups_of_interest: u64,
-    /// Seconds of CPU that finding took so far.
+    /// Seconds of CPU that discovery took so far.
     pub cpu_seconds: f64,
-    /// Processes that wait to be looked at.
+    /// Processes that wait to be read.
     #[serde(default)]
     pub behind: u64,
     /// Workers that read processes and were given up, because a process held them up.
     #[serde(default)]
     pub readers_given_up: u64,
-    /// Those that were given up and have not ended.
+    /// Of these, workers that have not ended.
     #[serde(default)]
     pub readers_left_behind: u64,
-    /// Processes that are left alone for a while, because they held up whoever read them.
+    /// Processes that are left alone for a while, because they held up a worker that read them.
     #[serde(default)]
     pub left_alone: Vec<HeldUpAccount>,
-    /// What the kubelet says of pods; `None` if it is not asked.
+    /// Requests to the kubelet for pods; `None` if the daemon sends none.
     #[serde(default)]
     pub pods: Option<PodsAccount>,
 }
 
-/// What the kubelet says of pods.
+/// Requests to the kubelet for pods.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PodsAccount {
-    /// Pods that it has named; `None` if it has not answered yet.
+    /// Number of pods in its last answer; `None` if it has not answered yet.
     pub known: Option<u64>,
-    /// Seconds since it answered last.
+    /// Seconds since its last valid answer.
     pub age_seconds: Option<f64>,
-    /// How often it was asked.
+    /// Number of requests.
     pub requests: u64,
-    /// Of these, without an answer that could be read.
+    /// Of these, requests without a valid answer.
     pub failed: u64,
-    /// Why the last request failed.
+    /// Reason why the last request failed; `None` if it did not.
     pub error: Option<String>,
 }
 
-/// What the daemon itself costs.
+/// Cost of the daemon itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct OwnAccount {
-    /// Seconds of CPU, all threads; collapses made from outside included.
+    /// Seconds of CPU of all threads and workers, including collapses in other processes.
     pub cpu_seconds: f64,
-    /// Resident memory now.
+    /// Resident memory now, workers included.
     pub rss_bytes: Option<ByteCount>,
     /// The bound on CPU over all rules, as a share of one CPU.
     pub max_overhead: f64,
@@ -128,12 +130,12 @@ pub struct OwnAccount {
     pub requests_refused: u64,
 }
 
-/// Where metrics are served to Prometheus.
+/// The endpoint for Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MetricsAccount {
     /// The address or the path of the socket; `None` if the configuration names none.
     pub address: Option<String>,
-    /// Why they are not served there now.
+    /// Reason why metrics are not served there now.
     pub error: Option<String>,
     /// Requests since the start.
     pub requests: u64,
@@ -146,7 +148,7 @@ pub struct MetricsAccount {
 pub struct UsersAccount {
     /// The socket for users; `None` if users are not served.
     pub socket: Option<String>,
-    /// Why users are not served although the configuration allows some.
+    /// Reason why users are not served although the configuration allows some.
     pub error: Option<String>,
     /// Clients now, each with a worker process.
     pub clients: u64,
@@ -167,28 +169,28 @@ pub struct WorkersAccount {
     pub started: u64,
     /// Workers that were given up so far, because a process held them up.
     pub given_up: u64,
-    /// Those that were given up and have not ended.
+    /// Of these, workers that have not ended.
     pub left_behind: Vec<HeldUpAccount>,
     /// Processes that are left alone for a while, because they held up a worker.
     pub left_alone: Vec<HeldUpAccount>,
     /// Seconds of CPU of all workers so far, those that have ended included; part of the daemon's.
     pub cpu_seconds: f64,
-    /// Their anonymous memory, as far as they have said; pages that several share are divided by their number (`Pss_Anon`). Part of the daemon's.
+    /// Their anonymous memory, as they reported it last; pages that several share are divided by their number (`Pss_Anon`). Part of the daemon's.
     pub memory_bytes: ByteCount,
 }
 
 /// A process that has held up a worker.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HeldUpAccount {
-    /// The rule whose watch it was; `None` if it was read to find out what it is.
+    /// The rule whose watch it was; `None` for a worker that reads processes to find their rule.
     pub rule: Option<String>,
-    /// Whose process it is.
+    /// The tenant that the process belongs to.
     pub tenant: String,
-    /// Its number; `None` if that is not known.
+    /// Its number; `None` if unknown.
     pub process: Option<u32>,
     /// The number of the worker, if it has not ended.
     pub worker: Option<u32>,
-    /// For how long that is known, in seconds.
+    /// Seconds since it first held up a worker, or since the worker was given up.
     pub seconds: f64,
 }
 
@@ -197,20 +199,20 @@ pub struct HeldUpAccount {
 pub struct RuleAccount {
     /// Its name.
     pub name: String,
-    /// Whether it leaves its processes alone.
+    /// True if it leaves its processes alone.
     pub off: bool,
     /// Processes that belong to it now.
     pub processes: u64,
-    /// What its watch says; `None` if it leaves its processes alone, or could not be started.
+    /// The account of its watch; `None` if it leaves its processes alone, or could not be started.
     pub watch: Option<Arc<WatchAccount>>,
 }
 
-/// The latest account, for others in the same process. Clones share it.
+/// The latest account, for code in the same process. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct AccountHandle(Arc<Mutex<Arc<DaemonAccount>>>);
 
 impl AccountHandle {
-    /// How the daemon stood a moment ago.
+    /// Returns the latest account.
     #[must_use]
     pub fn latest(&self) -> Arc<DaemonAccount> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! `superhue daemon --check`: what is wrong, and what looks as if it was meant otherwise.
+//! `superhue daemon --check`: errors in the configuration, and settings that may be mistakes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,30 +12,30 @@ use crate::roster::Roster;
 use crate::rules::Rule;
 use crate::users::Allowed;
 
-/// How long the kubelet may take to answer.
+/// Longest wait for the kubelet.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// How long processes are read.
+/// Longest time for reading processes.
 const READING: Duration = Duration::from_secs(5);
 
-/// Warnings of one kind that are told one by one.
+/// Warnings of one kind that are listed one by one.
 const MOST_WARNINGS: usize = 20;
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Debug)]
 pub struct Checked {
-    /// What the files say.
+    /// The settings in the files.
     pub settings: Settings,
     /// Processes that belong to each rule now, by its name.
     pub processes: BTreeMap<String, u64>,
-    /// What is allowed and may be a mistake.
+    /// Settings that are allowed and may be mistakes.
     pub warnings: Vec<String>,
 }
 
-/// Reads the configuration in `folder` and matches it with what runs now; changes nothing.
+/// Reads the configuration in `folder` and matches it with the running processes; changes nothing.
 ///
 /// # Errors
-/// All that is wrong.
+/// The problems of the configuration.
 pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
     let settings = load(folder)?;
     let mut roster = Roster::new(roots, 1.0);

@@ -1,8 +1,8 @@
-//! Whoever connects to a socket of the daemon, kept within bounds.
+//! Clients of a socket of the daemon, within limits.
 //!
-//! The loop never waits for a client. What one can cost is bounded: one request of so many bytes, one answer, the time for both, and so
-//! many connections of one user and in all. Whoever is too many, too slow or too long is let go. What is said on the connection is the
-//! business of a [`Talk`]: `superhue ctl` and metrics have one each.
+//! The loop never waits for a client. The cost of a client is bounded: one request of limited length, one answer, the time for both, and the number
+//! of connections of one user and in all. The daemon disconnects clients beyond these limits. A [`Talk`] is the protocol on a connection: metrics
+//! have one, and `superhue ctl`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,70 +18,70 @@ use superhue_sys::seqpacket::peer_credentials;
 /// Connections accepted, and clients served, in one turn.
 const TURN: usize = 32;
 
-/// How long nothing is accepted when there are no descriptors left.
+/// Time without accepting connections after descriptors ran out.
 const SHORTAGE: Duration = Duration::from_secs(1);
 
-/// What is read of a client at a time.
+/// Bytes read from a client at a time.
 const GULP: usize = 4096;
 
-/// What is read, and thrown away, of a client that goes on after its request.
+/// Bytes read, and discarded, from a client that sends more after its request.
 const LISTENED_TO: usize = 256 << 10;
 
 const LISTENER: u64 = u64::MAX;
 
-/// What clients may cost.
+/// Limits on clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes of a request.
+    /// Longest request, in bytes.
     pub(crate) longest_request: usize,
-    /// How long a client may take for its request, and for fetching the answer.
+    /// Time in which a client must send its request and fetch the answer.
     pub(crate) patience: Duration,
-    /// Connections at a time of one user, but for root; `None` where users are not told apart.
+    /// Connections at a time of one user other than root; `None` where users are unknown.
     pub(crate) of_one_user: Option<usize>,
     /// Connections at a time.
     pub(crate) of_all: usize,
-    /// When there is no room, the client that has been silent for longest goes, rather than the new one being refused.
+    /// True if an old client is disconnected for a new one when there is no room; false if the new one is refused.
     pub(crate) newcomers_first: bool,
-    /// The end of a connection is left to the client, who would otherwise lose an answer to a request that was too long (TCP throws away
-    /// what was sent when a socket is closed that has unread data).
+    /// True to let the client end the connection. Otherwise it would lose the answer to a request that was too long (TCP discards sent data if a
+    /// socket is closed that has unread data).
     pub(crate) linger: bool,
 }
 
-/// How a request came to its end.
+/// End of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// As the protocol says.
+    /// The end that the protocol defines.
     Whole,
     /// The client has closed its side.
     Closed,
-    /// It has as many bytes as a request may have, and no end.
+    /// It has the length limit's number of bytes, and no end.
     TooLong,
 }
 
-/// What a client is told.
+/// Answer to a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reply {
-    /// Its own.
+    /// The part for this client.
     pub(crate) head: Vec<u8>,
-    /// What follows, shared by all who are told the same.
+    /// The rest, shared by all clients with the same answer.
     pub(crate) body: Arc<str>,
-    /// Whether it was refused what it asked for.
+    /// True if the request was refused.
     pub(crate) refused: bool,
 }
 
-/// What is said on a connection.
+/// Protocol on a connection.
 pub(crate) trait Talk {
-    /// Where a request ends: how many bytes it has. Of `said`, the first `known` bytes were shown before.
+    /// Returns the length of the request at the start of `said`, if it is complete. An earlier call has seen the first `known` bytes.
     fn end(&self, said: &[u8], known: usize) -> Option<usize>;
 
-    /// The answer.
+    /// Returns the answer.
     fn answer(&mut self, request: &[u8], ended: Ended) -> Reply;
 
-    /// What one too many is told.
+    /// Returns the text for a client that is refused because there are too many.
     fn too_many(&self) -> Vec<u8>;
 }
 
-/// A socket and those connected to it.
+/// A socket and the clients connected to it.
 #[derive(Debug)]
 pub(crate) struct Clients<L> {
     listener: L,
@@ -89,7 +89,7 @@ pub(crate) struct Clients<L> {
     epoll: OwnedFd,
     clients: BTreeMap<u64, Client>,
     next: u64,
-    /// Nothing is accepted until then.
+    /// Time until which nothing is accepted.
     paused: Option<Duration>,
     pub(crate) requests: u64,
     pub(crate) refused: u64,
@@ -106,21 +106,21 @@ struct Client {
 
 #[derive(Debug)]
 enum State {
-    /// It has not asked yet.
+    /// It has not sent a whole request yet.
     Asks,
-    /// It is being told; so many bytes are sent.
+    /// It receives its answer; `sent` bytes are sent.
     Told { reply: Reply, sent: usize },
-    /// It has been told all, and may say no more than so many bytes before it goes.
+    /// It has its whole answer, and may send at most `left` bytes before it is disconnected.
     Goes { left: usize },
 }
 
-/// What a step with a client has come to.
+/// Result of a step with a client.
 enum Stage {
-    /// It is waited for.
+    /// The client has to send or receive more.
     Waits,
-    /// So many bytes of what it said are its request.
+    /// The request is complete; its length in bytes.
     Asked(usize, Ended),
-    /// It has all it gets, or is gone.
+    /// It has its whole answer, or is gone.
     Over,
 }
 
@@ -141,19 +141,19 @@ impl<L: AsFd> Clients<L> {
         })
     }
 
-    /// When somebody has to be let go, or accepting begins again.
+    /// Returns the time when a client is late, or accepting begins again.
     pub(crate) fn due(&self) -> Option<Duration> {
         let deadlines = self.clients.values().map(|client| client.deadline);
         deadlines.chain(self.paused).min()
     }
 
-    /// How many are connected.
+    /// Returns the number of clients.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.clients.len()
     }
 
-    /// Serves whoever can be served now.
+    /// Accepts clients, serves those that are ready, and disconnects late ones.
     pub(crate) fn step(&mut self, at: Duration, talk: &mut dyn Talk) {
         if self.paused.is_some_and(|until| at >= until) {
             self.paused = None;
@@ -224,7 +224,7 @@ impl<L: AsFd> Clients<L> {
                 state: State::Asks,
             };
             self.clients.insert(id, client);
-            // Most have said what they want by now; it is heard before others push them out.
+            // Most clients have sent their request by now: serve it before other clients push them out.
             self.serve(id, talk);
         }
     }
@@ -244,7 +244,7 @@ impl<L: AsFd> Clients<L> {
         uid != 0 && is_full_for_users || self.clients.len() >= of_all
     }
 
-    /// Lets the one go that is least likely to be missed; whether there is one.
+    /// Disconnects the oldest client without an answer under way, else the oldest. Returns false if newcomers do not come first, or there is none.
     fn make_room(&mut self) -> bool {
         if !self.limits.newcomers_first {
             return false;
@@ -283,7 +283,7 @@ impl<L: AsFd> Clients<L> {
     }
 
     fn refuse(&mut self, id: u64) {
-        // Who has been told all and only does not go was served.
+        // A client that has its whole answer, and only does not disconnect, was served.
         let is_served =
             (self.clients.get(&id)).is_some_and(|it| matches!(it.state, State::Goes { .. }));
         self.refused += u64::from(!is_served);
@@ -298,7 +298,7 @@ impl<L: AsFd> Clients<L> {
 }
 
 impl<L> AsFd for Clients<L> {
-    /// Readable when somebody can be served.
+    /// Becomes readable when a client is ready.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -343,7 +343,7 @@ impl Client {
             };
             match recv(&self.socket, free, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) if self.request.is_empty() => return Stage::Over,
-                // Whoever has closed his side has said all.
+                // A client that has closed its side sends no more.
                 Ok((_, 0)) => return Stage::Asked(known, Ended::Closed),
                 Ok((_, bytes)) => {
                     self.request
@@ -359,7 +359,7 @@ impl Client {
         }
     }
 
-    /// Listens to what is said after the answer, a little at a time, until the client goes.
+    /// Reads and discards what the client sends after the answer, until it disconnects or has sent too much.
     fn see_off(&mut self) -> Stage {
         let mut buffer = [0; GULP];
         let State::Goes { left } = &mut self.state else {
@@ -377,7 +377,7 @@ impl Client {
 }
 
 impl Reply {
-    /// What is left when so many bytes are sent; `None` if nothing is.
+    /// Returns the next part after `sent` bytes; `None` if nothing is left.
     fn after(&self, sent: usize) -> Option<&[u8]> {
         let left = match self.head.get(sent..) {
             Some(head) if !head.is_empty() => head,

@@ -1,4 +1,4 @@
-//! From texts to rules. Pure: nothing is read here but what is handed in.
+//! Turns the texts of the configuration into rules. Pure: it reads no files.
 //!
 //! ```toml
 //! [daemon]
@@ -13,7 +13,7 @@
 //! [[rule]]
 //! name = "redis"
 //! unit = "redis*.service"        # conditions: unit, cgroup, user, executable, those of pods, or any = true
-//! pages = "hot"                  # what becomes of them
+//! pages = "hot"                  # the placement
 //! budget = "5%"
 //!
 //! [[rule]]
@@ -22,7 +22,7 @@
 //! pages = "off"
 //! ```
 //!
-//! Everything that is wrong is told at once, each with file, line and column, and then nothing is taken.
+//! All problems are reported at once, each with file, line and column, and then no setting is accepted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,10 +43,10 @@ use crate::kubelet::KubeletSettings;
 use crate::rules::{Conditions, KeyValue, PodConditions, Rule, RulePolicy, User};
 use crate::users::{Allowed, UserSettings};
 
-/// Rules that are taken. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
+/// Maximum number of rules. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
 pub const MOST_RULES: usize = 10_000;
 
-/// Problems that are told at once.
+/// Maximum number of problems that are reported at once.
 const MOST_PROBLEMS: usize = 20;
 
 /// The longest name of a rule, and the longest pattern.
@@ -56,33 +56,33 @@ const LONGEST_PATTERN: usize = 1024;
 /// The longest key of a label or an annotation: a name of 63 and a prefix of 253 characters.
 const LONGEST_KEY: usize = 317;
 
-/// What all rules together may cost unless the file says otherwise: 2 % of one CPU.
+/// Default ceiling of all rules together: 2 % of one CPU.
 const MAX_OVERHEAD: f64 = 0.02;
 
-/// Services with series of their own unless the file says otherwise, and at most.
+/// Services with series of their own: the default, and the maximum.
 const METRICS_SERVICES: usize = 200;
 const MOST_METRICS_SERVICES: i64 = 2000;
 
-/// The budget of one client of a user unless the file says otherwise.
+/// Default budget of one client of a user.
 const USERS_BUDGET: Share = Share::BasisPoints(500);
 
-/// Clients of users at a time unless the file says otherwise, and at most. Each has a process.
+/// Clients of users at a time, in all and of one user: the defaults, and the maximum. Each has a process.
 const USERS_CLIENTS: usize = 32;
 const USERS_CLIENTS_EACH: usize = 4;
 const MOST_USERS_CLIENTS: i64 = 1024;
 
-/// Entries of `allow`, at most.
+/// Maximum number of entries of `allow`.
 const MOST_ALLOWED: usize = 1000;
 
 /// Bytes of the path of a socket (`sun_path` of `unix(7)`, without the zero at its end).
 const LONGEST_SOCKET: usize = 107;
 
-/// Where metrics are served.
+/// Address at which metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAddress {
-    /// At a port.
+    /// A port.
     Port(SocketAddr),
-    /// At a Unix socket.
+    /// A Unix socket.
     Socket(PathBuf),
 }
 
@@ -98,26 +98,26 @@ impl fmt::Display for MetricsAddress {
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What it is called in messages: its path.
+    /// Its name in messages: its path.
     pub name: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
-/// What the files say.
+/// Settings in the files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The ceiling of all rules together, as a share of one CPU's time.
     pub max_overhead: f64,
-    /// Where metrics are served; `None` for nowhere.
+    /// Address for metrics; `None` for no endpoint.
     pub metrics: Option<MetricsAddress>,
-    /// How many services have series of their own.
+    /// Number of services with series of their own.
     pub metrics_services: usize,
-    /// Whom to ask for pods; `None` if no rule is about them.
+    /// The kubelet to ask for pods; `None` without `[kubernetes]`.
     pub kubelet: Option<KubeletSettings>,
     /// The service for users; `None` without one.
     pub users: Option<UserSettings>,
-    /// In the order in which they are tried.
+    /// The rules, in the order in which they are tried.
     pub rules: Vec<Rule>,
     /// The files, in order.
     pub files: Vec<String>,
@@ -137,14 +137,14 @@ impl Default for Settings {
     }
 }
 
-/// Something that is wrong, and where.
+/// A problem, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub file: String,
     /// Line and column, from 1; `None` if it is about the whole file.
     pub at: Option<(usize, usize)>,
-    /// What is wrong, and what to write instead.
+    /// The problem, and what to write instead.
     pub text: String,
 }
 
@@ -218,7 +218,7 @@ struct RawRule {
     swap: Option<Spanned<bool>>,
 }
 
-/// What is looked up elsewhere.
+/// Functions that look up values outside of the files.
 pub struct Lookups<'a> {
     /// Finds users by name.
     pub user_number: &'a dyn Fn(&str) -> Option<u32>,
@@ -231,7 +231,7 @@ pub struct Lookups<'a> {
 /// Reads the files, the first one's rules first.
 ///
 /// # Errors
-/// All that is wrong (the first few), in order.
+/// The problems (the first few), in order.
 pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<Problem>> {
     let mut reader = Reader {
         settings: Settings::default(),
@@ -257,7 +257,7 @@ pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<
     }
 }
 
-/// A file whose places can be told.
+/// A file, with the lines and columns of its offsets.
 struct File<'a> {
     source: &'a Source,
     places: Places<'a>,
@@ -271,7 +271,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Line and column, in characters from 1.
+    /// Returns line and column, in characters from 1.
     fn place(&self, at: usize) -> (usize, usize) {
         self.places.of(at)
     }
@@ -285,11 +285,11 @@ impl<'a> File<'a> {
     }
 }
 
-/// Takes in one file after the other.
+/// Reads one file after the other.
 struct Reader<'a> {
     settings: Settings,
     problems: Vec<Problem>,
-    /// Where each name was given.
+    /// Place of each name.
     named: BTreeMap<Arc<str>, String>,
     lookups: &'a Lookups<'a>,
 }
@@ -463,7 +463,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whom to ask for pods.
+    /// Reads `[kubernetes]`: the kubelet to ask for pods.
     fn kubernetes(&mut self, file: &File<'_>, raw: &Spanned<RawKubernetes>) {
         let given = raw.get_ref();
         let Some(kubelet) = &given.kubelet else {
@@ -515,7 +515,7 @@ impl Reader<'_> {
         });
     }
 
-    /// What becomes of the processes; `None` leaves them alone.
+    /// Reads the placement of the processes; `None` leaves them alone.
     fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<RulePolicy> {
         if raw
             .pages
@@ -552,7 +552,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A value that was given, read by `read`.
+    /// Reads a given value with `read`; `None` if it is missing or wrong.
     fn value<T>(
         &mut self,
         file: &File<'_>,
@@ -569,7 +569,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A given number, if it is one of these.
+    /// Returns a given number, if it is in `possible`.
     fn number(
         &mut self,
         file: &File<'_>,
@@ -615,7 +615,7 @@ impl RawRule {
     }
 }
 
-/// A user or group by name; by number if nobody is called that.
+/// Reads a user or group: a name, or a number if there is no such name.
 fn user(text: &str, find: &dyn Fn(&str) -> Option<u32>) -> Result<User, String> {
     // The last number means "no user" to the kernel.
     let number = text.parse().ok().filter(|&number| number != u32::MAX);
@@ -628,7 +628,7 @@ fn user(text: &str, find: &dyn Fn(&str) -> Option<u32>) -> Result<User, String> 
     })
 }
 
-/// `alice`, `1000` or `@staff`.
+/// Reads `alice`, `1000` or `@staff`.
 fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<Allowed, String> {
     if let Some(group) = text.strip_prefix('@') {
         return user(group, lookups.group_number)
@@ -644,7 +644,7 @@ fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<Allowed, String> {
     Ok(Allowed::User(user))
 }
 
-/// Where metrics are to be served. What others can reach has to be said twice.
+/// Reads the address for metrics. One that other machines can reach needs `metrics-public`, too.
 fn metrics_address(text: &str, is_public: bool) -> Result<MetricsAddress, String> {
     if text.starts_with('/') {
         if text.len() > LONGEST_SOCKET || text.ends_with('/') || text.contains('\0') {
@@ -685,7 +685,7 @@ fn rule_name(text: &str) -> Result<Arc<str>, String> {
     Ok(text.into())
 }
 
-/// The policy; `None` for the best that works.
+/// Reads the policy; `None` for the best that works.
 fn pages(text: &str) -> Result<Option<Pages>, String> {
     if text == "auto" {
         return Ok(None);
@@ -717,7 +717,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     })
 }
 
-/// `app=redis,tier`: keys that have to be there, some of them with a pattern for the value.
+/// Reads `app=redis,tier`: keys that must be present, some of them with a pattern for the value.
 fn key_values(text: &str) -> Result<Vec<KeyValue>, String> {
     let one = |part: &str| {
         let (key, value) = match part.split_once('=') {
@@ -742,7 +742,7 @@ fn key_values(text: &str) -> Result<Vec<KeyValue>, String> {
     text.split(',').map(|part| one(part.trim())).collect()
 }
 
-/// Puts variables of the environment in the place of `${NAME}`.
+/// Replaces `${NAME}` by variables of the environment.
 fn filled(text: &str, find: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
@@ -752,7 +752,7 @@ fn filled(text: &str, find: &dyn Fn(&str) -> Option<String>) -> Result<String, S
         let value = find(name).filter(|value| !value.is_empty());
         let value = value.ok_or_else(|| format!("`{text}`: {name} is not in the environment"))?;
         filled += before;
-        // An address of version 6 needs brackets in a URL.
+        // An IPv6 address needs brackets in a URL.
         let is_v6 = value.parse::<std::net::Ipv6Addr>().is_ok();
         filled += &if is_v6 { format!("[{value}]") } else { value };
         rest = after;

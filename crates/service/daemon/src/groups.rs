@@ -1,4 +1,4 @@
-//! The tree of cgroups (version 2), and what changes in it, as the kernel tells it.
+//! The tree of cgroups (version 2) and its changes, by events of the kernel.
 //!
 //! ```text
 //!   each cgroup    inotify on its folder: cgroups made and removed in it
@@ -22,13 +22,13 @@ use superhue_model::words;
 use superhue_procfs::cgroup::CgroupMembers;
 use superhue_sys::cgroup::folder_below;
 
-/// Cgroups that are kept track of: whoever may make more of them is not to fill our memory.
+/// Maximum number of cgroups that are tracked: a user who may make more of them must not fill our memory.
 const MOST_GROUPS: usize = 65_536;
 
-/// Cgroups whose processes are read to find one: 5,000 take 50 ms.
+/// Maximum number of cgroups whose processes are read to find one: 5,000 take 50 ms.
 const MOST_ASKED: usize = 5_000;
 
-/// Events taken in one turn: whoever makes and removes cgroups without end is not to keep us from all else.
+/// Maximum number of events taken in one turn: a user who makes and removes cgroups without end must not stall the daemon.
 const TURN: usize = 512;
 
 /// The tree of cgroups below a mount.
@@ -39,9 +39,9 @@ pub struct Groups {
     watches: HashMap<i32, WatchedPath>,
     /// By path below the mount (`/`, `/a/b`).
     known: BTreeMap<String, Known>,
-    /// Something may have been missed.
+    /// True if changes may have been missed.
     is_incomplete: bool,
-    /// Why the kernel cannot tell everything.
+    /// Reason why the kernel does not report everything.
     limited: Option<String>,
     /// Events that were taken so far.
     taken: u64,
@@ -59,19 +59,19 @@ struct Known {
     events: Option<i32>,
 }
 
-/// What has changed in a turn.
+/// Changes of the tree in one turn.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// New ones, by path.
+    /// New cgroups, by path.
     pub appeared: BTreeSet<String>,
-    /// Those that are gone.
+    /// Cgroups that are gone.
     pub vanished: BTreeSet<String>,
-    /// Wanted ones to which the first process came, or which the last one left.
+    /// Wanted cgroups that the first process entered, or the last one left.
     pub populated: BTreeSet<String>,
 }
 
 impl Groups {
-    /// The tree below the mount of version 2 at `mount`, walked once.
+    /// Opens the tree below the mount of version 2 at `mount`, and walks it once.
     ///
     /// # Errors
     /// Those of `inotify_init1(2)`, and of listing the mount itself.
@@ -92,13 +92,13 @@ impl Groups {
         Ok((groups, changes))
     }
 
-    /// The folder of a cgroup.
+    /// Returns the folder of a cgroup.
     #[must_use]
     pub fn folder(&self, path: &str) -> PathBuf {
         folder_below(&self.mount, path)
     }
 
-    /// The cgroup of a process, by the lists of processes; the first few thousand cgroups are asked.
+    /// Finds the cgroup of a process in the lists of processes; reads only the first few thousand cgroups.
     #[must_use]
     pub fn find(&self, pid: u32) -> Option<&str> {
         let mut paths = self.known.keys().take(MOST_ASKED);
@@ -106,37 +106,37 @@ impl Groups {
         found.map(String::as_str)
     }
 
-    /// How many there are.
+    /// Returns the number of cgroups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether there is none, which there always is.
+    /// Returns true if there is no cgroup; the root is always there.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Why the kernel cannot tell everything, if it cannot: the tree is walked now and then, then.
+    /// Returns the reason why the kernel does not report everything, if it does not: then the tree is walked periodically.
     #[must_use]
     pub fn limited(&self) -> Option<&str> {
         self.limited.as_deref()
     }
 
-    /// Whether the tree has to be walked again for what may have been missed.
+    /// Returns true if the tree must be walked again for changes that may have been missed.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete
     }
 
-    /// How many events were taken so far.
+    /// Returns the number of events taken so far.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Asks to be told when processes come to a cgroup or leave it for good. Whether that works: the mount itself cannot tell.
+    /// Requests events for when processes come to a cgroup or leave it for good. Returns false if there are none, as for the mount itself.
     pub fn want(&mut self, path: &str) -> bool {
         let file = self.folder(path).join("cgroup.events");
         let Some(known) = self.known.get_mut(path) else {
@@ -160,7 +160,7 @@ impl Groups {
         }
     }
 
-    /// No longer asks for that.
+    /// Requests no more such events.
     pub fn unwant(&mut self, path: &str) {
         let watch = self
             .known
@@ -172,7 +172,7 @@ impl Groups {
         }
     }
 
-    /// Takes what the kernel has told, as much as is taken in one turn.
+    /// Takes the kernel's events, as many as one turn allows.
     pub fn read(&mut self) -> Changes {
         let mut changes = Changes::default();
         let mut told = Vec::new();
@@ -222,7 +222,7 @@ impl Groups {
             }
             WatchedPath::Folder(path) if events.intersects(ReadFlags::IGNORED) => {
                 self.watches.remove(&watch);
-                // Unless another one has its name by now.
+                // Unless another cgroup has its name by now.
                 if self.known.get(&path).and_then(|known| known.folder) == Some(watch) {
                     self.let_go(&path, changes);
                 }
@@ -241,7 +241,7 @@ impl Groups {
         }
     }
 
-    /// Walks the whole tree: for what was missed, and where watches are short.
+    /// Walks the whole tree: for missed changes, and where watches are short.
     pub fn walk(&mut self) -> Changes {
         self.is_incomplete = false;
         let mut changes = Changes::default();
@@ -256,12 +256,12 @@ impl Groups {
         for path in known {
             self.take_in_below(&path, &mut changes);
         }
-        // Whoever has been removed and made again under the same name has come, too.
+        // Any of them may have been removed and made again under the same name.
         changes.populated.extend(self.known.keys().cloned());
         changes
     }
 
-    /// Takes in a cgroup and all below it.
+    /// Adds a cgroup and all below it.
     fn take_in(&mut self, path: &str, changes: &mut Changes) {
         let mut to_do = vec![path.to_owned()];
         while let Some(path) = to_do.pop() {
@@ -274,7 +274,7 @@ impl Groups {
             if let Some(before) = self.known.get(&path)
                 && before.folder.is_some()
             {
-                // Removed and made again before anything was read: its watches are those of the one before.
+                // Removed and made again before its events were read: the watches are those of the one before.
                 self.let_go(&path, changes);
             }
             let flags = WatchFlags::CREATE
@@ -289,7 +289,7 @@ impl Groups {
                         .insert(watch, WatchedPath::Folder(path.clone()));
                     Some(watch)
                 }
-                // Gone already: the kernel will tell, or has told.
+                // Gone already: an event reports it, or has reported it.
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 Err(errno) => {
                     self.note_limit(errno);
@@ -303,7 +303,7 @@ impl Groups {
         }
     }
 
-    /// Takes in what is below a known cgroup and not known yet.
+    /// Adds the cgroups below a known one that are not known yet.
     fn take_in_below(&mut self, path: &str, changes: &mut Changes) {
         let names: Vec<String> = folders_in(&self.folder(path)).collect();
         for name in names {
@@ -340,7 +340,7 @@ impl Groups {
     fn note_limit(&mut self, errno: Errno) {
         let remedy = match errno {
             Errno::NOSPC => " (no watches are left: raise fs.inotify.max_user_watches)",
-            // The root has no cgroup.events, and what is removed has none any more.
+            // The root has no cgroup.events, and neither has a removed cgroup.
             Errno::NOENT | Errno::NOTDIR | Errno::NODEV => return,
             _ => "",
         };
@@ -355,7 +355,7 @@ impl AsFd for Groups {
     }
 }
 
-/// The path of the cgroup `name` in that at `path`.
+/// Returns the path of the cgroup `name` in that at `path`.
 fn below(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
@@ -367,7 +367,7 @@ fn folders_in(folder: &Path) -> impl Iterator<Item = String> {
     folders.map(|entry| words::of_bytes(entry.file_name().as_bytes()).into_owned())
 }
 
-/// Whether a cgroup has processes, by its `cgroup.events`; `None` for the root, which has no such file.
+/// Returns true if a cgroup has processes, by its `cgroup.events`; `None` for the root, which has no such file.
 #[must_use]
 pub fn is_populated(folder: &Path) -> Option<bool> {
     let text = fs::read_to_string(folder.join("cgroup.events")).ok()?;
@@ -377,13 +377,13 @@ pub fn is_populated(folder: &Path) -> Option<bool> {
     Some(value.trim() != "0")
 }
 
-/// The list of the processes of one cgroup, without those below it, as the kernel writes it; nothing if it cannot be read.
+/// Reads the list of the processes of one cgroup, without those below it, as the kernel writes it; empty if it cannot be read.
 #[must_use]
 pub fn list(folder: &Path) -> Vec<u8> {
     fs::read(folder.join("cgroup.procs")).unwrap_or_default()
 }
 
-/// The processes in such a list. Those of other PID namespaces, which have the number 0, are left out.
+/// Returns the processes in such a list, but not those of other PID namespaces, which have the number 0.
 #[must_use]
 pub fn listed(list: &[u8]) -> BTreeSet<u32> {
     CgroupMembers::of_text(list).pids
@@ -418,7 +418,7 @@ mod tests {
         fs::write(folder.path().join("a/file"), "").unwrap();
         let changes = groups.read();
         assert_eq!(changes.appeared, paths(["/a/c", "/a/c/d", "/a/c/d/e"]));
-        // What is made in a new one is told as well.
+        // A cgroup made in a new one is reported as well.
         fs::create_dir(folder.path().join("a/c/d/f")).unwrap();
         assert_eq!(groups.read().appeared, paths(["/a/c/d/f"]));
         fs::remove_dir_all(folder.path().join("a/c")).unwrap();

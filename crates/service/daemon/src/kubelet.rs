@@ -1,12 +1,12 @@
-//! Asking the kubelet of this node which pods it has: a thread of its own, so that nobody waits for the network.
+//! Requests to the kubelet of this node for its pods: a thread of its own, so that no other thread waits for the network.
 //!
 //! ```text
-//!   roster ──ask: a cgroup of a pod that nobody knows──> thread ──GET /pods──> kubelet
-//!     ^                                                    │
-//!     └── latest pods <── descriptor becomes readable ─────┘
+//!   roster --ask: a cgroup of an unknown pod--> thread --GET /pods--> kubelet
+//!     ^                                            |
+//!     +-- latest pods <-- readable descriptor -----+
 //! ```
 //!
-//! It asks every 10 s, for changed labels; at once when a pod is new; and ever more seldom while there is no answer. What was known stays.
+//! The thread asks every 10 s, for changed labels; soon when a pod is new; and ever more seldom while there is no answer. Known pods stay known.
 
 use std::fs;
 use std::io::{self, Read};
@@ -23,33 +23,33 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 use crate::account::PodsAccount;
 use crate::pods::{Pods, read};
 
-/// How often it is asked without a reason.
+/// Time between two requests without a reason.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How soon again for a pod that is new: it may not be in the list yet.
+/// Time before the next request for a pod that is new: it may not be in the list yet.
 const SOON: Duration = Duration::from_millis(300);
 
-/// How long an answer may take, and how large it may be.
+/// Longest wait for an answer, and its largest size in bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST: u64 = 64 << 20;
 
-/// Tokens and certificates are no larger.
+/// Largest size of a token or a certificate, in bytes.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Where the kubelet is, and how one proves to it who one is.
+/// The kubelet's address, and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletSettings {
     /// `http://127.0.0.1:10255`, `https://10.1.2.3:10250`.
     pub url: String,
-    /// A file with a bearer token, which is read anew each time: it is replaced about once an hour.
+    /// A file with a bearer token, read anew for each request: it is replaced about once an hour.
     pub token_file: Option<PathBuf>,
-    /// A file with the certificates (PEM) that the kubelet's is to be signed by.
+    /// A file with the certificates (PEM) of which one must have signed the kubelet's.
     pub ca_file: Option<PathBuf>,
-    /// Believe whoever answers there.
+    /// Accept any certificate of the server.
     pub skip_verify: bool,
 }
 
-/// The thread, and what it has found out.
+/// The thread, and its results.
 #[derive(Debug)]
 pub struct Kubelet {
     settings: KubeletSettings,
@@ -60,7 +60,7 @@ pub struct Kubelet {
 struct Shared {
     state: Mutex<State>,
     asked: Condvar,
-    /// Readable when there is something new.
+    /// Readable when the pods have changed.
     told: OwnedFd,
 }
 
@@ -69,7 +69,7 @@ struct State {
     pods: Option<Arc<Pods>>,
     account: PodsAccount,
     answered: Option<Instant>,
-    /// Somebody waits for a pod that is new.
+    /// The roster waits for a pod that is new.
     wanted: bool,
     ending: bool,
 }
@@ -81,7 +81,7 @@ impl Shared {
 }
 
 impl Kubelet {
-    /// Begins to ask.
+    /// Starts the thread, which begins to ask.
     ///
     /// # Errors
     /// If there can be no descriptor or no thread.
@@ -98,26 +98,26 @@ impl Kubelet {
         Ok(Self { settings, shared })
     }
 
-    /// What it was started with.
+    /// Returns the settings that it was started with.
     #[must_use]
     pub fn settings(&self) -> &KubeletSettings {
         &self.settings
     }
 
-    /// Has it asked soon: a cgroup belongs to a pod, or a container, that nobody knows.
+    /// Makes the thread ask soon: a cgroup belongs to a pod, or a container, that is unknown.
     pub fn ask(&self) {
         self.shared.state().wanted = true;
         self.shared.asked.notify_one();
     }
 
-    /// The pods, if there is something new since this was called last; `None` of nothing new.
+    /// Returns the pods if they have changed since the last call; `None` if not.
     pub fn take(&self) -> Option<Arc<Pods>> {
         let mut count = [0; 8];
         rustix::io::read(&self.shared.told, &mut count).ok()?;
         self.shared.state().pods.clone()
     }
 
-    /// For the account.
+    /// Returns the account of the requests.
     #[must_use]
     pub fn account(&self) -> PodsAccount {
         let state = self.shared.state();
@@ -163,7 +163,7 @@ fn serve(settings: &KubeletSettings, shared: &Shared) {
                 let is_new = state.pods.as_deref() != Some(&pods);
                 if is_new {
                     state.pods = Some(Arc::new(pods));
-                    // It counts; that it cannot count on is no matter, it is readable then.
+                    // A full counter does not matter: the descriptor is readable then.
                     let _ = rustix::io::write(&shared.told, &1u64.to_ne_bytes());
                 }
             }
@@ -176,7 +176,7 @@ fn serve(settings: &KubeletSettings, shared: &Shared) {
                 state.account.error = Some(because);
             }
         }
-        // Whoever asks for a new pod does not wait long, unless nobody answers anyhow.
+        // A request for a new pod does not wait long, unless the kubelet fails anyhow.
         let begun = Instant::now();
         let soonest = SOON * 2u32.saturating_pow(failures.min(6));
         loop {
@@ -199,7 +199,7 @@ fn serve(settings: &KubeletSettings, shared: &Shared) {
     }
 }
 
-/// One question.
+/// Sends one request.
 fn ask(settings: &KubeletSettings) -> Result<Pods, String> {
     let agent = agent(settings)?;
     let url = format!("{}/pods", settings.url.trim_end_matches('/'));
@@ -217,7 +217,7 @@ fn ask(settings: &KubeletSettings) -> Result<Pods, String> {
         }
         other => other.to_string(),
     })?;
-    // Where it would be led to is not where the token belongs.
+    // A redirect is not followed: the token must not go to another server.
     if answer.status() != 200 {
         return Err(format!("it answers {}", answer.status()));
     }
@@ -246,7 +246,7 @@ fn agent(settings: &KubeletSettings) -> Result<Agent, String> {
     }
     let config = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
-        // What the environment says of proxies is not meant for the node itself.
+        // Proxies in the environment are not meant for the node itself.
         .proxy(None)
         .max_redirects(0)
         .tls_config(tls.build())
@@ -261,7 +261,7 @@ fn small_file(path: &PathBuf) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// A kubelet for tests: it answers each request with what it was told to.
+/// A kubelet for tests: it answers each request with the text that was set.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::io::{BufRead, BufReader, Write};
@@ -278,7 +278,7 @@ pub(crate) mod fake {
         pub(crate) seen: Arc<Mutex<Vec<String>>>,
     }
 
-    /// One pod of a list.
+    /// Returns one pod of a list.
     pub(crate) fn pod(uid: &str, name: &str, annotation: &str, container: &str) -> String {
         format!(
             r#"{{"metadata":{{"name":"{name}","namespace":"shop","uid":"{uid}","annotations":{{"superhue.dev/pages":"{annotation}"}}}},
@@ -287,7 +287,7 @@ pub(crate) mod fake {
     }
 
     impl Fake {
-        /// Answers with this list of pods.
+        /// Starts a kubelet that answers with this list of pods.
         pub(crate) fn with(pods: &[String]) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();

@@ -1,15 +1,15 @@
-//! The service that places the memory of services by rules (`superhue daemon`), and `superhue ctl`, which asks it.
+//! The service that places the memory of services by rules (`superhue daemon`), and `superhue ctl`, which sends it requests.
 //!
 //! ```text
-//!   files ──load──> config ──Settings──> daemon ──rules──> roster   who belongs to which rule (groups, processes)
-//!                                          │  ──rules──> watches  a superhue::live watch for each rule that has processes
-//!   superhue ctl ──one line──> ctl ────────┤
-//!   Prometheus ──GET /metrics──> metrics ──┤
-//!   superhue run, of a user ──> users ─────┘  a process for each client, as that user
-//!                                          └──> account: DaemonAccount, for status, metrics, top
+//!   files --load--> config --Settings--> daemon --rules--> roster   the processes of each rule (groups, processes)
+//!                                          |  --rules--> watches  a superhue::live watch for each tenant of a rule
+//!   superhue ctl --one line--> ctl --------+
+//!   Prometheus --GET /metrics--> metrics --+
+//!   superhue run, of a user --> users -----+  a process for each client, as that user
+//!                                          +--> account: DaemonAccount, for status, metrics, top
 //! ```
 //!
-//! Which rule holds for the processes of a service:
+//! The rule for the processes of a service:
 //!
 //! ```
 //! use superhue_daemon::config::{Lookups, Source, parse};
@@ -27,10 +27,10 @@
 //! ```
 //!
 //! * [`config`] and [`rules`] are pure: texts to rules, facts to decisions.
-//! * [`account`] is what there is to know about a daemon at any moment.
-//! * [`metrics`] are made from it.
+//! * [`account`] is the state of a daemon at one moment.
+//! * [`metrics`] come from it.
 //! * [`users`] makes huge pages for users without the capability.
-//! * [`privileges`] says which capabilities rules need.
+//! * [`privileges`] lists the capabilities that rules need.
 
 pub mod account;
 mod check;

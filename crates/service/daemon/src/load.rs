@@ -1,4 +1,4 @@
-//! Reading the configuration: only what nobody but root (or oneself) can have written is believed.
+//! Reads the configuration. Refuses files that users other than root (or the daemon's own user) could have written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use superhue_sys::user::{group_number, user_number};
 
 use crate::config::{self, Lookups, Problem, Settings, Source};
 
-/// Where the configuration is unless somebody says otherwise.
+/// Default folder of the configuration.
 pub const DEFAULT_FOLDER: &str = "/etc/superhue";
 
-/// The file whose rules come first, and the folder of those that follow, by name.
+/// The file of the first rules, and the folder of the following ones, by name.
 const MAIN: &str = "superhue.toml";
 const MORE: &str = "conf.d";
 
-/// Files of `conf.d` that are read, and bytes of each.
+/// Maximum number of files of `conf.d`, and of bytes of each.
 const MOST_FILES: usize = 1000;
 const LARGEST: u64 = 4 << 20;
 
 /// Reads and parses the configuration in `folder`: `superhue.toml`, then `conf.d/*.toml` in the order of their names.
 ///
 /// # Errors
-/// All that is wrong; then none of it is to be used.
+/// The problems; then no setting is in force.
 pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut sources = Vec::new();
@@ -47,7 +47,7 @@ pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
     }
 }
 
-/// The files that are to be read, in order.
+/// Returns the files to read, in order.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     let mut found = vec![folder.join(MAIN)];
     let more = folder.join(MORE);
@@ -72,7 +72,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(found)
 }
 
-/// One file. Links are followed, and what they lead to is judged: its folder and itself.
+/// Reads one file. Follows links, and checks their targets: the folder and the file.
 fn read(path: &Path) -> Result<Source, Problem> {
     let wrong = |text: &dyn std::fmt::Display| problem(path, text);
     let real = path.canonicalize().map_err(|error| match error.kind() {
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<Source, Problem> {
     let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
         return Err(wrong(&"it is no file"));
     };
-    // To mask a file of a package: conf.d/x.toml -> /dev/null.
+    // A link to it masks a file of a package: conf.d/x.toml -> /dev/null.
     if real == Path::new("/dev/null") {
         return Ok(source(path, String::new()));
     }
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn an_unreadable_file_refuses_all() {
         if superhue_testing::is_root() {
-            // Root may read everything; in a thread of its own without that capability, only what it owns and others let it.
+            // Root may read everything. A thread without that capability reads only what the file permissions allow.
             return unreadable_for_the_unprivileged();
         }
         let folder = folder();

@@ -1,13 +1,13 @@
-//! Telling systemd how it goes (`sd_notify(3)`); nothing where nobody asked.
+//! Notifications to systemd (`sd_notify(3)`); none if the service manager wants none.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// Whoever started the daemon, if he wants to know.
+/// The service manager that started the daemon, if it wants notifications.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    /// How often a sign of life is given: half of what would be too late.
+    /// Interval of watchdog messages: half of the manager's limit.
     every: Option<Duration>,
     next: Duration,
 }
@@ -20,12 +20,12 @@ impl Notifier {
         }
     }
 
-    /// When the next sign of life is due.
+    /// Returns the time of the next watchdog message.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.every.map(|_| self.next)
     }
 
-    /// Gives a sign of life, if that is due.
+    /// Sends a watchdog message, if one is due.
     pub(crate) fn alive(&mut self, begun: Instant) {
         let at = begun.elapsed();
         if let Some(every) = self.every.filter(|_| at >= self.next) {

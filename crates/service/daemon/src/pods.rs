@@ -1,6 +1,6 @@
-//! Pods: which of them a cgroup belongs to, and what the kubelet says about it.
+//! Pods: the pod that a cgroup belongs to, and the kubelet's facts about it.
 //!
-//! The kubelet makes a cgroup for each pod, and the runtime one in it for each container. Which names they get depends on the driver:
+//! The kubelet makes a cgroup for each pod, and the runtime makes one in it for each container. Their names depend on the driver:
 //!
 //! ```text
 //!   systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1234_ab.slice/cri-containerd-89ef.scope
@@ -9,27 +9,27 @@
 //!                                            /crio-89ef
 //! ```
 //!
-//! (`pkg/kubelet/cm/cgroup_manager_linux.go`.) Pods with guaranteed resources are one level higher. Only what hangs below the root in
-//! exactly this way is a pod: whoever may make cgroups of his own somewhere below cannot make one look like a pod.
+//! (`pkg/kubelet/cm/cgroup_manager_linux.go`.) Pods with guaranteed resources are one level higher. Only a cgroup at exactly such a path below the
+//! root is a pod: a user who may make cgroups somewhere below cannot make one look like a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// Longer values of labels and annotations are not kept: no pattern of a rule is as long.
+/// Longest value of labels and annotations that is kept: no pattern of a rule is longer.
 const LONGEST_VALUE: usize = 1024;
 
-/// Who is at home in a cgroup.
+/// The pod and the container of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// The pod's number, with dashes.
+    /// The pod's UID, with dashes.
     pub uid: String,
-    /// The container's number; `None` for the cgroup of the pod itself and for what the runtime keeps beside containers.
+    /// The container's number; `None` for the cgroup of the pod itself and for those that the runtime keeps beside containers.
     pub container: Option<&'a str>,
 }
 
-/// The pod that a cgroup belongs to, by its path below the mount.
+/// Returns the pod that a cgroup belongs to, by its path below the mount.
 #[must_use]
 pub fn place(path: &str) -> Option<Place<'_>> {
     let mut parts = path.strip_prefix('/')?.split('/');
@@ -84,20 +84,20 @@ fn cgroupfs<'a>(first: &'a str, mut parts: impl Iterator<Item = &'a str>) -> Opt
     })
 }
 
-/// systemd allows no dashes there, so they became underscores. Pods from files of the node have a sum in place of a number.
+/// Returns the UID of a pod. systemd allows no dashes there, so they became underscores. Pods from files of the node have a hash in place of a UID.
 fn number(uid: &str) -> Option<String> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     ((1..=63).contains(&uid.len()) && uid.chars().all(is_fine)).then(|| uid.replace('_', "-"))
 }
 
-/// `cri-containerd-89ef`, `crio-89ef`, `89ef`; not `crio-conmon-89ef`, which watches over one.
+/// Returns the number in `cri-containerd-89ef`, `crio-89ef`, `89ef`; not in `crio-conmon-89ef`, which monitors a container.
 fn container(name: &str) -> Option<&str> {
     let (kind, id) = name.rsplit_once('-').unwrap_or(("", name));
     let is_number = id.len() >= 12 && id.chars().all(|c| c.is_ascii_hexdigit());
     (is_number && !kind.ends_with("conmon")).then_some(id)
 }
 
-/// What is known of one pod.
+/// Known facts about one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
     /// Its namespace.
@@ -112,7 +112,7 @@ pub struct Pod {
     pub containers: BTreeMap<String, String>,
 }
 
-/// The pods of this node, by number.
+/// The pods of this node, by UID.
 pub type Pods = BTreeMap<String, Arc<Pod>>;
 
 #[derive(Deserialize)]
@@ -159,13 +159,13 @@ struct Container {
     id: Option<String>,
 }
 
-/// Where the apiserver's copy of a pod from a file of the node says which number its cgroup has.
+/// The annotation that holds the hash in the cgroup's name, in the apiserver's copy of a pod from a file of the node.
 const FILE_SUM: &str = "kubernetes.io/config.hash";
 
-/// Reads what the kubelet answers at `/pods`: a `PodList`.
+/// Reads the kubelet's answer at `/pods`: a `PodList`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A sentence about the fault of the answer.
 pub fn read(answer: &[u8]) -> Result<Pods, String> {
     let list: List = serde_json::from_slice(answer)
         .map_err(|error| format!("this is no list of pods: {error}"))?;
@@ -268,7 +268,7 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice",
             "/kubepods/burstable",
             "/system.slice/redis.service",
-            // Made by a user below what is delegated to him.
+            // Made by a user below a cgroup that was delegated.
             &format!(
                 "/user.slice/user-7.slice/user@7.service/kubepods.slice/kubepods-pod{under}.slice/{scope}"
             ),

@@ -1,16 +1,16 @@
-//! Which capabilities the rules need: no other is kept.
+//! The capabilities that the rules need: the daemon keeps no other.
 //!
 //! | for | capability | because |
 //! |---|---|---|
 //! | looking | `CAP_SYS_PTRACE`, `CAP_DAC_READ_SEARCH` | other users' `/proc/PID/maps`, `pagemap`, `smaps` |
-//! | | `CAP_CHECKPOINT_RESTORE` | `/proc/PID/map_files`: what shared objects hold |
-//! | collapsing | `CAP_SYS_NICE` | `process_madvise(2)` on others |
+//! | | `CAP_CHECKPOINT_RESTORE` | `/proc/PID/map_files`: the contents of shared objects |
+//! | collapsing | `CAP_SYS_NICE` | `process_madvise(2)` on other processes |
 //! | tracking (ptwalk) | `CAP_BPF`, `CAP_PERFMON`, `CAP_DAC_OVERRIDE` | to load and run its program; to write other users' `clear_refs` |
 //! | tracking (idle) | `CAP_SYS_ADMIN` | page frame numbers |
 //! | colors | `CAP_SYS_ADMIN` | page frame numbers |
-//! | users | `CAP_SETUID`, `CAP_SETGID`, `CAP_SETPCAP` | to start processes that are the user's, and can have no more |
-//! | | `CAP_KILL` | to end these, and have them end with the daemon |
-//! | | `CAP_SYS_NICE` | the one that these are left |
+//! | users | `CAP_SETUID`, `CAP_SETGID`, `CAP_SETPCAP` | to start processes of the user that can get no other capability |
+//! | | `CAP_KILL` | to end them, also at the daemon's death |
+//! | | `CAP_SYS_NICE` | the one capability that they keep |
 //! | swap in memory | `CAP_SYS_ADMIN` | `swapon(2)`, `swapoff(2)` |
 
 use rustix::thread::CapabilitySet;
@@ -23,7 +23,7 @@ use crate::config::Settings;
 use crate::rules::RulePolicy;
 use crate::users;
 
-/// What one rule needs, if accesses are tracked by `tracker`.
+/// Returns the capabilities that one rule needs, if `tracker` tracks accesses.
 pub(crate) fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
@@ -43,7 +43,7 @@ pub(crate) fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> C
                 CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::DAC_OVERRIDE
             }
             Some(TrackerKind::Idle) => CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE,
-            // Its files are root's.
+            // The files of DAMON are root's.
             Some(TrackerKind::Damon) | None => CapabilitySet::DAC_OVERRIDE,
         };
     }
@@ -55,8 +55,8 @@ pub(crate) fn tracks(placement: &RulePolicy) -> bool {
         || placement.colors != ColorRequest::Off
 }
 
-/// What all rules need. Without any that asks for something, what a rule without options would: the first one is to be taken by a
-/// reload, and what was given up does not come back.
+/// Returns the capabilities that all rules need. If no rule has a placement, returns those of a rule without options: a reload may bring the first
+/// one, and dropped capabilities do not come back.
 #[must_use]
 pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
     let placements: Vec<&RulePolicy> = (settings.rules.iter())
@@ -82,7 +82,7 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
     needed.fold(of_users, |all, one| all | one)
 }
 
-/// What is missing for new rules: their names, in a sentence. `None` if nothing is.
+/// Returns the names of the missing capabilities, for a sentence; `None` if none is missing.
 #[must_use]
 pub fn missing(needed: CapabilitySet, held: CapabilitySet) -> Option<String> {
     let missing = needed.difference(held);

@@ -1,8 +1,8 @@
-//! Which rule a process belongs to: the first one all of whose conditions hold. Pure: facts in, decision out.
+//! Finds the rule that a process belongs to: the first one whose conditions all hold. Pure: facts in, decision out.
 //!
-//! A cgroup alone decides most of it. So rules are first asked about the cgroup, once for all its processes, and what is left are
-//! *candidates*: rules that may still hold, in order, up to the first one that holds whoever the process is. Processes are looked at only
-//! where a candidate asks for more, and cgroups without candidates are not looked at again.
+//! A cgroup alone decides most of it. So rules are tried on the cgroup first, once for all its processes. What is left are *candidates*: rules that
+//! may still hold, in order, up to the first one that holds for every process. Processes are read only where a candidate needs more, and cgroups
+//! without candidates are not read again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use superhue_procfs::cgroup::path_of_process;
 
 use crate::pods::{Pod, Pods, place};
 
-/// A label has at most so many letters.
+/// Maximum number of characters of a label.
 const LABEL: usize = 200;
 
-/// How patterns are matched: `*` and `?` stay within one part of a path, `**` spans parts.
+/// Options for patterns: `*` and `?` stay within one part of a path, `**` spans parts.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -34,15 +34,15 @@ const MATCHING: MatchOptions = MatchOptions {
 pub struct Rule {
     /// Its name, which is unique.
     pub name: Arc<str>,
-    /// Where it stands: `FILE:LINE`.
+    /// Its place: `FILE:LINE`.
     pub place: String,
-    /// What all has to hold.
+    /// The conditions, all of which must hold.
     pub conditions: Conditions,
-    /// What becomes of the processes; `None` leaves them alone.
+    /// Placement of the processes; `None` leaves them alone.
     pub placement: Option<RulePolicy>,
 }
 
-/// What all has to hold. None at all holds for every process.
+/// Conditions, all of which must hold. Without any, they hold for every process.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conditions {
     /// A unit of the system's systemd that the process belongs to: a service or scope, or a slice above it.
@@ -57,7 +57,7 @@ pub struct Conditions {
     pub executable: Option<Pattern>,
 }
 
-/// What has to hold of the pod. None at all holds for processes without one, too.
+/// Conditions on the pod, all of which must hold. Without any, they hold for processes without a pod, too.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PodConditions {
     /// Its namespace.
@@ -66,52 +66,52 @@ pub struct PodConditions {
     pub name: Option<Pattern>,
     /// The name of the container.
     pub container: Option<Pattern>,
-    /// Labels, all of which it has.
+    /// Labels, all of which it must have.
     pub labels: Vec<KeyValue>,
     /// Annotations, likewise.
     pub annotations: Vec<KeyValue>,
 }
 
-/// A label or an annotation: there, and with this value if one is given.
+/// A label or an annotation that must be there, with this value if one is given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyValue {
     /// Its key.
     pub key: String,
-    /// What its value looks like.
+    /// Pattern for its value.
     pub value: Option<Pattern>,
 }
 
 /// A user, by name or number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// As written.
+    /// The name as written.
     pub name: String,
-    /// The number; `None` if there is nobody of that name.
+    /// The number; `None` if there is no such user.
     pub number: Option<u32>,
 }
 
-/// What becomes of the processes of a rule.
+/// Placement of the processes of a rule.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RulePolicy {
     /// The policy; `None` is `hot` where accesses can be tracked, else `resident`.
     pub pages: Option<Pages>,
-    /// How much memory superpages may add; `None` is the policy's own default.
+    /// Memory that huge pages may add; `None` is the policy's own default.
     pub budget: Option<Share>,
-    /// What the rule's watch may cost, as a share of one CPU's time.
+    /// Cost that the rule's watch may have, as a share of one CPU's time.
     pub max_overhead: f64,
-    /// How much of every 100 ms of a process collapses may take; zero is for no bound.
+    /// Time of every 100 ms of a process that collapses may take; zero means no bound.
     pub max_stall: Duration,
     /// Page colors.
     pub colors: ColorRequest,
-    /// Whether a small swap in memory is made for that where none is on.
+    /// True to make a small swap in memory for page colors where no swap is on.
     pub swap: bool,
 }
 
-/// What a rule may cost unless it says otherwise: 1 % of one CPU.
+/// Default ceiling of a rule: 1 % of one CPU.
 const MAX_OVERHEAD: f64 = 0.01;
 
 impl Default for RulePolicy {
-    /// What a rule without options comes to.
+    /// Returns the policy of a rule without options.
     fn default() -> Self {
         Self {
             pages: None,
@@ -133,25 +133,25 @@ pub struct GroupFacts {
     pub pod: PodFacts,
 }
 
-/// What is known of a cgroup's pod.
+/// Known facts about a cgroup's pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodFacts {
-    /// It belongs to none.
+    /// It belongs to no pod.
     #[default]
     None,
-    /// It belongs to one of which the kubelet has said nothing, or not yet.
+    /// It belongs to a pod that the kubelet has not named, or not yet.
     Unknown,
     /// The kubelet knows it.
     Known {
         /// The pod.
         pod: Arc<Pod>,
-        /// The name of the container; `None` if the kubelet has not said which one this is: a new one, or none that the pod names.
+        /// The name of the container; `None` if the kubelet has not named it: a new one, or none that the pod names.
         container: Option<String>,
     },
 }
 
 impl GroupFacts {
-    /// Of a cgroup with this path; bytes that are no UTF-8 are replaced.
+    /// Makes the facts of a cgroup with this path.
     #[must_use]
     pub fn new(path: &str) -> Self {
         let path = path.trim_end_matches('/');
@@ -162,13 +162,13 @@ impl GroupFacts {
         }
     }
 
-    /// Of the cgroup that process `pid` is in now; `None` if that cannot be read.
+    /// Reads the facts of the cgroup that process `pid` is in now; `None` if that cannot be read.
     #[must_use]
     pub fn of_process(roots: &Roots, pid: u32) -> Option<Self> {
         Some(Self::new(&path_of_process(roots, pid).ok()??))
     }
 
-    /// The same, with what is known of its pod.
+    /// Adds the known facts about its pod.
     #[must_use]
     pub fn with_pods(mut self, pods: &Pods) -> Self {
         let Some(place) = place(&self.path) else {
@@ -184,9 +184,9 @@ impl GroupFacts {
         self
     }
 
-    /// The units of the system's systemd that it belongs to: slices from the root on, and the first service or scope.
+    /// Returns the units of the system's systemd that it belongs to: slices from the root on, and the first service or scope.
     ///
-    /// What is below that service or scope may have been made by whoever it is delegated to, under any name, and is no unit
+    /// A cgroup below that service or scope is no unit: the user to whom it is delegated may have made it, under any name
     /// (`https://systemd.io/CGROUP_DELEGATION`).
     pub fn units(&self) -> impl Iterator<Item = &str> {
         let mut is_over = false;
@@ -198,7 +198,7 @@ impl GroupFacts {
         })
     }
 
-    /// What its processes are counted under: their pod (`shop/redis-0`), service or scope, else the cgroup.
+    /// Returns the name that its processes are counted under: their pod (`shop/redis-0`), service or scope, else the cgroup.
     #[must_use]
     pub fn service(&self) -> Cow<'_, str> {
         if let PodFacts::Known { pod, .. } = &self.pod {
@@ -208,8 +208,8 @@ impl GroupFacts {
         unit.unwrap_or(&self.path).into()
     }
 
-    /// Who could act together with its processes: their pod, all that a user of the system's systemd runs, or the service or scope. `None` if
-    /// nothing but their user tells.
+    /// Returns the tenant of its processes, which could act together: their pod, all that a user of the system's systemd runs, or the service or
+    /// scope. `None` if only their user determines it.
     #[must_use]
     pub fn tenant(&self) -> Option<Arc<str>> {
         if let Some(place) = place(&self.path) {
@@ -221,14 +221,14 @@ impl GroupFacts {
         Some(shortened(user.or_else(service)?).into())
     }
 
-    /// The same, no longer than fits into a line: what accounts call the service.
+    /// Returns the same, cut to fit into a line: the name of the service in accounts.
     #[must_use]
     pub fn label(&self) -> String {
         shortened(&self.service())
     }
 }
 
-/// A label that fits into a line. Its end is what tells most.
+/// Cuts a label to fit into a line. Keeps the end, which distinguishes most.
 fn shortened(label: &str) -> String {
     let count = label.chars().count();
     if count <= LABEL {
@@ -238,11 +238,11 @@ fn shortened(label: &str) -> String {
     format!("…{end}")
 }
 
-/// What is known of one process; read only if a candidate asks for it.
+/// Facts about one process; read only if a candidate needs them.
 pub trait ProcessFacts {
-    /// Its effective user; `None` if it is gone.
+    /// Returns its effective user; `None` if it is gone.
     fn user(&mut self) -> Option<u32>;
-    /// The file that it executes; `None` if that cannot be told.
+    /// Returns the file that it executes; `None` if unknown.
     fn executable(&mut self) -> Option<&Path>;
 }
 
@@ -250,7 +250,7 @@ pub trait ProcessFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Candidates(pub Arc<[u32]>);
 
-/// Why a rule does not hold.
+/// Reason why a rule does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
     /// The unit.
@@ -259,9 +259,9 @@ pub enum Mismatch {
     Cgroup,
     /// It is in no pod.
     NoPod,
-    /// Nothing is known of its pod yet, so this rule may hold or not: no other is asked.
+    /// Nothing is known of its pod yet, so this rule may hold or not: no later rule is tried.
     PodUnknown,
-    /// The kubelet has not said which container of the pod it is in: likewise.
+    /// The kubelet has not named its container yet: likewise.
     ContainerUnknown,
     /// The pod's namespace.
     Namespace,
@@ -282,7 +282,7 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
-    /// In words.
+    /// Describes it in words.
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -308,7 +308,7 @@ impl Mismatch {
 }
 
 impl Mismatch {
-    /// Whether the rule may hold all the same, once more is known.
+    /// Returns true if the rule may hold all the same, once more is known.
     #[must_use]
     pub const fn is_undecided(self) -> bool {
         matches!(self, Self::PodUnknown | Self::ContainerUnknown)
@@ -327,7 +327,7 @@ impl KeyValue {
 }
 
 impl PodConditions {
-    /// Whether nothing has to hold.
+    /// Returns true if there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -366,13 +366,13 @@ impl PodConditions {
 }
 
 impl Conditions {
-    /// Whether nothing has to hold.
+    /// Returns true if there is no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a cgroup alone decides.
+    /// Returns true if a cgroup alone does not decide.
     fn asks_for_process(&self) -> bool {
         self.user.is_some() || self.executable.is_some()
     }
@@ -415,7 +415,7 @@ impl Conditions {
 }
 
 impl Rule {
-    /// What becomes of its processes, in words.
+    /// Returns the placement of its processes, in words.
     #[must_use]
     pub fn placed(&self) -> String {
         match &self.placement {
@@ -436,7 +436,7 @@ impl fmt::Display for KeyValue {
 }
 
 impl fmt::Display for Conditions {
-    /// As in a file, with commas between.
+    /// Writes the conditions as in a file, with commas between.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pattern = |pattern: &Option<Pattern>| pattern.as_ref().map(|it| it.as_str().to_owned());
         let list = |all: &[KeyValue]| {
@@ -490,7 +490,7 @@ impl fmt::Display for RulePolicy {
     }
 }
 
-/// Rules that may hold for processes of `group`.
+/// Returns the rules that may hold for processes of `group`.
 #[must_use]
 pub fn candidates(rules: &[Rule], group: &GroupFacts) -> Candidates {
     let mut found = Vec::new();
@@ -502,7 +502,7 @@ pub fn candidates(rules: &[Rule], group: &GroupFacts) -> Candidates {
                     break;
                 }
             }
-            // Whoever may belong to this rule does not get what a later one says: "off" may be meant.
+            // A process that may belong to this rule does not get the placement of a later one: "off" may be meant.
             Some(because) if because.is_undecided() => break,
             Some(_) => {}
         }
@@ -511,13 +511,13 @@ pub fn candidates(rules: &[Rule], group: &GroupFacts) -> Candidates {
 }
 
 impl Candidates {
-    /// Whether no rule can hold.
+    /// Returns true if no rule can hold.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The rule that holds for every process of the cgroup, if there is but one that can.
+    /// Returns the rule that holds for every process of the cgroup, if no other one can.
     #[must_use]
     pub fn certain(&self, rules: &[Rule]) -> Option<usize> {
         let &index = self.0.first()?;
@@ -526,7 +526,7 @@ impl Candidates {
         (!rule.conditions.asks_for_process()).then_some(index)
     }
 
-    /// The rule that holds for a process of the cgroup.
+    /// Returns the rule that holds for a process of the cgroup.
     pub fn decide(&self, rules: &[Rule], process: &mut dyn ProcessFacts) -> Option<usize> {
         let indexes = self.0.iter().map(|&index| index as usize);
         let mut holding = indexes.filter_map(|index| {
@@ -538,7 +538,7 @@ impl Candidates {
     }
 }
 
-/// Why `rule` does not hold for a process; `None` if it does.
+/// Returns the reason why `rule` does not hold for a process; `None` if it does.
 pub fn mismatch(
     rule: &Rule,
     group: &GroupFacts,
@@ -571,7 +571,7 @@ mod tests {
         Facts(Some(user), Some(executable.into()), 0)
     }
 
-    /// `unit`, `cgroup`, `user`, `executable`; empty for none.
+    /// Makes rules of `unit`, `cgroup`, `user`, `executable`; empty for none.
     fn rules(all: &[[&str; 4]]) -> Vec<Rule> {
         let pattern = |text: &str| (!text.is_empty()).then(|| Pattern::new(text).unwrap());
         let rule = |(number, text): (usize, &[&str; 4])| Rule {
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!(decide(&rules, "/", &mut tool), Some(3));
         let mut deeper = facts(8, "/usr/bin/more/tool");
         assert_eq!(decide(&rules, "/", &mut deeper), None, "`*` is one part");
-        // What cannot be read holds for nothing.
+        // No condition holds for a fact that cannot be read.
         let mut unknown = Facts(None, None, 0);
         assert_eq!(decide(&rules, "/", &mut unknown), None);
     }
@@ -692,7 +692,7 @@ mod tests {
 
     #[test]
     fn a_hostile_name_takes_no_time() {
-        // What is tried by a naive matcher grows with a power of the length.
+        // The work of a naive matcher grows with a power of the length.
         let rules = rules(&[["", "/*a*a*a*a*a*a*a*a*b", "", ""]]);
         let group = GroupFacts::new(&format!("/{}", "a".repeat(255)));
         let begun = std::time::Instant::now();

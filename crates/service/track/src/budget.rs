@@ -1,31 +1,31 @@
-//! Who has to go when memory is short.
+//! The choice of a client to end when memory is short.
 //!
-//! Half of what the service may take is for what it keeps, the other half for a list in the making:
+//! Half of the service's memory is for what it keeps, the other half for a list in the making:
 //!
 //! ```text
-//!   kept    lists, sets told     8 bytes a page in the list, and about 80 a region with active pages
+//!   kept    lists, sets sent     8 bytes a page in the list, and about 80 a region with active pages
 //!           heat of targets      about 2 bytes a page, once for each target
 //!   making  active pages         up to [`MAKING`] bytes each, of one target at a time
 //! ```
 //!
-//! Of the user who holds most it is the client that holds most: who fills the service with clients or
-//! pages puts out his own, never another's.
+//! The client that holds most has to go, among those of the user who holds most: a user who fills the
+//! service with clients or pages loses only their own.
 
 /// Bytes for an active page while a list is made: the list itself, what its growth leaves free, and
 /// sorting.
 pub(crate) const MAKING: u64 = 48;
 
-/// What one client holds.
+/// Memory that one client holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holding {
     /// The client's number.
     pub(crate) id: u64,
     pub(crate) uid: u32,
-    /// Bytes; what several clients hold together is divided among them.
+    /// Bytes: its own, and an even part of what several clients share.
     pub(crate) bytes: u64,
 }
 
-/// The client to let go, if together they hold more than `most` bytes.
+/// Returns the client to end, if together they hold more than `most` bytes.
 pub(crate) fn surplus(holdings: &[Holding], most: u64) -> Option<Holding> {
     let sum = |uid: Option<u32>| -> u64 {
         let those = holdings
@@ -40,7 +40,7 @@ pub(crate) fn surplus(holdings: &[Holding], most: u64) -> Option<Holding> {
         .iter()
         .max_by_key(|one| (sum(Some(one.uid)), one.uid))?;
     let theirs = holdings.iter().filter(|one| one.uid == largest.uid);
-    // Of equals the newest.
+    // Among equals the newest.
     theirs.max_by_key(|one| (one.bytes, one.id)).copied()
 }
 

@@ -1,4 +1,4 @@
-//! One connection, from its first word to its end.
+//! One connection, from its first message to its end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -15,44 +15,44 @@ use superhue_sys::signal::queue_signal;
 use crate::image::{Image, has_memory, same_pid_namespace};
 use crate::publish::{ActiveSet, ListFile, hottest_first};
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// It has said nothing yet.
+    /// It has sent nothing yet.
     Silent,
-    /// It has asked, and must answer the challenge.
+    /// It has sent a request, and must answer the challenge.
     Challenged(Box<Asked>, u64),
     /// It is served.
     Tracked(Box<Tracked>),
 }
 
-/// What was asked, and found sound.
+/// A valid request.
 #[derive(Debug)]
 pub(crate) struct Asked {
     track: Track,
-    /// What the client ran when it asked.
+    /// The program that the client ran at its request.
     client: Image,
-    /// What is to be watched; the same unless root asked for another process.
+    /// The program to watch; the same unless root asked for another process.
     pub(crate) target: Image,
     pidfd: OwnedFd,
     target_pidfd: Option<OwnedFd>,
 }
 
-/// What a served client has been told.
+/// State of a served client.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     pub(crate) asked: Asked,
     list: ListFile,
     told: ActiveSet,
-    /// The newest list was not fetched yet.
+    /// The client has not fetched the newest list yet.
     unfetched: bool,
     /// A notice could not be delivered: it is due.
     owed: bool,
-    /// There is a list newer than the one notified of.
+    /// Serial number of the list that the last delivered notice was about.
     notified: u64,
 }
 
-/// What publishing came to.
+/// Result of publishing a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Published {
     pub(crate) superseded: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Published {
 pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Credentials,
-    /// When it must have been through with the greeting.
+    /// End of the time for the greeting.
     pub(crate) deadline: Duration,
     pub(crate) stage: Stage,
 }
@@ -83,7 +83,7 @@ impl Client {
         })
     }
 
-    /// Says something, as far as the client listens.
+    /// Sends an answer; does not wait for the client.
     pub(crate) fn say(&self, answer: &Answer) -> Result<(), Errno> {
         send(&self.socket, answer.packet().bytes(), None)
     }
@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Descriptors that become readable when the client's process, or the one it watches, exits.
+    /// Returns descriptors that become readable when the client's process, or the one it watches, exits.
     pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
         let asked = match &self.stage {
             Stage::Tracked(tracked) => Some(&tracked.asked),
@@ -107,10 +107,10 @@ impl Client {
             .flatten()
     }
 
-    /// Checks who asks, and notes what it runs.
+    /// Checks the client's process, and notes the program that it runs.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub(crate) fn ask(&self, roots: &Roots, track: Track) -> Result<Asked, Reason> {
         let peer = self.peer;
         if peer.pid == 0 {
@@ -129,8 +129,8 @@ impl Client {
         };
         let pidfd = match peer_pidfd(&self.socket) {
             Ok(pidfd) => pidfd,
-            // Before Linux 6.5. Should the number have passed to another process meanwhile, that one
-            // has not the socket to answer the challenge.
+            // Before Linux 6.5. Should the number have passed to another process meanwhile, that process
+            // does not have the socket to answer the challenge.
             Err(Errno::NOPROTOOPT) => open_pidfd(peer.pid).map_err(gone)?,
             Err(errno) => return Err(gone(errno)),
         };
@@ -180,10 +180,10 @@ impl Client {
         })
     }
 
-    /// Hands the client its list.
+    /// Sends the list's descriptor to the client.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub(crate) fn begin(&mut self, roots: &Roots, asked: Asked) -> Result<(), Reason> {
         if !asked.client.still_is(roots) || !asked.target.still_is(roots) {
             return Err(another_program());
@@ -207,12 +207,12 @@ impl Client {
 }
 
 impl Tracked {
-    /// From which heat on the client calls a page active.
+    /// Returns the least heat of a page that the client calls active.
     pub(crate) const fn min_heat(&self) -> u32 {
         self.asked.track.min_heat
     }
 
-    /// Bytes its list takes, and what it was told last.
+    /// Returns the bytes of its list, and of the set that was published last.
     pub(crate) fn held(&self) -> usize {
         self.list.held() + self.told.held()
     }
@@ -220,7 +220,7 @@ impl Tracked {
     /// Publishes the pages (ascending) if they are news to this client.
     ///
     /// # Errors
-    /// Why the client is let go.
+    /// The reason why the service ends the connection.
     pub(crate) fn offer(
         &mut self,
         socket: &OwnedFd,
@@ -243,7 +243,7 @@ impl Tracked {
             .publish(&pages, active, cut, superseded)
             .map_err(|errno| refusal(errno, format!("the list cannot be written: {errno}")))?;
         self.told = set;
-        // After a notice no other until it was heard.
+        // After a notice the service sends no other one before the client fetches.
         self.owed |= !superseded;
         self.unfetched = true;
         self.pay(socket);
@@ -272,17 +272,18 @@ impl Tracked {
                 self.owed = false;
                 self.notified = serial;
             }
-            // Its queue is full: next time.
+            // Its queue is full: the next call tries again.
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => tracing::debug!(%errno, "a notice could not be delivered"),
         }
     }
 
-    /// The client has read list `serial`.
+    /// Notes that the client has read list `serial`.
     ///
     /// # Errors
-    /// Why the client is let go: whoever holds its socket can say this, and a signal that is due then
-    /// must not reach another program that its process has become (a setuid one).
+    /// The reason why the service ends the connection: every holder of the socket can send this message,
+    /// and a signal that is due then must not reach another program that the process has become (a setuid
+    /// one).
     pub(crate) fn fetched(
         &mut self,
         socket: &OwnedFd,
@@ -296,7 +297,7 @@ impl Tracked {
             self.unfetched = false;
             self.owed = false;
         } else if serial >= self.notified && self.unfetched {
-            // It was replaced while it was read.
+            // The list was replaced while the client read it.
             self.owed = true;
             self.pay(socket);
         }

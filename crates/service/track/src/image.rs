@@ -1,4 +1,4 @@
-//! Which program a process runs, so that its successor is not taken for it.
+//! The program that a process runs, so that its successor is not taken for it.
 
 use std::fs;
 
@@ -15,15 +15,16 @@ pub(crate) struct Image {
     pub(crate) process: ProcessId,
     code: u64,
     stack: u64,
-    /// Who owns `/proc/PID`: root once the program may not be looked into by its user.
+    /// Owner of `/proc/PID`: root once the user may not look into the program.
     owner: u32,
 }
 
 impl Image {
-    /// What process `pid` runs now.
+    /// Returns the program that process `pid` runs now.
     ///
     /// # Errors
-    /// `ESRCH` gone; `EACCES` it may not be looked into; `EIO` if its files say nonsense; others of reading them.
+    /// `ESRCH` if it is gone; `EACCES` if it may not be looked into; `EIO` if its files make no sense;
+    /// other errors of reading them.
     pub(crate) fn of(roots: &Roots, pid: u32) -> Result<Self, Errno> {
         use std::os::unix::fs::MetadataExt;
         let path = roots.of_process(pid, "stat");
@@ -38,7 +39,7 @@ impl Image {
             other => other,
         })?;
         let [start_ticks, code, stack] = parse(&text).ok_or(Errno::IO)?;
-        // Hidden from whoever may not look into the process (CAP_SYS_PTRACE); or it is exiting.
+        // The kernel hides it without ptrace access to the process (CAP_SYS_PTRACE); or it is exiting.
         if stack == 0 {
             return Err(Errno::ACCESS);
         }
@@ -50,13 +51,13 @@ impl Image {
         })
     }
 
-    /// Whether that program still runs there.
+    /// Returns true if that program still runs there.
     pub(crate) fn still_is(&self, roots: &Roots) -> bool {
         Self::of(roots, self.process.pid).is_ok_and(|now| now == *self)
     }
 }
 
-/// Start time, start of the code, start of the stack.
+/// Returns start time, start of the code, start of the stack.
 fn parse(stat: &[u8]) -> Option<[u64; 3]> {
     // The name before the last parenthesis may hold anything.
     let close = stat.iter().rposition(|&byte| byte == b')')?;
@@ -69,14 +70,14 @@ fn parse(stat: &[u8]) -> Option<[u64; 3]> {
     Some([start, code, stack])
 }
 
-/// Whether process `pid` numbers processes as this one does.
+/// Returns true if process `pid` is in the same PID namespace as this one.
 pub(crate) fn same_pid_namespace(roots: &Roots, pid: u32) -> bool {
     let of = |path| fs::read_link(path).ok();
     let theirs = of(roots.of_process(pid, "ns/pid"));
     theirs.is_some() && theirs == of(roots.proc.join("self/ns/pid"))
 }
 
-/// A kernel thread, or one that is gone, has no memory to watch.
+/// Checks that a process has memory to watch: a kernel thread, or one that is gone, has none.
 pub(crate) fn has_memory(roots: &Roots, pid: u32) -> Result<(), ReadError> {
     let stat = superhue_procfs::process::stat(roots, pid)?;
     if stat.is_kernel_thread() {
@@ -103,7 +104,7 @@ mod tests {
         let roots = Roots::default();
         let me = Image::of(&roots, std::process::id()).unwrap();
         assert!(me.still_is(&roots));
-        // A shell that executes another program when it is told to.
+        // A shell that executes another program when it reads a line.
         let mut child = std::process::Command::new("sh")
             .args(["-c", "echo ready; read line; exec cat"])
             .stdin(std::process::Stdio::piped())
@@ -112,7 +113,7 @@ mod tests {
             .unwrap();
         let mut output = child.stdout.take().unwrap();
         let mut line = [0; 6];
-        // By its name it is a shell before its execution is over.
+        // Its name would come too early: the kernel sets it before the execution is complete.
         std::io::Read::read_exact(&mut output, &mut line).unwrap();
         assert_eq!(&line, b"ready\n");
         let before = Image::of(&roots, child.id()).unwrap();
@@ -123,7 +124,7 @@ mod tests {
         assert!(!before.still_is(&roots), "exec was not noticed");
         drop(input);
         child.wait().unwrap();
-        // Whoever waited for it has made it vanish.
+        // The parent has waited for it, so it has vanished.
         assert_eq!(Image::of(&roots, child.id()).unwrap_err(), Errno::SRCH);
     }
 }

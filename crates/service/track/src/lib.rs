@@ -1,10 +1,10 @@
-//! The service that tells applications which of their pages are accessed: `superhue track`.
+//! The service that reports to applications which of their pages are accessed: `superhue track`.
 //!
 //! ```text
-//!   applications ==socket==> Server ---add, remove---> Heat     (what samples accesses)
+//!   applications ==socket==> Server ---add, remove---> Heat     (samples accesses)
 //!        ^                     |   <---samples---------
 //!        |                     v
-//!        +--- list (memfd) -- Client: who it is, what it was told, what it has fetched
+//!        +--- list (memfd) -- Client: its process, the lists it got, the lists it has fetched
 //!        +--- notice, signal
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! use superhue_model::ProcessId;
 //! use superhue_track::{Heat, Limits, Listener, Sampled, Server};
 //!
-//! /// Accesses of nobody, where `superhue track` has a [`SampledHeat`].
+//! /// No accesses, where `superhue track` has a [`SampledHeat`].
 //! struct Still;
 //!
 //! impl Heat for Still {
@@ -42,14 +42,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One thread, one epoll. What a client can cost is bounded: it holds three descriptors, one list of at
-//! most [`Limits::max_pages`], 72 bytes for each active region, and nothing is queued for it: a list
-//! that it does not fetch is replaced by the next one. A client that never says what it wants is let go
-//! after [`Limits::greeting`].
+//! One thread, one epoll. The cost of a client is bounded: it holds three descriptors (four if root asked
+//! for another process), one list of at most [`Limits::max_pages`], and 72 bytes for each active region.
+//! Nothing is queued for it: the next list replaces one that it does not fetch. The service ends a client
+//! that sends no request within [`Limits::greeting`].
 //!
-//! A process may ask for itself only; root for any. Why that takes a challenge says
-//! [`superhue_client::protocol`]. A client that executes another program is let go, so that nobody who
-//! holds its socket learns the addresses of a setuid program.
+//! A process may ask for itself only; root for any. [`superhue_client::protocol`] explains why that takes
+//! a challenge. The service ends a client that executes another program, so that no other holder of its
+//! socket learns the addresses of a setuid program.
 
 mod budget;
 mod client;

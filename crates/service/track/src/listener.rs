@@ -18,19 +18,19 @@ use superhue_sys::seqpacket::pass_credentials;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Why the service cannot listen.
+/// Reason why the service cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// A service runs.
+    /// Another service listens there.
     #[error(
         "{} is in use: another superhue service listens there; stop it, or choose another --socket",
         .0.display()
     )]
     InUse(PathBuf),
-    /// Something else is there.
+    /// The path is there and is no socket.
     #[error("{} exists and is no socket: remove it, or choose another --socket", .0.display())]
     NoSocket(PathBuf),
-    /// The path cannot be a socket's.
+    /// The path is not valid for a socket.
     #[error(
         "{} cannot be the path of a socket ({errno}): at most 107 bytes; choose another --socket",
         path.display()
@@ -41,34 +41,34 @@ pub enum ListenError {
         /// The reason.
         errno: Errno,
     },
-    /// Somebody else can write to the folder or hold the lock.
+    /// Another user can write to the folder or hold the lock.
     #[error("{0}")]
     Untrusted(#[from] StateError),
-    /// Anything else.
+    /// Another operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// On what.
+        /// Path of the operation.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,
     },
 }
 
-/// Who may connect, and how messages are sent.
+/// Permissions of the socket, and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Whether messages stay apart (`SOCK_SEQPACKET`), or are a stream of bytes.
+    /// True if messages stay apart (`SOCK_SEQPACKET`), false for a stream of bytes.
     pub packets: bool,
-    /// Permissions of the path: whoever may write to it may connect.
+    /// Permissions of the path: users who may write to it may connect.
     pub mode: u32,
     /// The group of the path, if not that of the process.
     pub group: Option<u32>,
 }
 
 impl Access {
-    /// Everybody, with packets.
+    /// All users, with packets.
     pub const EVERYBODY: Self = Self {
         packets: true,
         mode: 0o666,
@@ -78,8 +78,8 @@ impl Access {
 
 /// The socket, listening. Removes its path on drop.
 ///
-/// Beside the socket `PATH` lies `PATH.lock`, which the service holds locked as long as it lives,
-/// however it ends; it stays, since removing it would let two services hold "the" lock.
+/// Beside the socket `PATH` lies `PATH.lock`. The service holds it locked as long as it lives, however it
+/// ends. The file stays: if it were removed, two services could each hold a lock of that name.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -90,7 +90,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// As [`Self::with`], for everybody.
+    /// Takes the path as [`Self::with`] does, for all users.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -98,8 +98,7 @@ impl Listener {
         Self::with(path, Access::EVERYBODY)
     }
 
-    /// Takes the path: makes its folder if that is missing, and replaces a socket whose service is
-    /// dead.
+    /// Takes the path: makes its folder if that is missing, and replaces the socket of a dead service.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -125,7 +124,7 @@ impl Listener {
             folder => folder?.ok_or_else(|| ListenError::NoSocket(path.to_owned()))?,
         };
         let is_other = |found: &fs::Metadata| !found.file_type().is_socket();
-        // Before anything is left beside it.
+        // Before the lock is made beside it.
         if fs::symlink_metadata(path).is_ok_and(|found| is_other(&found)) {
             return Err(ListenError::NoSocket(path.to_owned()));
         }
@@ -145,7 +144,8 @@ impl Listener {
                 return Err(ListenError::NoSocket(path.to_owned()));
             }
             Ok(_) => {
-                // The lock is ours, so a service of this program is dead. One of another kind?
+                // The lock is ours, so a service of this program is dead. Another program may listen
+                // there.
                 let try_it = new().map_err(|errno| io("cannot make")(errno.into()))?;
                 if !matches!(connect(&try_it, &address), Err(Errno::CONNREFUSED)) {
                     return Err(ListenError::InUse(path.to_owned()));
@@ -159,7 +159,7 @@ impl Listener {
         // Inherited by every connection, before its first message.
         pass_credentials(&socket).map_err(|errno| io("cannot set up")(errno.into()))?;
         bind(&socket, &address).map_err(|errno| io("cannot bind")(errno.into()))?;
-        // Nobody can connect before it listens.
+        // No client can connect before it listens.
         if let Some(group) = access.group {
             let owner = std::os::unix::fs::lchown(path, None, Some(group));
             owner.map_err(io("cannot set the group of"))?;
@@ -176,14 +176,14 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The name of the lock beside the socket.
+/// Returns the name of the lock beside the socket.
 fn lock_beside(path: &Path) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
@@ -238,7 +238,7 @@ mod tests {
         let path = folder.path().join("track.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a closed socket leaves its path");
-        // The dead one was of another type: whoever refuses connections is dead all the same.
+        // The dead one was of another type: a socket that refuses connections is dead all the same.
         match Listener::new(&path) {
             Ok(listener) => drop(listener),
             Err(error) => assert!(matches!(error, ListenError::InUse(_)), "{error}"),
@@ -265,7 +265,7 @@ mod tests {
         assert!(matches!(refused, ListenError::NoSocket(_)), "{refused}");
         let beside = folder.path().join("other.lock");
         assert!(!beside.exists(), "something was left beside another's file");
-        // Somebody else's lock, or one that others can hold, is none.
+        // A lock that another user owns, or could hold, is refused.
         let squatted = folder.path().join("squatted.lock");
         fs::write(&squatted, "").unwrap();
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o644)).unwrap();

@@ -1,4 +1,4 @@
-//! Giving up what is not needed.
+//! Dropping of capabilities that are not needed.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// What the service holds after [`drop_privileges`].
+/// Capabilities that the service holds after [`drop_privileges`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held(pub CapabilitySet);
 
@@ -26,15 +26,15 @@ impl fmt::Display for Held {
     }
 }
 
-/// Keeps at most these capabilities in the calling thread (of which the process must have no other),
-/// and sees to it that nothing executed from it gets more (`no_new_privs`).
+/// Keeps at most these capabilities in the calling thread, which must be the process's only one, and
+/// ensures that no program executed from it gets more (`no_new_privs`).
 ///
 /// # Errors
 /// Those of `capset(2)` and `prctl(2)`; then nothing must be served.
 pub fn drop_privileges(needed: CapabilitySet) -> Result<Held, Errno> {
     set_no_new_privs(true)?;
     match clear_ambient_capability_set() {
-        // None before Linux 4.3.
+        // There is no ambient set before Linux 4.3.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(errno) => return Err(errno),
     }

@@ -1,4 +1,4 @@
-//! When a list is news, and how it is written.
+//! Decides whether a list is news, and writes its file.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,8 +9,8 @@ use superhue_client::Page;
 use superhue_client::list::{self, Header};
 use superhue_model::{PageSet, Region, VirtAddr};
 
-/// A set of active pages is news if it differs from the last one told by one in so many of all pages
-/// in either.
+/// Least difference that is news: one in this many of all pages that are in the new set, in the one
+/// published last, or in both.
 const NEWS_DIVISOR: u64 = 10;
 
 /// Active pages by region, ascending.
@@ -18,7 +18,7 @@ const NEWS_DIVISOR: u64 = 10;
 pub(crate) struct ActiveSet(Vec<(Region, PageSet)>);
 
 impl ActiveSet {
-    /// Of pages ascending by address.
+    /// Makes the set of pages that ascend by address.
     pub(crate) fn of(pages: &[Page]) -> Self {
         let mut regions: Vec<(Region, PageSet)> = Vec::new();
         for page in pages {
@@ -39,24 +39,24 @@ impl ActiveSet {
         Self(regions)
     }
 
-    /// Base pages in it.
+    /// Returns the base pages in it.
     pub(crate) fn len(&self) -> u64 {
         self.0.iter().map(|(_, set)| set.len().0).sum()
     }
 
-    /// Bytes it takes.
+    /// Returns the bytes that it takes.
     pub(crate) fn held(&self) -> usize {
         self.0.capacity() * size_of::<(Region, PageSet)>()
     }
 
-    /// Whether it differs notably from `told`.
+    /// Returns true if it differs notably from `told`.
     pub(crate) fn is_news(&self, told: &Self) -> bool {
         let (both, either) = self.overlap(told);
         let differ = either - both;
         differ > 0 && differ * NEWS_DIVISOR >= either
     }
 
-    /// Pages in both, and in either.
+    /// Returns the number of pages in both, and in either.
     fn overlap(&self, other: &Self) -> (u64, u64) {
         let mut others = other.0.iter().peekable();
         let mut both = 0;
@@ -70,8 +70,8 @@ impl ActiveSet {
     }
 }
 
-/// Sorts hottest first, pages of equal heat by address, and cuts to `limit` entries. Returns how many
-/// base pages were cut away.
+/// Sorts hottest first, pages of equal heat by address, and cuts to `limit` entries. Returns the number
+/// of base pages cut away.
 pub(crate) fn hottest_first(pages: &mut Vec<Page>, limit: usize) -> u64 {
     pages.sort_by_key(|page| std::cmp::Reverse(page.heat));
     let cut = pages.iter().skip(limit).map(Page::weight).sum();
@@ -79,7 +79,7 @@ pub(crate) fn hottest_first(pages: &mut Vec<Page>, limit: usize) -> u64 {
     cut
 }
 
-/// The file a client reads its list from.
+/// The file that a client reads its list from.
 #[derive(Debug)]
 pub(crate) struct ListFile {
     file: OwnedFd,
@@ -88,7 +88,7 @@ pub(crate) struct ListFile {
 }
 
 impl ListFile {
-    /// An empty list.
+    /// Makes an empty list.
     pub(crate) fn new() -> Result<Self, Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL;
         let file = match memfd_create("superhue-list", flags) {
@@ -96,7 +96,7 @@ impl ListFile {
             Err(Errno::INVAL) => memfd_create("superhue-list", MemfdFlags::CLOEXEC)?,
             other => other?,
         };
-        // So that a client cannot open it for writing through its own /proc.
+        // Without this, a client could open it for writing through its own /proc.
         fchmod(&file, Mode::RUSR)?;
         let header = Header::default();
         list::write(&file, header, &[])?;
@@ -107,7 +107,7 @@ impl ListFile {
         })
     }
 
-    /// A descriptor that can only read.
+    /// Opens a descriptor that can only read.
     pub(crate) fn reader(&self) -> Result<File, Errno> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -115,7 +115,7 @@ impl ListFile {
         Ok(File::from(opened))
     }
 
-    /// Replaces the list and returns its number. `superseded`: the one before was not fetched.
+    /// Replaces the list and returns its number. `superseded`: the client has not fetched the one before.
     pub(crate) fn publish(
         &mut self,
         pages: &[Page],
@@ -132,17 +132,17 @@ impl ListFile {
         Ok(self.header.serial)
     }
 
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     pub(crate) const fn held(&self) -> usize {
         self.bytes
     }
 
-    /// The number of the newest list.
+    /// Returns the number of the newest list.
     pub(crate) const fn serial(&self) -> u64 {
         self.header.serial
     }
 
-    /// Active pages in the newest list.
+    /// Returns the active pages in the newest list.
     pub(crate) const fn active(&self) -> u64 {
         self.header.active
     }
@@ -156,7 +156,7 @@ impl AsFd for ListFile {
 
 impl Drop for ListFile {
     fn drop(&mut self) {
-        // A client may keep its descriptor forever; the memory not.
+        // A client may keep its descriptor forever, but not the memory.
         let _ = ftruncate(&self.file, 0);
     }
 }

@@ -14,13 +14,13 @@ use crate::heat::{Heat, Lost, Sampled};
 pub struct SampledHeat(Sampler);
 
 impl SampledHeat {
-    /// Of this sampler, which watches no process yet.
+    /// Makes heat of this sampler, which watches no process yet.
     #[must_use]
     pub const fn new(sampler: Sampler) -> Self {
         Self(sampler)
     }
 
-    /// The tracker at work.
+    /// Returns the tracker at work.
     #[must_use]
     pub fn tracker(&self) -> TrackerKind {
         self.0.tracker()
@@ -44,7 +44,7 @@ impl Heat for SampledHeat {
         let sampled = self.0.step(at).into_iter().map(|sampled| {
             let result = match sampled.result {
                 Ok(_) => Ok(()),
-                // The server sees for itself that another program runs, and lets the client go.
+                // The server itself sees that another program runs, and ends the client.
                 Err(TrackError::Replaced(_)) => Ok(()),
                 Err(error) => Err(lost(&error)),
             };
@@ -83,7 +83,7 @@ impl Heat for SampledHeat {
             match range.pages {
                 PageSize::Base => found.push(page(address, PageFlags::NONE)),
                 PageSize::Huge => found.push(page(address, PageFlags::HUGE)),
-                // No page of it is known to be active: each is as likely as the range says.
+                // No single page of it is known to be active: each has the rate of the range.
                 PageSize::Range => {
                     let pages = range.range.len().whole_pages().0;
                     let room = most.saturating_sub(found.len());

@@ -1,4 +1,4 @@
-//! The loop.
+//! The main loop of the service.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,17 +20,17 @@ use crate::client::{Client, Stage};
 use crate::heat::{Heat, Lost};
 use crate::listener::Listener;
 
-/// Samples after which a list says something.
+/// Samples of a process before its first list.
 const WARM_UP: u64 = 3;
-/// Connections accepted, and messages read of one client, before others have their turn.
+/// Connections accepted, and messages read of one client, in one turn.
 const TURN: usize = 32;
-/// How long to leave new connections waiting when descriptors are short.
+/// Time that new connections wait when descriptors are short.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 
-/// What clients may cost.
+/// Limits on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Clients in all.
@@ -39,10 +39,11 @@ pub struct Limits {
     pub per_user: usize,
     /// Entries in a client's list; the coldest are cut. Each takes 8 bytes.
     pub max_pages: usize,
-    /// Bytes that clients may take, all together: their lists, what is known of their memory, and a
-    /// list in the making. Whoever takes most is let go when that does not suffice.
+    /// Bytes that clients may take, all together: their lists, the heat of their memory, and a list in
+    /// the making. If that does not suffice, the service ends the client that takes most, of the user who
+    /// takes most.
     pub memory: u64,
-    /// How long a client may take to say what it wants.
+    /// Time in which a client must complete the greeting.
     pub greeting: Duration,
 }
 
@@ -58,24 +59,24 @@ impl Default for Limits {
     }
 }
 
-/// What was served.
+/// Counters of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Served {
     /// Connections accepted.
     pub connections: u64,
     /// Clients tracked.
     pub tracked: u64,
-    /// Connections refused, for whatever reason.
+    /// Connections refused, for any reason.
     pub refused: u64,
-    /// Connections ended for what they said.
+    /// Connections ended because of a malformed message.
     pub malformed: u64,
     /// Lists published.
     pub published: u64,
-    /// Of these, replaced before the client had fetched them.
+    /// Of these, lists replaced before the client had fetched them.
     pub superseded: u64,
 }
 
-/// Why the service cannot go on.
+/// Error that ends the service.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {errno}")]
 pub struct ServerError {
@@ -99,13 +100,13 @@ pub struct Server<H> {
     /// Numbers of clients are never used again.
     next: u64,
     begun: Instant,
-    /// Until when no connection is accepted.
+    /// Time until which no connection is accepted.
     paused: Option<Duration>,
     served: Served,
 }
 
 impl<H: Heat> Server<H> {
-    /// A service at this socket.
+    /// Makes a service at this socket.
     ///
     /// # Errors
     /// When the kernel refuses an epoll, or there is no `/dev/urandom`.
@@ -129,16 +130,16 @@ impl<H: Heat> Server<H> {
         })
     }
 
-    /// What was served so far.
+    /// Returns the counters so far.
     #[must_use]
     pub const fn served(&self) -> Served {
         self.served
     }
 
-    /// Serves until `stop` is readable, then tells every client and returns.
+    /// Serves until `stop` is readable, then notifies every client and returns.
     ///
     /// # Errors
-    /// When the kernel refuses what the loop is made of.
+    /// If `epoll_wait` or `epoll_ctl` fails.
     pub fn run(&mut self, stop: impl AsFd) -> Result<(), ServerError> {
         let wait = failed("epoll");
         self.watch(&self.listener, LISTENER).map_err(&wait)?;
@@ -194,7 +195,7 @@ impl<H: Heat> Server<H> {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
-                    // No descriptors or memory: the connections wait, and so does the loop's turn.
+                    // No descriptors or memory: the connections wait, and the loop does not spin.
                     tracing::warn!(%errno, "cannot accept connections for a moment");
                     let _ = epoll::delete(&self.epoll, &self.listener);
                     self.paused = Some(self.now() + SHORTAGE);
@@ -245,7 +246,7 @@ impl<H: Heat> Server<H> {
         }
     }
 
-    /// Reads what a client says.
+    /// Reads the requests of a client.
     fn read_requests(&mut self, id: u64) {
         for _ in 0..TURN {
             let Some(client) = self.clients.get(&id) else {
@@ -330,7 +331,7 @@ impl<H: Heat> Server<H> {
         Ok(())
     }
 
-    /// Lets a client go, with a reason if it is not the client that went.
+    /// Ends a client; `reason` is `None` if the client itself has closed the connection.
     fn drop_client(&mut self, id: u64, reason: Option<Reason>) {
         let Some(client) = self.clients.remove(&id) else {
             return;
@@ -344,10 +345,10 @@ impl<H: Heat> Server<H> {
                 self.served.refused += 1;
                 Answer::Refused(reason)
             };
-            // Whoever does not listen misses it.
+            // A client that does not read misses it.
             let _ = client.say(&answer);
         }
-        // Descriptors that its process shares with others (fork) would keep the entries alive.
+        // Descriptors that its process shares with forked processes would keep the entries alive.
         let _ = epoll::delete(&self.epoll, &client.socket);
         for pidfd in client.pidfds() {
             let _ = epoll::delete(&self.epoll, pidfd);
@@ -357,7 +358,7 @@ impl<H: Heat> Server<H> {
         }
     }
 
-    /// Stops watching a process that nobody asks for any more.
+    /// Stops watching a process that no client asks for any more.
     fn release(&mut self, process: ProcessId) {
         let wanted = |client: &Client| client.target() == Some(process);
         if !self.clients.values().any(wanted) {
@@ -385,7 +386,7 @@ impl<H: Heat> Server<H> {
         self.clients.iter().filter_map(watching).collect()
     }
 
-    /// Tells those who watch a process what a sample showed.
+    /// Publishes the result of a sample to the clients that watch the process.
     fn tell(&mut self, process: ProcessId) {
         if self.heat.samples(process) < WARM_UP {
             return;
@@ -418,7 +419,7 @@ impl<H: Heat> Server<H> {
         }
     }
 
-    /// Lets clients go until the others have room.
+    /// Ends clients until the remaining ones have room.
     fn make_room(&mut self) {
         let most = self.limits.memory / 2;
         while let Some(one) = surplus(&self.holdings(), most) {

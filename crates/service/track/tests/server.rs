@@ -28,7 +28,7 @@ fn raw(service: &Service) -> OwnedFd {
     socket
 }
 
-/// The next answer, or `None` at the end.
+/// Returns the next answer, or `None` at the end.
 fn answer(socket: &OwnedFd) -> Option<Answer> {
     let mut buffer = [0; LONGEST];
     let mut bytes = None;
@@ -80,12 +80,12 @@ fn a_process_learns_its_active_pages_hottest_first() {
     assert_eq!(all.len(), 5);
     assert_eq!(all[0], pages[3]);
     assert!(all[1..].is_sorted_by_key(|page| page.address));
-    // A buffer too small: what fits, and how many there are.
+    // A buffer too small: it gets what fits, and the number of entries.
     let mut two = [Page::default(); 2];
     let fetched = tracking.fetch(&mut two).unwrap();
     assert_eq!((fetched.count, fetched.available), (2, 5));
     assert_eq!(two[..], all[..2]);
-    // The same again is no news.
+    // The same pages again are no news.
     let steps = service.script.lock().unwrap().steps;
     until("some samples passed", || {
         service.script.lock().unwrap().steps > steps + 20
@@ -117,7 +117,7 @@ fn who_does_not_fetch_misses_lists_and_gets_the_newest() {
     // One notice was enough.
     assert_eq!(tracking.wait(Some(Duration::ZERO)).unwrap(), None);
     assert_eq!(tracking.fetch_all().unwrap(), base(5000, 10, 100));
-    // From now on it is told again.
+    // From now on there are notices again.
     service.set(base(9000, 10, 100));
     assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
 }
@@ -214,7 +214,7 @@ fn clients_are_limited_and_the_silent_are_let_go() {
         ..Limits::default()
     };
     let service = Service::with(limits);
-    // Who has no CPU for the time of a greeting is taken for silent.
+    // On a busy machine a client may get no CPU within the time of a greeting, and counts as silent.
     let enabled = || {
         let begun = Instant::now();
         loop {
@@ -227,7 +227,7 @@ fn clients_are_limited_and_the_silent_are_let_go() {
     };
     let tracking = enabled().unwrap();
     let silent: Vec<OwnedFd> = (0..2).map(|_| raw(&service)).collect();
-    // On a slow machine the silent may have been let go already.
+    // On a slow machine the service may have ended the silent clients already.
     if let Err(error) = enabled() {
         assert_eq!(errno_of(&error), Errno::USERS, "{error}");
     }
@@ -238,12 +238,12 @@ fn clients_are_limited_and_the_silent_are_let_go() {
         assert_eq!(reason.errno, Errno::TIMEDOUT);
     }
     enabled().unwrap();
-    // Once tracked it may be silent.
+    // A tracked client may be silent.
     service.set(base(0, 10, 100));
     assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
 }
 
-/// Of what clients hold, half of `memory` is for what is kept.
+/// Starts a service with this limit on memory; half of it is for what the service keeps.
 fn with_memory(memory: u64) -> Service {
     Service::with(Limits {
         memory,
@@ -275,7 +275,7 @@ fn memory_is_bounded_over_all_clients_and_the_largest_is_told() {
     assert!(text.contains("--max-memory"), "{text}");
     until("nobody is watched", || service.watched() == 0);
 
-    // With room again whoever asks anew is served.
+    // With room again, a client that enables anew is served.
     service.script.lock().unwrap().held.clear();
     let again = Tracking::enable(&service.options()).unwrap();
     assert!(again.wait(Some(PATIENCE)).unwrap().is_some());
@@ -317,8 +317,8 @@ fn another_process_cannot_answer_the_challenge() {
     assert_eq!(service.watched(), 0);
 }
 
-/// The client of the next test, in a process of its own: asks, then executes a program that says on its
-/// socket what it is told to.
+/// The client of the next test, in a process of its own: sends the request, then executes a program that
+/// copies its input to the socket.
 #[test]
 fn client_that_executes() {
     let Some(path) = std::env::var_os("SUPERHUE_TEST_TRACK_SOCKET") else {
@@ -382,7 +382,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     }
     let service = Service::start();
     service.set(base(0, 10, 100));
-    // As nobody, in a thread of its own (credentials belong to threads): for process 1.
+    // As user `nobody`, in a thread of its own (credentials belong to threads): for process 1.
     let pid = std::process::id();
     let options = service.options();
     let asked = std::thread::spawn(move || {
@@ -403,7 +403,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     assert!(refused.to_string().contains("root may"), "{refused}");
     asked.1.unwrap();
     let mut child = Scoped::sleeper();
-    // It is an image of its own only once its loader is through.
+    // Its image is final only after its loader has run.
     until("the child sleeps", || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
         stat.contains("(sleep) S ")
@@ -450,7 +450,7 @@ fn what_the_tracker_says_reaches_the_client() {
     let error = tracking.wait(Some(PATIENCE)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::OPNOTSUPP);
     assert_eq!(error.to_string(), "no tracker here: do this");
-    // And again.
+    // A second call returns the same error.
     assert_eq!(tracking.wait(Some(PATIENCE)).unwrap_err(), error);
     let fetched = tracking.fetch(&mut []).unwrap_err();
     assert_eq!(fetched, ClientError::ServiceGone);

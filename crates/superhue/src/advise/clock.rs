@@ -1,8 +1,8 @@
-//! The CPU time of a process, exactly, while it runs; and its TLB misses, where the processor counts them.
+//! The exact CPU time of a process while it runs, and its TLB misses, where the processor counts them.
 //!
-//! `/proc` tells it to the last tick of the scheduler, some milliseconds, which is longer than most windows. The kernel's software
-//! counter of each thread is exact at any moment. Where counters may not be used, or there are more threads than that
-//! pays for, `/proc` has to do: windows of a process that does not run all the time are then blurred.
+//! `/proc` gives the time in ticks of the scheduler, some milliseconds, which is longer than most windows. The kernel's software counter of each
+//! thread is exact at any moment. Where the caller may not use counters, or the process has more than `THREADS` threads, this module uses `/proc`:
+//! windows of a process that does not run all the time are then blurred.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::cpu_now;
 use superhue_sys::perf::{Counter, Event, Reading};
 
-/// The most threads that are counted one by one; reading each interrupts it.
+/// The most threads that get a counter each; reading a counter interrupts its thread.
 const THREADS: usize = 16;
 
-/// A clock that goes while the process has a CPU.
+/// A clock that runs while the process has a CPU.
 #[derive(Debug)]
 pub(super) enum Clock {
     /// One counter for each thread.
     Exact(Vec<Counter>),
-    /// As many CPUs all the time as it had lately.
+    /// Assumes that the process goes on using the number of CPUs that it used in the last 100 ms.
     Steady { begun: Instant, cpus: f64 },
 }
 
 impl Clock {
-    /// Of the threads that `pid` has now.
+    /// Returns a clock of the threads that `pid` has now.
     pub(super) fn of(roots: &Roots, pid: u32) -> Self {
         Self::exact(roots, pid).unwrap_or_else(|| Self::steady(roots, pid))
     }
@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// One counter of `event` for each thread that `pid` has now; `None` where there are too many, or they may not be counted.
+/// Returns one counter of `event` for each thread that `pid` has now; `None` if there are too many threads, or the caller may not count them.
 fn of_threads(roots: &Roots, pid: u32, event: Event) -> Option<Vec<Counter>> {
     let threads = fs::read_dir(roots.of_process(pid, "task")).ok()?;
     let threads: Vec<u32> = threads
@@ -72,7 +72,7 @@ fn of_threads(roots: &Roots, pid: u32, event: Event) -> Option<Vec<Counter>> {
     let counters = threads
         .into_iter()
         .map(|thread| Counter::of_thread(thread, event));
-    // One that has ended meanwhile counts no more.
+    // A thread that has ended meanwhile is left out.
     counters
         .filter(|counter| !matches!(counter, Err(rustix::io::Errno::SRCH)))
         .collect::<Result<_, _>>()
@@ -81,8 +81,8 @@ fn of_threads(roots: &Roots, pid: u32, event: Event) -> Option<Vec<Counter>> {
 
 /// Misses of the data TLB that the processor counts by itself.
 ///
-/// Those that cost a walk of the page tables: so `dTLB-load-misses` and `dTLB-store-misses` are defined on x86
-/// (`arch/x86/events/intel/core.c`, `arch/x86/events/amd/core.c`). Elsewhere they may be misses of the first TLB alone, and are not used.
+/// Counts misses that cost a walk of the page tables: x86 defines `dTLB-load-misses` and `dTLB-store-misses` so (`arch/x86/events/intel/core.c`,
+/// `arch/x86/events/amd/core.c`). On other architectures they may be misses of the first TLB alone, and are not used.
 #[derive(Debug)]
 pub(super) struct MissCounter {
     counters: Vec<Counter>,
@@ -91,7 +91,7 @@ pub(super) struct MissCounter {
 }
 
 impl MissCounter {
-    /// Of the threads that `pid` has now; `None` where nothing counts.
+    /// Returns counters of the threads that `pid` has now; `None` where nothing counts.
     pub(super) fn of(roots: &Roots, pid: u32) -> Option<Self> {
         if !cfg!(target_arch = "x86_64") {
             return None;
@@ -107,7 +107,7 @@ impl MissCounter {
         })
     }
 
-    /// Misses per CPU second since it was made; `None` if none were counted, for there are counters that stay at 0.
+    /// Returns misses per CPU second since the counters were made; `None` if they counted none, for there are counters that stay at 0.
     pub(super) fn per_second(&self) -> Option<f64> {
         let readings = self.counters.iter().filter_map(|one| one.read().ok());
         let cpu = self.time.now().saturating_sub(self.begun);
@@ -115,7 +115,7 @@ impl MissCounter {
     }
 }
 
-/// Of what counters came to in so much CPU time; one that had to share its hardware is taken to have counted a fair part.
+/// Returns events per second of `cpu` from the readings. A counter that shared its hardware is scaled up to the whole time.
 fn per_second(readings: impl Iterator<Item = Reading>, cpu: Duration) -> Option<f64> {
     let whole = |one: Reading| {
         if one.running_ns == 0 {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use superhue_testing::Scoped;
 
-    /// Of a program of one thread: those of this process come and go with other tests.
+    /// Uses a program of one thread: threads of this process come and go with other tests.
     #[test]
     fn it_goes_while_the_process_works() {
         let mut spin = std::process::Command::new("sh");
@@ -181,7 +181,7 @@ mod tests {
             .map(|at| u64::from(memory[at * 40_009 % memory.len()]))
             .sum();
         assert_eq!(sum, 200_000);
-        // Some open and stay at 0.
+        // Some counters open and stay at 0.
         assert!(counter.per_second().is_none_or(|misses| misses > 0.0));
     }
 }

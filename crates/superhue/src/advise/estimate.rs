@@ -1,4 +1,4 @@
-//! From touches and the cost of a walk to a gain, with its interval: pure.
+//! Pure functions that estimate a gain, with its interval, from touches and the cost of a walk.
 //!
 //! ```text
 //!   windows ──fit──> rates ──TLB──> misses per CPU second   x   cost of a miss at that footprint   =   share of CPU time
@@ -18,26 +18,28 @@ const MOST: f64 = 0.9;
 /// The part of the cost that stays if other work hides as much of it as it did in any synthetic mixture but one.
 const HIDDEN: f64 = 0.5;
 
-/// A miss that is waited for costs a program so many times what it costs a loop that does nothing else: the program's data push page tables out of the
-/// caches. This and the next two are fitted to the programs of `scripts/advise training` and of two validations.
+/// A miss that a program waits for costs this many times as much as in a loop that does nothing else: the program's data pushes page tables out of
+/// the caches. This and the next two constants are fitted to the programs of `scripts/advise training` and of two validations.
 const AMONG_WORK: f64 = 1.8;
 
-/// Where misses begin to overlap, and from where on all do, in times as many as a chain of loads can have: no program has nothing to do but to wait.
+/// Miss rates at which misses begin to overlap, and from which on all of them overlap, as multiples of the miss rate of a chain of loads: every
+/// program has something to do besides waiting.
 const OVERLAPPING: [f64; 2] = [0.85, 1.3];
 
-/// Pages in order save a program this part of what they save a loop that does nothing else: while a program works on a page, the processor is ahead of it.
+/// Pages touched in order save a program this part of what they save a loop that does nothing else: while a program works on a page, the processor is
+/// ahead of it.
 const AHEAD: f64 = 0.25;
 
-/// Misses are taken to be spread over the memory that is touched within so many seconds.
+/// Misses are taken to be spread over the memory that is touched within this many seconds.
 const SPREAD: f64 = 0.1;
 
-/// What watching adds to counted misses, and what sharing the hardware's counters blurs, at most.
+/// Largest relative error of counted misses: from the watching itself, and from sharing the hardware's counters.
 const COUNTED_ERROR: f64 = 0.1;
 
-/// How often the windows are drawn again.
+/// Number of times the windows are drawn again.
 const DRAWS: u64 = 60;
 
-/// What was seen of a program.
+/// Observations of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// Its windows: each is a set of pages watched together.
@@ -46,13 +48,13 @@ pub struct Observed {
     pub counted_misses: Option<f64>,
     /// Base pages that the TLB has to hold.
     pub pages: f64,
-    /// The share of them that could be in superpages, 0 to 1.
+    /// The share of them that could be in huge pages, 0 to 1.
     pub possible: f64,
     /// The share of the touched ones that lie side by side with their neighbours, 0 to 1.
     pub together: f64,
 }
 
-/// A figure with the bounds between which it is believed to lie.
+/// A figure with the bounds between which it probably lies.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// At least.
@@ -63,7 +65,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What a miss costs, in seconds, depending on what the program does meanwhile.
+/// Cost of a miss, in seconds, depending on what the program does meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bounds {
     /// If loads do not wait for each other.
@@ -74,16 +76,16 @@ pub struct Bounds {
     pub in_order: f64,
 }
 
-/// What superpages would bring.
+/// Gain from huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The share of the program's CPU time that would be saved, 0 to 1.
     pub gain: Interval,
     /// TLB misses per second of its CPU time.
     pub misses_per_second: Interval,
-    /// What one of them costs, in seconds.
+    /// Cost of one of these misses, in seconds.
     pub miss_seconds: Bounds,
-    /// Whether the processor counted them; else they come from the touches that were seen.
+    /// True if the processor counted the misses; otherwise they are modelled from the observed touches.
     pub misses_counted: bool,
     /// The share of them that come page after page, 0 to 1.
     pub in_order_share: f64,
@@ -93,7 +95,7 @@ pub struct Estimate {
     pub missing_bytes: ByteCount,
 }
 
-/// Memory that is in use at a time, whatever the TLB.
+/// Memory in use at a time; it does not depend on the TLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hot {
     /// Touched within 1 ms of CPU time.
@@ -103,7 +105,7 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// Of what was seen of a program; `None` without windows.
+    /// Computes it from the observations of a program; `None` without windows.
     #[must_use]
     pub fn of(seen: &Observed) -> Option<Self> {
         let rates = Rates::fit(&seen.windows)?;
@@ -115,7 +117,7 @@ impl Hot {
     }
 }
 
-/// The gain of a program whose TLB holds `entries` base pages, on a machine where walks cost `costs`.
+/// Estimates the gain of a program whose TLB holds `entries` base pages, on a machine where walks cost `costs`.
 ///
 /// `None` without windows or costs.
 #[must_use]
@@ -123,7 +125,7 @@ pub fn estimate(seen: &Observed, entries: f64, costs: &WalkCosts) -> Option<Esti
     redrawn_estimate(seen, entries, costs, DRAWS)
 }
 
-/// The same, with intervals from so many draws; what is likely does not depend on them.
+/// Does the same with intervals from `draws` draws; the likely figures do not depend on them.
 fn redrawn_estimate(
     seen: &Observed,
     entries: f64,
@@ -132,7 +134,7 @@ fn redrawn_estimate(
 ) -> Option<Estimate> {
     let likely = Rates::fit(&seen.windows)?;
     let misses = likely.misses(seen.pages, entries);
-    // Page tables are spread as the memory is that is touched at all, not only as what misses most.
+    // Page tables spread over all memory that the program touches, not only over the pages that miss most.
     let spread = seen.pages * likely.touched_within(SPREAD);
     let cost = between(
         &cost_at(&costs.scattered, spread)?,
@@ -195,8 +197,8 @@ fn pages_bytes(pages: f64) -> ByteCount {
     ByteCount(pages * superhue_model::BASE_PAGE_SIZE)
 }
 
-/// The cost of a miss among `pages` pages; between the footprints that were measured it is taken to go with the logarithm of the
-/// footprint, beyond them to stay.
+/// Returns the cost of a miss among `pages` pages. Between measured footprints the cost is interpolated over the logarithm of the footprint; beyond
+/// them it stays constant.
 fn cost_at(costs: &[WalkCost], pages: f64) -> Option<WalkCost> {
     let bytes = pages * superhue_model::BASE_PAGE_SIZE as f64;
     let above = costs
@@ -216,7 +218,7 @@ fn cost_at(costs: &[WalkCost], pages: f64) -> Option<WalkCost> {
     Some(between(one, other, part))
 }
 
-/// What lies between two costs; `part` is 0 at the one and 1 at the other.
+/// Interpolates between two costs; `part` is 0 at `one` and 1 at `other`.
 fn between(one: &WalkCost, other: &WalkCost, part: f64) -> WalkCost {
     let between = |figure: fn(&WalkCost) -> f64| figure(one) * (1.0 - part) + figure(other) * part;
     WalkCost {
@@ -230,7 +232,7 @@ fn between(one: &WalkCost, other: &WalkCost, part: f64) -> WalkCost {
     }
 }
 
-/// Misses times their cost, by the order in which pages are touched.
+/// Multiplies misses by their cost, by the order in which pages are touched.
 fn gains(rate: Interval, in_order_share: f64, cost: &WalkCost) -> Interval {
     let (chained_ns, chained_gain) = chained_among_work(cost);
     let most = cost.apart_gain.max(chained_gain).max(cost.in_order_gain);
@@ -246,7 +248,7 @@ fn gains(rate: Interval, in_order_share: f64, cost: &WalkCost) -> Interval {
     }
 }
 
-/// What is saved by a program that touches pages in no order.
+/// Returns the share of CPU time saved by a program that touches pages in no order.
 ///
 /// ```text
 ///   gain |          . loads that wait
@@ -257,9 +259,9 @@ fn gains(rate: Interval, in_order_share: f64, cost: &WalkCost) -> Interval {
 ///        +----------+--+---------- misses per second
 /// ```
 ///
-/// Up to about the rate at which a chain of loads can miss, a miss costs what a chain waits for it. Where more come, they must overlap, and
-/// programs that overlap any overlap nearly all: their gain is that of loads that do not wait for each other. In 44 programs a miss
-/// costs 40 to 130 ns where there are fewer than 4 million a second, and 5 to 15 ns where there are more than 6.
+/// Up to about the rate at which a chain of loads can miss, a miss costs as much as a chain waits for it. At higher rates misses must overlap, and
+/// programs that overlap some misses overlap nearly all: their gain is that of loads that do not wait for each other. In 44 programs a miss costs 40
+/// to 130 ns at fewer than 4 million misses a second, and 5 to 15 ns at more than 6 million.
 fn at_random(rate: f64, cost: &WalkCost) -> f64 {
     let (chained_ns, chained_gain) = chained_among_work(cost);
     let waited = |rate: f64| (rate * chained_ns * 1e-9).min(chained_gain);
@@ -273,8 +275,8 @@ fn at_random(rate: f64, cost: &WalkCost) -> f64 {
     }
 }
 
-/// What a miss costs that is waited for, in nanoseconds, and the most that a chain of loads can save, if each miss costs [`AMONG_WORK`] times what was
-/// measured.
+/// Returns the cost of a miss that a program waits for, in nanoseconds, and the most that a chain of loads can save, if each miss costs
+/// [`AMONG_WORK`] times the measured cost.
 fn chained_among_work(cost: &WalkCost) -> (f64, f64) {
     let gain = cost.chained_gain;
     (
@@ -283,7 +285,7 @@ fn chained_among_work(cost: &WalkCost) -> (f64, f64) {
     )
 }
 
-/// As many windows, drawn from them at random: what another look at the program might have shown.
+/// Draws as many windows from `windows` at random, with replacement: another look at the program might have shown these.
 fn redrawn(windows: &[Window], seed: u64) -> Vec<Window> {
     let mut state = seed
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -1,8 +1,8 @@
-//! How often pages are touched, and how often a TLB must then miss: pure.
+//! Pure functions that compute the rates at which pages are touched, and the rate at which a TLB must then miss.
 //!
-//! What is seen are windows: so many pages were watched while the program had so much CPU time, so many of them were touched. A page that
-//! is touched at rate *r* is touched within *t* with probability 1 - exp(-r t). Pages differ in their rates, so the windows are
-//! explained by a mixture of rates, whose shares are fitted (expectation maximisation, which finds the likeliest):
+//! The input is windows: the number of pages watched, the CPU time that the program had meanwhile, and the number of pages it touched. A page with
+//! touch rate *r* is touched within *t* with probability 1 - exp(-r t). Pages differ in their rates, so a mixture of rates explains the windows; its
+//! shares are fitted (expectation maximisation, which finds the likeliest):
 //!
 //! ```text
 //!   distinct pages in t     w(t) = n * sum share_k * (1 - exp(-rate_k * t))
@@ -16,11 +16,11 @@
 //!             T
 //! ```
 //!
-//! A TLB that gives up the entry not used for longest keeps what was touched within the last T, with w(T) = C; a touch misses if its
-//! page was not. So misses come at the rate dw/dt at T: Denning's working-set theory, for independent touches Che's approximation.
+//! A TLB that evicts the entry not used for longest keeps the pages touched within the last T, with w(T) = C; a touch of another page misses. So
+//! misses come at the rate dw/dt at T: Denning's working-set theory, for independent touches Che's approximation.
 //! Time is the program's CPU time, so that sleeping costs nothing and a process on two CPUs has twice the time.
 
-/// Slowest and fastest rate told apart, touches of a page per CPU second, and how many there are to a factor of ten.
+/// Slowest and fastest rate of the mixture, in touches of a page per CPU second, and the number of rates in a factor of ten.
 const SLOWEST: f64 = 0.1;
 const FASTEST: f64 = 1e6;
 const PER_DECADE: f64 = 4.0;
@@ -28,10 +28,10 @@ const PER_DECADE: f64 = 4.0;
 /// Windows whose CPU time differs by less than this factor are taken together.
 const BIN: f64 = 1.2;
 
-/// A window is short if it is no longer than the TLB remembers, or than so many seconds.
+/// A window is short if it is no longer than the time for which the TLB remembers a page, or than this many seconds.
 const SHORTEST: f64 = 50e-6;
 
-/// As many touches as make it as likely as not that the order of touches is seen.
+/// Number of touches with which the order of touches is as likely as not to show.
 const FEW: f64 = 10.0;
 
 /// Rounds of the fit.
@@ -52,7 +52,7 @@ pub struct Window {
     pub both: f64,
 }
 
-/// Which share of the pages is touched at which rate.
+/// Distribution of the pages over touch rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rates {
     /// Touches of one page per CPU second, and the share of the pages with it; the shares add up to 1.
@@ -64,14 +64,14 @@ pub struct Rates {
 pub struct Misses {
     /// Per CPU second.
     pub per_second: f64,
-    /// How many pages they are spread over: those of equal rate that would make as many.
+    /// Number of pages that the misses are spread over: pages of equal rate that would cause as many misses.
     pub pages: f64,
     /// CPU seconds for which the TLB remembers a page; `None` if it holds all of them.
     pub memory_seconds: Option<f64>,
 }
 
 impl Rates {
-    /// The mixture that explains the windows best; `None` without a window that has pages and time.
+    /// Returns the mixture that explains the windows best; `None` without a window that has pages and time.
     #[must_use]
     pub fn fit(windows: &[Window]) -> Option<Self> {
         let bins = bins(windows);
@@ -129,7 +129,7 @@ impl Rates {
         })
     }
 
-    /// A mixture of (rate, share); shares are scaled to add up to 1.
+    /// Makes a mixture of (rate, share); shares are scaled to add up to 1.
     #[must_use]
     pub fn of(parts: &[(f64, f64)]) -> Self {
         let sum: f64 = parts.iter().map(|(_, share)| share).sum();
@@ -141,7 +141,7 @@ impl Rates {
         }
     }
 
-    /// The share of the pages that is touched within `seconds` of CPU time, 0 to 1.
+    /// Returns the share of the pages that is touched within `seconds` of CPU time, 0 to 1.
     #[must_use]
     pub fn touched_within(&self, seconds: f64) -> f64 {
         let sum: f64 = self
@@ -152,7 +152,7 @@ impl Rates {
         sum.clamp(0.0, 1.0)
     }
 
-    /// Touches of a page that was not touched within the last `seconds`, per page and CPU second: the slope of
+    /// Returns touches of a page that was not touched within the last `seconds`, per page and CPU second: the slope of
     /// [`touched_within`](Self::touched_within).
     #[must_use]
     pub fn fresh_touches(&self, seconds: f64) -> f64 {
@@ -162,7 +162,7 @@ impl Rates {
             .sum()
     }
 
-    /// Misses of a TLB with `entries`, if the program has `pages` pages with these rates.
+    /// Returns the misses of a TLB with `entries`, if the program has `pages` pages with these rates.
     #[must_use]
     pub fn misses(&self, pages: f64, entries: f64) -> Misses {
         let memory = self.memory(pages, entries);
@@ -190,8 +190,8 @@ impl Rates {
         }
     }
 
-    /// For how much CPU time a TLB with `entries` remembers a page: until so many others were touched. `None` if all that are ever
-    /// touched fit.
+    /// Returns the CPU time for which a TLB with `entries` remembers a page: until `entries` other pages were touched. `None` if all pages that are
+    /// ever touched fit.
     fn memory(&self, pages: f64, entries: f64) -> Option<f64> {
         let (mut low, mut high) = (0.0_f64, 100.0 / SLOWEST);
         if pages * self.touched_within(high) <= entries {
@@ -217,10 +217,10 @@ impl Rates {
     }
 }
 
-/// The share of touches that come page after page, 0 to 1: scans.
+/// Returns the share of touches that come page after page, 0 to 1: scans.
 ///
-/// In a window no longer than the `memory_seconds` of the TLB few pages are touched. In a scan the neighbour of one of them
-/// is touched too, however short the window is. In any other order it is touched no more often than any page that is as hot.
+/// In a window no longer than the `memory_seconds` of the TLB few pages are touched. A scan also touches the neighbour of each of them, however short
+/// the window is. In any other order the neighbour is touched no more often than any page that is as hot.
 #[must_use]
 pub fn in_order(windows: &[Window], memory_seconds: f64) -> f64 {
     let longest = memory_seconds.max(SHORTEST);
@@ -243,7 +243,7 @@ pub fn in_order(windows: &[Window], memory_seconds: f64) -> f64 {
     }
 }
 
-/// Windows of about the same length taken together, at their mean length.
+/// Merges windows of about the same length, at their mean length.
 fn bins(windows: &[Window]) -> Vec<Window> {
     let mut sorted: Vec<Window> = windows
         .iter()

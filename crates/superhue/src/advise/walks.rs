@@ -1,6 +1,6 @@
-//! What walks cost on this machine: measured, and kept for an hour.
+//! The cost of walks on this machine: measured, and kept for an hour.
 //!
-//! It moves: others on the host use the same caches and memory.
+//! The cost changes: other guests of the host use the same caches and memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use superhue_procfs::Roots;
 use superhue_procfs::system::MemInfo;
 use superhue_state::Folder;
 
-/// Where it is kept. Nobody but root can write there, and what others could have written is not believed.
+/// Folder of the kept costs. Only root can write there, and files that others could have written are not used.
 const FOLDER: &str = "/run/superhue";
 const FILE: &str = "walks.json";
-/// It has a few hundred bytes.
+/// The file has a few hundred bytes.
 const LARGEST_FILE: u64 = 64 << 10;
 
-/// The share of the available memory that measuring may take.
+/// Part of the available memory that a measurement may use: one in this many.
 const PART: u64 = 4;
 
 /// The smallest footprint that is measured.
 const LEAST: u64 = 16 << 20;
 
-/// Costs are measured again after so many seconds.
+/// Costs are measured again after this many seconds.
 const KEPT: f64 = 3600.0;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     boot: String,
-    /// Seconds after boot at which they were measured.
+    /// Seconds after boot at which the costs were measured.
     uptime: f64,
     together: Vec<KeptCost>,
     scattered: Vec<KeptCost>,
 }
 
-/// Footprint in bytes, nanoseconds apart, chained, in order, and the three gains.
+/// Footprint in bytes; nanoseconds apart, chained and in order; and the three gains.
 type KeptCost = (u64, [f64; 3], [f64; 3]);
 
-/// Costs of walks up to `pages` base pages, or as far as memory and `largest` allow; in words, why not.
+/// Returns costs of walks up to `pages` base pages, or as far as memory and `largest` allow. The error is the reason in words.
 pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<WalkCosts, String> {
     #[allow(
         clippy::cast_possible_truncation,
@@ -49,7 +49,7 @@ pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<Wal
     let wanted = (pages.max(1.0) as u64).saturating_mul(BASE_PAGE_SIZE);
     let available = MemInfo::read(roots).ok().and_then(|info| info.available);
     let available = available.ok_or("how much memory is available is not known")?;
-    // Three times: in two kinds of base pages and in superpages.
+    // Three times: in two kinds of base pages and in huge pages.
     let most = largest.0.min(available.0 / PART / 3);
     let footprint = wanted.next_power_of_two().clamp(LEAST, most.max(LEAST));
     if most < LEAST {
@@ -68,7 +68,7 @@ pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<Wal
     }
     let costs = walk_costs(ByteCount(footprint))
         .map_err(|errno| format!("what walks cost could not be measured: {errno}"))?;
-    // Where it cannot be kept it is measured again.
+    // If the costs cannot be kept, they are measured again the next time.
     let _ = write(roots, &costs);
     Ok(costs)
 }
@@ -101,7 +101,7 @@ fn read(roots: &Roots) -> Option<WalkCosts> {
     })
 }
 
-/// Costs that were kept, if all of them make sense.
+/// Returns the kept costs, if all of them make sense.
 fn believed(costs: &[KeptCost]) -> Option<Vec<WalkCost>> {
     let sane = |ns: f64| ns.is_finite() && (0.0..1e6).contains(&ns);
     costs
@@ -145,7 +145,7 @@ fn write(roots: &Roots, costs: &WalkCosts) -> Option<()> {
     let written = serde_json::to_vec(&kept)
         .ok()
         .and_then(|bytes| file.write_all(&bytes).ok());
-    // Renamed when it is whole: nobody reads half of it.
+    // Renamed when it is whole, so that no reader sees half of it.
     let done = written.and_then(|()| folder.rename(&new, FILE).ok());
     if done.is_none() {
         let _ = folder.remove(&new);

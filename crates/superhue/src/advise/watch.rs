@@ -1,4 +1,4 @@
-//! Watching a process for a moment: which of its pages are touched within windows of many lengths.
+//! Watching of a process for a moment: finds which of its pages are touched within windows of many lengths.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use super::rates::Window;
 /// Runs of pages watched in one window.
 const RUNS_AT_A_TIME: usize = 12;
 
-/// The shortest and the longest window, but for one in ten that is longer.
+/// Seconds of the shortest and the longest window, except for one window in twelve that is longer.
 const WINDOWS: (f64, f64) = (20e-6, 20e-3);
-/// The longest of those.
+/// Seconds of the longest of these.
 const LONGEST: f64 = 0.2;
 
-/// Every so many windows the memory map is looked at again.
+/// Interval after which the memory map is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs of base pages there are, and how much of it could be huge.
+/// Runs of base pages in a process, and the number of pages that could be huge.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     runs: Vec<Run>,
@@ -30,13 +30,13 @@ pub(super) struct Pool {
     possible: u64,
 }
 
-/// What was seen of a process.
+/// Observations of a process.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) observed: Observed,
     /// CPUs it used.
     pub(super) cpus: f64,
-    /// Watched for so long.
+    /// Seconds for which it was watched.
     pub(super) seconds: f64,
     /// Windows with pages in them.
     pub(super) windows: usize,
@@ -115,7 +115,7 @@ pub(super) fn watch(
     }))
 }
 
-/// Runs watched together as one window.
+/// Makes one window of runs that were watched together.
 fn window_of(batch: &[RunTouches]) -> Option<Window> {
     let pages: u32 = batch.iter().map(|run| run.present.count_ones()).sum();
     let touched: u32 = batch.iter().map(|run| run.touched.count_ones()).sum();
@@ -136,7 +136,7 @@ fn window_of(batch: &[RunTouches]) -> Option<Window> {
     })
 }
 
-/// The share of the touched pages that lie side by side with their neighbours; 0 if none was touched.
+/// Returns the share of the touched pages that lie side by side with their neighbours; 0 if none was touched.
 fn together(seen: &[RunTouches]) -> f64 {
     let count = |bits: fn(&RunTouches) -> u16| -> f64 {
         let counts = seen.iter().map(|run| bits(run).count_ones());
@@ -150,7 +150,7 @@ fn together(seen: &[RunTouches]) -> f64 {
     }
 }
 
-/// The share not touched in windows of 100 ms and more.
+/// Returns the share of pages not touched in the longest windows: those of more than half the longest length.
 fn untouched(windows: &[Window]) -> Option<f64> {
     let longest = windows
         .iter()
@@ -165,7 +165,7 @@ fn untouched(windows: &[Window]) -> Option<f64> {
     (pages > 0.0).then(|| 1.0 - touched / pages)
 }
 
-/// The base pages of the process in memory that is watched.
+/// Finds the base pages of the process in memory that is watched.
 fn pool(
     roots: &Roots,
     tracker: &mut PtwalkTracker,
@@ -217,14 +217,14 @@ fn pool(
 const RUN: u64 = PAGES_PER_RUN as u64 * superhue_model::BASE_PAGE_SIZE;
 
 impl Pool {
-    /// Some of its runs, each once.
+    /// Draws some of its runs, each once.
     fn draw(&self, random: &mut Random) -> Vec<Run> {
         let mut drawn: Vec<Run> = (0..RUNS_AT_A_TIME)
             .filter_map(|_| self.runs.get(random.below(self.runs.len())).copied())
             .collect();
         drawn.sort_unstable();
         drawn.dedup();
-        // In any order: else the windows of low addresses would be the longer ones.
+        // In random order: otherwise low addresses would get the longer windows.
         for place in (1..drawn.len()).rev() {
             drawn.swap(place, random.below(place + 1));
         }
@@ -251,7 +251,7 @@ impl Random {
         ((u128::from(self.next()) * count as u128) >> 64) as usize
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

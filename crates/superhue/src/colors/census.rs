@@ -1,7 +1,7 @@
-//! Where the memory of a command lies while the kernel places it.
+//! Colors of a command's memory while the kernel places it.
 //!
-//! The kernel counts each process's pages by color. As far as frame numbers are shown (`CAP_SYS_ADMIN`), pages taken at
-//! random are looked at as well, which checks the kernel's word and tells why a page is outside.
+//! The kernel counts each process's pages by color. Where frame numbers are visible (`CAP_SYS_ADMIN`), the census also checks pages taken at random:
+//! this verifies the kernel's counts, and shows why a page is outside.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use super::KernelPolicy;
 /// Words of page tables read for one check: 512 KiB.
 const SAMPLE: u64 = 1 << 16;
 
-/// Why a page has another color.
+/// Reason why a page has another color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Outside {
-    /// Read by somebody before, or of shared memory.
+    /// Of a file that another process may have read before, or of shared memory.
     File,
-    /// Of a parent or child.
+    /// Shared with a parent or child.
     Shared,
-    /// The kernel had none.
+    /// The kernel had no free page of these colors.
     NoneFree,
 }
 
@@ -36,7 +36,7 @@ impl Outside {
     }
 }
 
-/// What a look at the frames of some pages came to.
+/// Result of a check of the frames of some pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Checked {
     pub(crate) pages: u64,
@@ -44,12 +44,12 @@ pub(crate) struct Checked {
     pub(crate) outside: BTreeMap<Outside, u64>,
 }
 
-/// One process, by the look that saw most of it.
+/// Counts of one process, by the look that saw most of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Counted {
     pub(crate) name: String,
     pub(crate) colors: ProcessColors,
-    /// Of the wanted set, by the kernel's count.
+    /// Pages of the wanted set, by the kernel's count.
     pub(crate) inside: u64,
     pub(crate) checked: Checked,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Counted {
 pub(crate) struct Census {
     set: ColorSet,
     index: ColorIndex,
-    /// The frame that all untouched memory is read from; not even counted as resident.
+    /// The kernel's zero page, which all untouched memory is read from; it is not even counted as resident.
     zero: Option<Pfn>,
     looks: u64,
     pub(crate) processes: BTreeMap<ProcessId, Counted>,
@@ -76,7 +76,7 @@ impl Census {
         }
     }
 
-    /// Counts the pages of one process; what is known of it stays where more was seen.
+    /// Counts the pages of one process; an earlier look that saw more pages is kept.
     pub(crate) fn look(&mut self, roots: &Roots, id: ProcessId) {
         let Ok(colors) = ProcessColors::read(roots, id.pid) else {
             return;
@@ -100,7 +100,7 @@ impl Census {
     }
 }
 
-/// Pages of the set, by the kernel's count.
+/// Returns the number of pages of the set, by the kernel's count.
 fn inside(colors: &ProcessColors, set: &ColorSet) -> u64 {
     let counts = (0_u16..).zip(&colors.colors);
     let inside = counts.filter(|(color, _)| set.contains(Color(*color)));
@@ -133,7 +133,7 @@ fn check(words: &[PageWord], index: &ColorIndex, set: &ColorSet, zero: Option<Pf
     checked
 }
 
-/// Where memory lies that was read and never written; `None` where frame numbers are hidden.
+/// Returns the frame of memory that was read and never written; `None` where frame numbers are hidden.
 fn zero_frame(roots: &Roots) -> Option<Pfn> {
     use std::os::unix::fs::FileExt;
     let scratch = Scratch::untouched(superhue_model::BASE_PAGE_SIZE as usize).ok()?;
@@ -170,7 +170,7 @@ mod tests {
             PRESENT | EXCLUSIVE | 6,
             PRESENT | FILE | 7,
             PRESENT | 10,
-            // The page of zeroes, one whose frame is hidden, one that is not there.
+            // The zero page, a page whose frame is hidden, and a page that is not present.
             PRESENT | 99,
             PRESENT | EXCLUSIVE,
             6,

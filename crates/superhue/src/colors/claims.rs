@@ -1,8 +1,8 @@
-//! Which colors others keep their programs on.
+//! Claims on colors, by which superhue processes see each other's sets.
 //!
-//! Programs that run at the same time must not share colors if they are to leave each other's part of the cache alone (Zhang,
-//! Guan, Wang 2014). Each superhue that keeps a set says so in a file of its own, which it holds locked while it does; whoever
-//! comes later looks at those that are held, and tells the user. Only root's superhues recolor, so the folder is root's.
+//! Programs that run at the same time must not share colors if they are to leave each other's part of the cache alone (Zhang, Guan, Wang 2014). Each
+//! superhue process that keeps a set writes it into a file of its own, and holds the file locked meanwhile. A process that comes later reads the
+//! locked files, and warns the user. Only superhue processes of root recolor, so the folder is root's.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use superhue_model::{ColorRequest, ColorSet};
 use superhue_state::{Folder, StateError, lock_within};
 
-/// A list of colors is no longer.
+/// Largest size of a claim in bytes: no list of colors is longer.
 const LARGEST: u64 = 4096;
 
-/// Mode of the folder: ours alone.
+/// Mode of the folder: only root may use it.
 const PRIVATE: u32 = 0o700;
 
-/// A set that is kept for as long as this lives.
+/// A claim on a set, held for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Claim {
     folder: Folder,
@@ -28,10 +28,10 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims `set`; with a sentence for each claim of others that it overlaps with.
+    /// Claims `set`; returns a sentence for each other claim that overlaps with it.
     ///
     /// # Errors
-    /// The folder cannot be used: nobody is told then.
+    /// Fails if the folder cannot be used: other superhue processes do not see the claim then.
     pub(super) fn make(set: &ColorSet) -> Result<(Self, Vec<String>), StateError> {
         Self::make_in(Path::new("/run/superhue/sets"), set)
     }
@@ -63,12 +63,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // While it is locked: nobody else takes the name meanwhile.
+        // While it is locked: no other process takes the name meanwhile.
         let _ = self.folder.remove(&self.name);
     }
 }
 
-/// What others claim of `set`. What nobody holds any more is removed.
+/// Returns a sentence for each claim of another process that overlaps with `set`. Removes claims that no process holds any more.
 fn others(folder: &Folder, set: &ColorSet) -> Vec<String> {
     let mut told = Vec::new();
     for name in folder.names().unwrap_or_default() {
@@ -122,7 +122,7 @@ mod tests {
         let (_again, told) = Claim::make_in(&sets, &set("0-7")).unwrap();
         assert_eq!(told.len(), 1, "{told:?}");
         drop(second);
-        // One who was killed: the file is there, and nobody holds it.
+        // A claim of a killed process: the file exists, and no process holds it.
         let dead = sets.join("1.0");
         std::fs::write(&dead, "0-31").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);

@@ -1,4 +1,4 @@
-//! Whether the geometry that the kernel colors by is that of the cache: by conflicts that really happen.
+//! Test of the kernel's color geometry against the cache, by conflicts that really happen.
 
 use std::thread;
 
@@ -12,23 +12,23 @@ use superhue_procfs::system::PageColors;
 
 use super::headroom;
 
-/// Pages of a color that a test has a use for: twice the ways to evict with, and some to be evicted.
+/// Pages of a color that a test needs: twice the ways to evict with, and some to be evicted.
 const PAGES_OF_COLOR: u64 = 48;
-/// Enough to push everything out of any second level; and what a test may take of a machine.
+/// Bytes that push everything out of any second level; and the most that a test may take of a machine.
 const LEAST: ByteCount = ByteCount(16 << 20);
 const MOST: ByteCount = ByteCount(256 << 20);
-/// Ways where the cache does not say.
+/// Ways assumed if the cache does not report them.
 const WAYS: usize = 16;
-/// One test may be disturbed: only so many refutations in a row are one.
+/// Refutations in a row that count as one: a single test may be disturbed.
 const REFUTATIONS: usize = 2;
 
-/// Memory to have dealt for a test of `colors` colors.
+/// Returns the bytes that the kernel deals for a test of `colors` colors.
 #[must_use]
 pub fn pool_for_colors(colors: usize) -> ByteCount {
     ByteCount(colors as u64 * PAGES_OF_COLOR * BASE_PAGE_SIZE).clamp(LEAST, MOST)
 }
 
-/// Tests it on memory that the kernel deals, on a thread that stays on its CPU and ends.
+/// Tests the geometry on memory that the kernel deals, on a thread that stays on its CPU and ends.
 pub(super) fn judge(roots: &Roots, coloring: &PageColors) -> Judgement {
     let untested = |why: &str| Judgement::untested(OracleKind::Kernel, why.to_owned());
     let pool = pool_for_colors(coloring.colors());
@@ -78,13 +78,13 @@ fn stay() -> u32 {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
         set.set(cpu);
-        // Where that is forbidden the test is but noisier.
+        // If the kernel forbids that, the test is only noisier.
         let _ = sched_setaffinity(None, &set);
     }
     u32::try_from(cpu).unwrap_or_default()
 }
 
-/// Of the second level of `cpu`, whose colors these are.
+/// Returns the ways of the second-level cache of `cpu`: the colors are those of this cache.
 fn ways_of_second_level(roots: &Roots, cpu: u32) -> usize {
     let caches = Hardware::read(roots, &Cpuid::native())
         .caches

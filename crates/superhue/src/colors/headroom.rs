@@ -1,14 +1,14 @@
-//! How much memory superhue itself may take for a moment: an eighth of what the machine (`MemAvailable`) and the control groups leave.
+//! Memory that superhue itself may take for a moment: an eighth of the smallest room that the machine (`MemAvailable`) and the control groups leave.
 
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_procfs::system::MemInfo;
 use superhue_sys::cgroup::headroom;
 
-/// At most this part of what is free is taken.
+/// Part of the free memory that is taken at most: one in this many.
 const PART: u64 = 8;
 
-/// Bytes that superhue itself may take for a while; `None` if nothing is known.
+/// Returns the bytes that superhue itself may take for a while; `None` if nothing is known.
 pub(super) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
     let groups = headroom(&roots.proc, &roots.sys, "self");

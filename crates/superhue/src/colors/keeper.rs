@@ -5,8 +5,8 @@
 //!        or what is there, up to a bound └──> not of the set, or unknown?     ──> frames of the set
 //! ```
 //!
-//! To give a page a frame of a known color costs less than to find out the color of the one it has. So the color of a page is
-//! known once it was recolored, and looked up by its frame number from then on. Some pages are measured again now and then.
+//! To give a page a frame of a known color costs less than to measure the color of the frame it has. So the color of a page is known once it was
+//! recolored; from then on it is looked up by frame number. Some pages are measured again now and then.
 //!
 //! A cache of 1 MiB cares about the 256 pages that are hot, and not about a gigabyte that is not. So `spread` looks at the
 //! hottest pages only, as many as the cache holds, and exchanges those that make them uneven over the colors. A set of
@@ -31,10 +31,10 @@ use super::headroom;
 use super::readiness::Readiness;
 use crate::heat::Sampler;
 
-/// A page is hot if its rate is no less: the last three samples found it touched.
+/// Rate from which on a page is hot: the last three samples found it touched.
 const HOT: f32 = 0.7;
 
-/// Samples before anything is believed of a process.
+/// Samples of a process that are needed before its pages are placed.
 const SAMPLES: u64 = 3;
 
 /// Pages recolored in one step, at most: some 10 ms.
@@ -43,47 +43,45 @@ const ASKED: usize = 512;
 /// Room in swap that a step takes at most.
 const STEP_TAKES: ByteCount = ByteCount(ASKED as u64 * BASE_PAGE_SIZE);
 
-/// Pages whose frames are looked at in one step, at most: some 2 ms. Of more, others each time.
+/// Pages whose frames are looked up in one step, at most: some 2 ms. If there are more, each step takes the next part of them.
 const LOOKED: usize = 4096;
 
-/// Pages placed without knowing whether they are accessed, at most: 64 MiB.
+/// Pages placed without knowledge of their accesses, at most: 64 MiB.
 const BLIND: usize = 1 << 14;
 
-/// Pages held to choose from, where nobody knows how many are free: 256 MiB.
+/// Pages held to choose from, where the amount of free memory is not known: 256 MiB.
 const USUAL_HOLD: PageCount = PageCount(1 << 16);
 
-/// How often what is there is looked at, where accesses cannot be tracked.
+/// Interval between looks at resident pages, where accesses cannot be tracked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often some pages are measured, to see whether they have the colors that they are believed to have, and how many;
-/// the first time sooner.
+/// Interval between measurements that check known colors, the time until the first one, and the number of pages in each.
 const CHECK: Duration = Duration::from_secs(10);
 const FIRST_CHECK: Duration = Duration::from_secs(1);
 const CHECKED: usize = 32;
 
-/// How often is asked whether colors can be told by now.
+/// Interval between checks whether recoloring is ready.
 const GETTING_READY: Duration = Duration::from_millis(10);
 
-/// Processes that have been seen for less, or have run for less, are left alone: many end soon, others only wait, and both cost more
-/// than they gain.
+/// Youngest age, and least CPU time, of a process that is recolored: many processes end soon, others only wait, and both cost more than they gain.
 const YOUNG: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_millis(50);
 
-/// After a step a process rests for so many times as long as the step took.
+/// After a step a process rests for this many times as long as the step took.
 const PACE: u32 = 3;
 
-/// After a failure a process is left alone for so long at first, and at most.
+/// Time for which a process is left alone after a first failure, and the longest such time.
 const REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
-/// A page that the kernel kept so often is left alone.
+/// A page that the kernel kept this many times is left alone.
 const ATTEMPTS: u8 = 3;
 
-/// One that came to lie elsewhere weighs less: it may be there the next time.
+/// A page that got another frame than the wanted one weighs less: the next attempt may succeed.
 const KEPT_WEIGHS: u8 = 4;
 const MISSED_WEIGHS: u8 = 1;
 
-/// Whether pages of a process can be taken out to swap in memory now; why not.
+/// Returns whether pages of a process can be moved out to swap in memory now; the error is the reason why not.
 fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
     let room = read_swaps(roots).map_or(ByteCount(0), |areas| room_in_memory(&areas));
     if room < STEP_TAKES {
@@ -100,16 +98,16 @@ fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is wanted.
+/// Goal of the placement.
 #[derive(Debug, Clone)]
 pub(crate) enum Aim {
-    /// Hot pages even over all colors.
+    /// Spreads hot pages evenly over all colors.
     Spread,
-    /// All that is accessed on these colors.
+    /// Places all accessed pages on these colors.
     Within(ColorSet),
 }
 
-/// One step for a process.
+/// Next step for a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     /// Give pages frames of wanted colors.
@@ -134,34 +132,34 @@ pub(crate) struct Keeper {
     left_alone: BTreeMap<String, HashSet<ProcessId>>,
 }
 
-/// A page that may be placed.
+/// A page that is considered for placement.
 #[derive(Debug, Clone, Copy)]
 struct Page {
     at: u64,
-    /// Part of a huge page: it counts, and stays.
+    /// Part of a huge page: it counts, but is not moved.
     huge: bool,
     rate: f32,
 }
 
-/// What is known of the colors of one process.
+/// State of the colors of one process.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     name: String,
     colors: HashMap<u64, Color>,
-    /// Pages that were brought in again and not used since: their frames are not seen yet.
+    /// Pages that were brought in again and not used since: their frames are not known yet.
     pending: HashSet<u64>,
-    /// Pages that did not get what they should, and how much that weighs.
+    /// Pages that did not get the wanted frame, and the weight of the failures.
     refused: HashMap<u64, u8>,
     pages: Vec<Page>,
-    /// The first page to be looked at next, where they are too many.
+    /// Index of the first page of the next look, where there are too many pages for one.
     next_look: usize,
-    /// Samples that `pages` is from; or when they were looked at.
+    /// Number of samples behind `pages`; or, without tracking, the time of the last look at resident pages.
     samples: u64,
     looked: Option<Duration>,
     check_due: Option<Duration>,
     rest: Duration,
     rests_until: Duration,
-    /// It has used some CPU time.
+    /// True once it has used some CPU time.
     has_run: bool,
     settled: bool,
     pub(super) figures: Figures,
@@ -174,17 +172,17 @@ pub(crate) struct Figures {
     pub(crate) confirmed: u64,
     pub(crate) checked: u64,
     pub(crate) left: BTreeMap<Kept, u64>,
-    /// Pages that were tried several times and came to lie in frames of unknown colors each time.
+    /// Pages that were tried several times and got frames of unknown colors each time.
     pub(crate) missed: u64,
-    /// Pages among which nobody could choose, as accesses are not tracked and they were too many.
+    /// Pages that could not be chosen from, as accesses are not tracked and there were too many pages.
     pub(crate) unchosen: u64,
-    /// Pages that were considered, and of these those on wanted colors.
+    /// Pages that were considered, and the part of them on wanted colors.
     pub(crate) pages: u64,
     pub(crate) right: u64,
-    /// Likewise, weighed by how often they are accessed.
+    /// The same, weighted by the rates of accesses.
     pub(crate) accesses: f64,
     pub(crate) right_accesses: f64,
-    /// Fewest and most hot pages of a color.
+    /// Smallest and largest number of hot pages of a color.
     pub(crate) now: Option<(usize, usize)>,
 }
 
@@ -210,7 +208,7 @@ impl Keeper {
         }
     }
 
-    /// Takes in which processes are there; whether one has lasted and run for so long that its colors matter.
+    /// Takes over the list of processes; returns true if one has lived and run long enough for its colors to matter.
     pub(crate) fn has_work(&mut self, now: Duration, members: &[ProcessId]) -> bool {
         let gone: Vec<ProcessId> = (self.processes.keys())
             .filter(|id| !members.contains(id))
@@ -238,7 +236,7 @@ impl Keeper {
             .any(|(&id, program)| now >= program.rests_until && program.has_run(id, &self.roots))
     }
 
-    /// Does what is due for the processes that are there; whether anything was done.
+    /// Does the work that is due for the processes; returns true if anything was placed.
     pub(crate) fn step(
         &mut self,
         now: Duration,
@@ -266,7 +264,7 @@ impl Keeper {
         happened
     }
 
-    /// How long until there is something to do; `None` where nothing is known to be.
+    /// Returns the time until the next work is due; `None` if no work is known.
     pub(crate) fn due(&self, now: Duration) -> Option<Duration> {
         let busy = self.processes.values().filter(|program| !program.settled);
         let waits = busy.filter_map(|program| {
@@ -275,7 +273,7 @@ impl Keeper {
             }
             let rest = program.rests_until.saturating_sub(now);
             if !program.has_run {
-                // What only waits is asked about when there is a look, and wakes nobody.
+                // A process that only waits is checked at the next look, and causes no wakeup.
                 return (!rest.is_zero()).then_some(rest);
             }
             (self.ready.trouble().is_none()).then_some(rest)
@@ -284,7 +282,7 @@ impl Keeper {
         waits.min().into_iter().chain(look).min()
     }
 
-    /// Takes in what accesses have shown since, or what is there.
+    /// Takes over the accesses from new samples; without tracking, the resident pages.
     fn refresh(
         &mut self,
         id: ProcessId,
@@ -299,7 +297,7 @@ impl Keeper {
                     return;
                 }
                 if map.samples() < program.samples {
-                    // It has executed another program: other memory.
+                    // The process has executed another program: its memory is new.
                     program.colors.clear();
                     program.refused.clear();
                 }
@@ -313,7 +311,7 @@ impl Keeper {
                     let huge = match range.pages {
                         PageSize::Base => false,
                         PageSize::Huge => true,
-                        // Nobody knows which pages of it are accessed.
+                        // Accesses of single pages in the range are not known.
                         PageSize::Range => continue,
                     };
                     let count = if huge { PAGES_PER_REGION } else { 1 };
@@ -348,12 +346,12 @@ impl Keeper {
         }
     }
 
-    /// One step, if one is due and there is something to do.
+    /// Makes one step, if one is due and there is something to do.
     fn work(&mut self, id: ProcessId, program: &mut Program, now: Duration) -> bool {
         if let Some(recolorer) = self.ready.recolorer()
             && program.look(id, recolorer).is_err()
         {
-            // It has ended, or executes another program: the next sample says.
+            // The process has ended, or executes another program: the next sample shows which.
             program.rests_until = now + REST;
             return false;
         }
@@ -411,7 +409,7 @@ impl Keeper {
                         alone.or_default().insert(id);
                     }
                     RecolorError::Oracle(error) => {
-                        // Colors under the same numbers are others now.
+                        // The palette has changed: the same numbers mean other colors now.
                         program.colors.clear();
                         self.ready.begin_again(&error.to_string());
                     }
@@ -422,7 +420,7 @@ impl Keeper {
         }
     }
 
-    /// What came of it, over all processes.
+    /// Returns the counts over all processes.
     pub(crate) fn figures(&self) -> Figures {
         let mut all = self.past.figures.clone();
         for program in self.processes.values() {
@@ -431,23 +429,23 @@ impl Keeper {
         all
     }
 
-    /// Of each process that is there: number, name, figures.
+    /// Returns number, name and figures of each present process.
     pub(crate) fn each(&self) -> impl Iterator<Item = (u32, &str, &Figures)> {
         let each = self.processes.iter();
         each.map(|(id, program)| (id.pid, program.name.as_str(), &program.figures))
     }
 
-    /// Whether pages were placed without knowing which of them are accessed.
+    /// Returns true if pages were placed without knowledge of their accesses.
     pub(crate) const fn is_blind(&self) -> bool {
         self.blind
     }
 
-    /// Why nothing can be placed, if that has come out.
+    /// Returns the reason why nothing can be placed, if that is known.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.ready.trouble()
     }
 
-    /// Processes to which nothing could be done when last tried, by reason.
+    /// Returns the number of processes for which the last attempt failed, by reason.
     pub(crate) fn left_alone(&self) -> impl Iterator<Item = (&str, usize)> {
         let counts = self.left_alone.iter();
         counts
@@ -455,26 +453,26 @@ impl Keeper {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// What recoloring took so far.
+    /// Returns the price of recoloring so far.
     pub(crate) fn price(&self) -> Price {
         self.ready.price()
     }
 }
 
 impl Program {
-    /// Whether the process has used so much CPU time that its colors matter.
+    /// Returns true if the process has used enough CPU time for its colors to matter.
     fn has_run(&mut self, id: ProcessId, roots: &Roots) -> bool {
         let has_run = || cpu_now(roots, id.pid).is_ok_and(|cpu| cpu.total() >= IDLE);
         self.has_run = self.has_run || has_run();
         self.has_run
     }
 
-    /// Takes in pages that may be placed.
+    /// Takes over the pages that may be placed.
     fn take(&mut self, mut pages: Vec<Page>, aim: &Aim, capacity: usize, blind: bool) {
         self.figures.unchosen = 0;
         let hotter = |a: &Page, b: &Page| b.rate.total_cmp(&a.rate);
         match aim {
-            // What is not accessed does not matter; where that is not known, all that fits, if all does.
+            // Pages that are not accessed do not matter. Without tracking all pages are taken, but only if they fit.
             Aim::Spread if blind && pages.len() > 4 * capacity => {
                 self.figures.unchosen = pages.len() as u64;
                 pages.clear();
@@ -487,7 +485,7 @@ impl Program {
             }
             Aim::Within(_) => pages.sort_by(hotter),
         }
-        // What is known of pages that are no more is known no more.
+        // Forgets what is known of pages that no longer exist.
         if matches!(aim, Aim::Within(_)) || self.colors.len() > 16 * capacity {
             let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
             self.colors.retain(|page, _| there.contains(page));
@@ -498,7 +496,7 @@ impl Program {
         self.settled = false;
     }
 
-    /// Takes in where the pages lie now: of many, some each time.
+    /// Looks up the colors of the pages' current frames; of many pages, the next part each time.
     fn look(&mut self, id: ProcessId, recolorer: &mut Recolorer) -> Result<(), RecolorError> {
         let first = if self.next_look < self.pages.len() {
             self.next_look
@@ -527,7 +525,7 @@ impl Program {
         weight.is_some_and(|weight| *weight >= ATTEMPTS * KEPT_WEIGHS)
     }
 
-    /// Some pages to be measured again, if that is due.
+    /// Returns some pages to be measured again, if that is due.
     fn check(&mut self, now: Duration) -> Option<Step> {
         if now < *self.check_due.get_or_insert(now + FIRST_CHECK) {
             return None;
@@ -542,7 +540,7 @@ impl Program {
             .filter(|page| self.colors.contains_key(page))
             .collect();
         let step = (known.len() / CHECKED).max(1);
-        // Others each time.
+        // Other pages each time.
         let first = usize::try_from(self.figures.checked).unwrap_or(0) % step;
         let pages: Vec<VirtAddr> = (known.iter().skip(first).step_by(step).take(CHECKED))
             .map(|page| VirtAddr(*page))
@@ -594,7 +592,7 @@ impl Program {
         Some(Step::Place { pages, want })
     }
 
-    /// Takes a step and enters what came of it.
+    /// Takes a step and records its result.
     fn take_step(
         &mut self,
         id: ProcessId,
@@ -616,7 +614,7 @@ impl Program {
         Ok(())
     }
 
-    /// Enters what became of pages that were to be placed.
+    /// Records the results for pages that were to be placed.
     fn enter(&mut self, pages: &[VirtAddr], placed: &[Placed]) {
         for (page, placed) in pages.iter().zip(placed) {
             match *placed {
@@ -635,7 +633,7 @@ impl Program {
                         self.figures.missed += 1;
                     }
                 }
-                // More of them next time.
+                // A frame may be found the next time.
                 Placed::Kept(Kept::NoFrame) => {}
                 Placed::Kept(kept) => {
                     if self.refuse(page.0, KEPT_WEIGHS) {
@@ -646,7 +644,7 @@ impl Program {
         }
     }
 
-    /// Notes that a page did not get what it should; whether it is left alone from now on.
+    /// Notes that a page did not get the wanted frame; returns true if the page is left alone from now on.
     fn refuse(&mut self, page: u64, weight: u8) -> bool {
         let before = self.is_refused(page);
         let weighs = self.refused.entry(page).or_default();
@@ -654,7 +652,7 @@ impl Program {
         !before && self.is_refused(page)
     }
 
-    /// Counts where pages are now.
+    /// Counts the pages by their present colors.
     fn count(&mut self, aim: &Aim, colors: usize) {
         let figures = &mut self.figures;
         (figures.pages, figures.right) = (0, 0);
@@ -700,7 +698,7 @@ impl Figures {
         for (left, count) in &other.left {
             *self.left.entry(*left).or_default() += count;
         }
-        // Of the process with the most to tell.
+        // The figures of the process with the most pages.
         if other.now.is_some() && (self.now.is_none() || other.pages * 2 > self.pages) {
             self.now = other.now;
         }
@@ -725,7 +723,7 @@ mod tests {
         (1..=count).map(page).collect()
     }
 
-    /// The pages and colors of a step that places.
+    /// Returns the pages and colors of a step that places.
     fn asked(step: Option<Step>) -> Option<(Vec<VirtAddr>, Want)> {
         match step? {
             Step::Place { pages, want } => Some((pages, want)),
@@ -733,7 +731,7 @@ mod tests {
         }
     }
 
-    /// Steps until nothing is left to do, each of which does at most `most` pages; how many there were.
+    /// Repeats steps of at most `most` pages each until nothing is left to do; returns their number.
     fn settle(program: &mut Program, aim: &Aim, most: usize) -> usize {
         for steps in 0..1000 {
             let step = match aim {
@@ -806,10 +804,10 @@ mod tests {
         };
         let (tried, program) = attempts(Placed::Kept(Kept::InUse));
         assert_eq!((tried, program.figures.left[&Kept::InUse]), (3, 3));
-        // One that came to lie elsewhere is tried for longer.
+        // A page that got another frame than the wanted one is tried for longer.
         let (tried, program) = attempts(Placed::Missed);
         assert_eq!((tried, program.figures.missed), (12, 3));
-        // A frame of a wanted color that was not found is looked for again.
+        // A missing frame of a wanted color is looked for again.
         let (tried, mut program) = attempts(Placed::Kept(Kept::NoFrame));
         program.count(&aim, COLORS);
         assert_eq!(

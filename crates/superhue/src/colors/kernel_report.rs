@@ -1,4 +1,4 @@
-//! What became of colors where the kernel placed memory.
+//! Report on colors where the kernel placed memory.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use super::census::{Census, Counted, Outside};
 use super::report::{ColoredProgram, ColorsReport, LISTED, share};
 use super::{KernelPolicy, Prepared};
 
-/// Of the kernel that placed memory.
+/// Figures of the kernel that placed memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KernelColors {
-    /// What a color is, in the kernel's words.
+    /// Definition of a color, in the kernel's words.
     pub geometry: String,
-    /// Whether that is the cache's index: `trusted`, `refuted` or `untested`.
+    /// Trust in that geometry as the cache's index: `trusted`, `refuted` or `untested`.
     pub trust: &'static str,
-    /// Why, where it is not trusted.
+    /// Reason, where it is not trusted.
     pub reason: Option<String>,
-    /// The share of conflicts that it predicts rightly; `None` if none could be measured.
+    /// The share of conflicts that it predicts correctly; `None` if none could be measured.
     pub right: Option<f64>,
-    /// Allocations of the whole machine meanwhile that got the wanted color; `None` if it could not be read.
+    /// Allocations of the whole machine meanwhile that got the wanted color; `None` if the counts could not be read.
     pub hits: Option<u64>,
-    /// Those that got another one.
+    /// Allocations that got another color.
     pub fallbacks: Option<u64>,
-    /// In the process with the most memory: of the color with the fewest pages, and of that with the most.
+    /// In the process with the most memory: pages of the wanted color with the fewest, and of the one with the most.
     pub pages_by_color: Option<(PageCount, PageCount)>,
-    /// Processes whose own colors were others by the last look: set by themselves or their control group.
+    /// Processes that had other colors at the last look: they, or their control group, have set them.
     pub with_other_colors: u64,
 }
 
-/// The report on processes that were counted; `after` is what the kernel says of the machine now.
+/// Makes the report on counted processes; `after` holds the kernel's present counts of the machine.
 pub(crate) fn report(
     prepared: &Prepared,
     policy: &KernelPolicy,
@@ -89,7 +89,7 @@ pub(crate) fn report(
     }
 }
 
-/// What is outside, by reason: as counted where frame numbers are shown, brought up to what the kernel counted.
+/// Returns the pages outside, by reason: the shares come from the checked frames, the total from the kernel's count.
 fn left(
     processes: &[(&superhue_model::ProcessId, &Counted)],
     outside: u64,
@@ -117,7 +117,7 @@ fn left(
     left
 }
 
-/// How a counter over the wanted colors grew, on the whole machine.
+/// Returns the growth of a counter over the wanted colors, on the whole machine.
 fn meanwhile(
     policy: &KernelPolicy,
     after: Option<&PageColors>,
@@ -131,13 +131,13 @@ fn meanwhile(
             .filter_map(|color| colors.get(usize::from(color.0)));
         wanted.fold(0, |sum: u64, counts| sum.saturating_add(count(counts).0))
     };
-    // Counts are told to root alone.
+    // The kernel shows counts to root alone.
     let after =
         after.filter(|after| after.index == policy.before.index && !after.zones.is_empty())?;
     wanted(after).checked_sub(wanted(&policy.before))
 }
 
-/// Fewest and most pages of one wanted color.
+/// Returns the fewest and the most pages of one wanted color.
 fn spread(policy: &KernelPolicy, counted: &Counted) -> Option<(PageCount, PageCount)> {
     let colors = policy
         .set
@@ -153,7 +153,7 @@ fn spread(policy: &KernelPolicy, counted: &Counted) -> Option<(PageCount, PageCo
 }
 
 impl KernelColors {
-    /// For people.
+    /// Returns lines for people.
     pub(super) fn lines(&self, report: &ColorsReport) -> Vec<String> {
         let tested = match (&self.reason, self.right) {
             (None, Some(right)) => format!("predicts {:.1} % of conflicts rightly", right * 100.0),

@@ -1,4 +1,4 @@
-//! Page colors for programs: from what the user asks for to what the kernel or Superhue is to do, and what came of it.
+//! Page colors for programs: from the user's request to the work of the kernel or of Superhue, and its result.
 //!
 //! ```text
 //!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report

@@ -7,10 +7,10 @@ use superhue_color::oracles::{HardwareProbe, PaletteConfig, SharedPalette};
 
 use super::ColorsError;
 
-/// Opens the palette, or finds the colors if there is none yet (and somebody will use them).
+/// Opens the palette, or finds the colors if there is no palette yet (and one will be used).
 ///
 /// # Errors
-/// When colors cannot be told here; that nobody has looked for them yet, in a dry run.
+/// Fails when colors cannot be measured here; in a dry run, also when there is no palette yet.
 pub(super) fn open(dry_run: bool) -> Result<SharedPalette, ColorsError> {
     let mut probe = HardwareProbe::new().map_err(|error| told(&error))?;
     let config = config();
@@ -23,7 +23,7 @@ pub(super) fn open(dry_run: bool) -> Result<SharedPalette, ColorsError> {
     palette.map_err(|error| told(&error))
 }
 
-/// The palette that is there, if one is. Whether its colors still hold is tested by who uses it.
+/// Returns the existing palette, if there is one. Its user tests whether its colors still hold.
 pub(super) fn peek() -> Option<SharedPalette> {
     SharedPalette::peek(&config())
 }

@@ -1,4 +1,4 @@
-//! Who places memory by color: the kernel itself, or Superhue by recoloring pages.
+//! Choice of the mechanism that places memory by color: the kernel itself, or Superhue by recoloring pages.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use superhue_procfs::system::PageColors;
 
 use super::ColorsError;
 
-/// Who is to place memory by color.
+/// Mechanism that places memory by color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColorPlacement {
     /// The kernel, where it colors pages and its geometry is not refuted; else recoloring.
     #[default]
     Auto,
-    /// The kernel, or nobody.
+    /// The kernel, or no placement.
     Kernel,
     /// Superhue, which gives pages other frames (see `superhue_recolor`).
     Recolor,
@@ -43,19 +43,19 @@ impl fmt::Display for ColorPlacement {
     }
 }
 
-/// What was decided.
+/// Result of [`decide`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Choice {
-    /// The kernel, whose geometry was put to the test.
+    /// The kernel; its geometry was tested.
     Kernel(Judgement),
-    /// Recoloring, with what is to be said about the kernel.
+    /// Recoloring, with a note about the kernel for the report.
     Recolor(Option<String>),
 }
 
-/// Decides who places. `judge` tests the kernel's geometry and is asked only if it matters.
+/// Chooses the mechanism. `judge` tests the kernel's geometry, and is called only if the result matters.
 ///
 /// # Errors
-/// [`ColorsError::Kernel`]: the kernel was asked for and does not color.
+/// [`ColorsError::Kernel`]: the user requires the kernel, and it does not color.
 pub(super) fn decide(
     asked: ColorPlacement,
     coloring: Result<&PageColors, &ReadError>,
@@ -70,7 +70,7 @@ pub(super) fn decide(
     }
     let coloring = match coloring {
         Ok(coloring) => coloring,
-        // A stock kernel is nothing to talk about.
+        // A stock kernel needs no note.
         Err(error @ ReadError::Missing { .. }) => return recolor(None, error.to_string()),
         Err(error) => return recolor(Some(error.to_string()), error.to_string()),
     };

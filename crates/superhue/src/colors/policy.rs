@@ -1,4 +1,4 @@
-//! The policy that a command is given where the kernel places its memory.
+//! Policy of a command whose memory the kernel places.
 
 use rustix::io::Errno;
 use superhue_color::kernel::{Bounds, try_colors, wanted};
@@ -8,7 +8,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::system::PageColors;
 use superhue_sys::page_color::set_task_colors;
 
-/// Colors for a command, and what they are.
+/// Colors for a command, and their geometry.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelPolicy {
     pub(crate) set: ColorSet,
@@ -16,7 +16,7 @@ pub(crate) struct KernelPolicy {
     pub(crate) index: ColorIndex,
     pub(crate) geometry: String,
     pub(crate) judgement: Judgement,
-    /// Over the whole machine, by the time the command starts.
+    /// Counts of the whole machine when the command starts.
     pub(crate) before: PageColors,
     words: Vec<u64>,
 }
@@ -47,7 +47,7 @@ impl KernelPolicy {
         set_task_colors(wanted(&self.set, &self.words, self.strict))
     }
 
-    /// Tries whether a command may have these colors.
+    /// Tests whether a command may have these colors.
     ///
     /// # Errors
     /// As [`set_task_colors`].
@@ -55,7 +55,7 @@ impl KernelPolicy {
         try_colors(&self.set, self.strict)
     }
 
-    /// Why the kernel said no, and what to do.
+    /// Explains why the kernel refused, and what to do.
     pub(super) fn explain(&self, errno: Errno, roots: &Roots) -> String {
         explain(&self.set, errno, &Bounds::own(roots, &self.before))
     }
@@ -102,7 +102,7 @@ mod tests {
             said.contains("colors 2-3") && said.contains("/a has these: 0-1"),
             "{said}"
         );
-        // Those it may choose from are not what is in the way.
+        // Its bounds hold these colors, so the bounds are not the obstacle.
         let within = ColorSet::from_words(&[0b0001], 4).unwrap();
         let said = explain(&within, Errno::PERM, &bounds);
         assert!(

@@ -1,4 +1,4 @@
-//! Before anything is placed: which colors there are, which are wanted, and who is to place.
+//! Decisions before anything is placed: the colors that exist, the colors that are wanted, and the mechanism that places memory.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +17,24 @@ use super::swap::SwapOnDemand;
 use super::{KernelPolicy, geometry, palette};
 use crate::{ColorPlacement, Config, Mechanism};
 
-/// Why memory cannot be placed by colors.
+/// Reason why memory cannot be placed by colors.
 #[derive(Debug, thiserror::Error)]
 pub enum ColorsError {
-    /// The colors asked for do not exist.
+    /// The requested colors do not exist.
     #[error("--colors {request}: {source}")]
     Request {
-        /// What was asked for.
+        /// The request.
         request: ColorRequest,
-        /// Why not.
+        /// Reason why not.
         source: ColorSetError,
     },
-    /// Colors cannot be told on this machine.
+    /// Colors cannot be measured on this machine.
     #[error("--colors: {0}; superhue colors says more")]
     Oracle(String),
-    /// Pages of running programs have nowhere to go out to.
+    /// Pages of running programs have no swap to go out to.
     #[error("--colors: {0}")]
     Swap(#[from] SwapError),
-    /// The kernel was asked for, and does not place.
+    /// The user requires the kernel, and it does not place.
     #[error("--placement kernel: {0}")]
     Kernel(String),
     /// The kernel places, but not on these colors.
@@ -42,43 +42,43 @@ pub enum ColorsError {
     Refused(String),
 }
 
-/// What was found out and decided before the command starts.
+/// Facts and decisions from before the command starts.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) request: ColorRequest,
-    /// The colors wanted; `None` where nobody can tell what colors there are.
+    /// The colors wanted; `None` where the colors of the machine are not known.
     pub(crate) set: Option<ColorSet>,
     pub(crate) strict: bool,
     pub(crate) oracle: &'static str,
-    /// What the kernel is to be asked for, if it places.
+    /// Policy for the kernel, if it places.
     pub(crate) kernel: Option<KernelPolicy>,
-    /// What memory is recolored by; held open for as long as it may be.
+    /// Palette for recoloring; held open for as long as memory may be recolored.
     palette: Option<SharedPalette>,
-    /// Where pages go out to meanwhile.
+    /// Swap that pages go out to meanwhile.
     swap: Option<SwapOnDemand>,
-    /// Tells others which colors are kept, for as long as they are.
+    /// Shows other superhue processes which colors are kept, for as long as they are.
     claim: Option<Claim>,
-    /// Why programs run without colors, if they do.
+    /// Reason if programs run without colors.
     pub(crate) without: Option<String>,
     pub(crate) took: Duration,
     notes: Vec<String>,
 }
 
 impl Prepared {
-    /// What `config` asks for, for a command that is to be started; `None` if it asks for no colors.
+    /// Prepares the request of `config` for a command that is to be started; `None` if it requests no colors.
     ///
-    /// Where colors cannot be told the command runs as it would without, and the report says why.
+    /// Where colors cannot be measured the command runs without them, and the report gives the reason.
     ///
     /// # Errors
-    /// See [`ColorsError`]. That colors cannot be told is one only if `config` is strict.
+    /// See [`ColorsError`]. Colors that cannot be measured are an error only if `config` is strict.
     pub(crate) fn new(config: &Config) -> Result<Option<Self>, ColorsError> {
         Self::prepare(config, Self::for_command)
     }
 
-    /// Likewise for processes that run already: the kernel gives colors only to what it starts, so Superhue recolors.
+    /// Does the same for processes that run already: the kernel gives colors only to processes that it starts, so Superhue recolors.
     ///
     /// # Errors
-    /// As [`Self::new`]; [`ColorsError::Kernel`] if the kernel was asked for.
+    /// As [`Self::new`]; [`ColorsError::Kernel`] if the user requires the kernel.
     pub(crate) fn for_running(config: &Config) -> Result<Option<Self>, ColorsError> {
         if config.colors != ColorRequest::Off && config.placement == ColorPlacement::Kernel {
             let why =
@@ -108,7 +108,7 @@ impl Prepared {
         }
     }
 
-    /// For programs that run without colors.
+    /// Prepares programs that run without colors.
     fn without(config: &Config, error: &ColorsError, notes: Vec<String>) -> Self {
         Self {
             request: config.colors.clone(),
@@ -135,19 +135,19 @@ impl Prepared {
                 return Self::by_kernel(config, &coloring, judgement, begun);
             }
             (Choice::Recolor(note), _) => notes.extend(note),
-            // Nothing is chosen without having been read.
+            // Unreachable: the kernel is chosen only after its coloring was read.
             (Choice::Kernel(_), Err(_)) => {}
         }
         Self::by_recoloring(config, notes, begun)
     }
 
-    /// For programs whose memory is recolored.
+    /// Prepares programs whose memory is recolored.
     fn by_recoloring(
         config: &Config,
         notes: &mut Vec<String>,
         begun: Instant,
     ) -> Result<Option<Self>, ColorsError> {
-        // The command need not wait for the test of its colors: it is made when something is to be placed.
+        // The command need not wait for the test of its colors: the test runs when the first page is to be placed.
         let there = (!config.strict && !config.dry_run).then(palette::peek);
         let palette = match there.flatten() {
             Some(palette) => palette,
@@ -184,7 +184,7 @@ impl Prepared {
         }))
     }
 
-    /// For a command whose memory the kernel places.
+    /// Prepares a command whose memory the kernel places.
     fn by_kernel(
         config: &Config,
         coloring: &PageColors,
@@ -223,7 +223,7 @@ impl Prepared {
         }))
     }
 
-    /// Who places memory.
+    /// Returns the name of the mechanism that places memory.
     pub(crate) const fn placement(&self) -> &'static str {
         match (&self.without, &self.kernel) {
             (Some(_), _) => "none",
@@ -232,7 +232,7 @@ impl Prepared {
         }
     }
 
-    /// Brings what was prepared, if anything was, into a watch: adapts its mechanism, and returns who keeps memory on its colors.
+    /// Brings the preparation, if there is one, into a watch: adapts its mechanism, and returns the keeper of its colors.
     pub(crate) fn join(
         prepared: &mut Option<Self>,
         mechanism: &mut Mechanism,
@@ -244,7 +244,7 @@ impl Prepared {
         keeper
     }
 
-    /// Who keeps memory on its colors, if it is recolored.
+    /// Returns the keeper of memory on its colors, if memory is recolored.
     fn keeper(&mut self, roots: &Roots) -> Option<Keeper> {
         if self.without.is_some() {
             return None;
@@ -271,24 +271,24 @@ impl Prepared {
         Some(Keeper::new(aim, cache, ready, roots))
     }
 
-    /// Undoes what was made for recoloring. To be called when nobody recolors any more.
+    /// Undoes the setup for recoloring. Must be called after the last recoloring.
     pub(crate) fn finish(&mut self) -> RestoreReport {
         let swap = self.swap.as_ref();
         swap.map(SwapOnDemand::finish).unwrap_or_default()
     }
 
-    /// What is to be said of it in a report.
+    /// Returns notes for a report.
     pub(crate) fn notes(&self) -> Vec<String> {
         let swap = self.swap.as_ref().and_then(SwapOnDemand::describe);
         self.notes.iter().cloned().chain(swap).collect()
     }
 
-    /// What the command is to be given, if the kernel places its memory.
+    /// Returns the policy for the command, if the kernel places its memory.
     pub(crate) fn policy(&self) -> Option<&KernelPolicy> {
         self.kernel.as_ref().filter(|_| self.without.is_none())
     }
 
-    /// Adapts how superpages are brought about: memory on some of the colors cannot have any.
+    /// Adapts how huge pages are made: memory on some of the colors cannot have any.
     fn adapt(&self, mechanism: &mut Mechanism) {
         if self.set.as_ref().is_some_and(|set| !set.is_all()) {
             if self.kernel.is_none() {
@@ -301,7 +301,7 @@ impl Prepared {
 
 #[cfg(test)]
 impl Prepared {
-    /// With nothing but a policy.
+    /// Makes one with nothing but a policy.
     pub(crate) fn for_tests(request: ColorRequest, policy: KernelPolicy) -> Self {
         Self {
             request,
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// What becomes of `config` where nobody can tell colors.
+    /// Returns the result for `config` where colors cannot be measured.
     fn untold(config: &Config) -> Result<Option<Prepared>, ColorsError> {
         Prepared::prepare(config, |_, _| {
             Err(ColorsError::Oracle("nobody can tell".to_owned()))

@@ -1,7 +1,7 @@
-//! Getting ready to recolor, beside the command that runs already.
+//! Preparation for recoloring, beside the command that runs already.
 //!
-//! It takes a tenth of a second, and longer where the colors have to be found anew. Most programs that are short end before
-//! anything is to be placed: for them it is not done at all.
+//! The preparation takes a tenth of a second, and longer where the colors have to be found anew. Most short programs end before the first page is to
+//! be placed: for them there is no preparation at all.
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
@@ -13,21 +13,21 @@ use superhue_recolor::{Price, Recolorer};
 use super::palette;
 use super::swap::SwapOnDemand;
 
-/// Times in a row that colors which have changed are found anew.
+/// Number of changes of the colors after which they are no longer found anew.
 const AGAIN: u32 = 5;
 
-/// Who recolors, which is made when it is first asked for.
+/// The recolorer, which is made when it is first needed.
 #[derive(Debug)]
 pub(super) struct Readiness {
-    /// How many colors there are.
+    /// Number of colors.
     colors: usize,
-    /// Where pages will go out to.
+    /// Swap that pages will go out to.
     swap: Option<SwapOnDemand>,
     roots: Roots,
     state: State,
-    /// How often the colors have changed.
+    /// Number of times that the colors have changed.
     changes: u32,
-    /// What those that were replaced took.
+    /// Price of the recolorers that were replaced.
     before: Price,
 }
 
@@ -36,7 +36,7 @@ enum State {
     NotAsked,
     UnderWay(Receiver<Result<Recolorer, String>>),
     Ready(Box<Recolorer>),
-    /// Why it cannot be.
+    /// Recoloring is impossible, for this reason.
     Never(String),
 }
 
@@ -52,7 +52,7 @@ impl Readiness {
         }
     }
 
-    /// Whether somebody can recolor by now; if that was never asked, begins to see to it.
+    /// Returns true if a recolorer is ready; the first call begins the preparation.
     pub(super) fn is_given(&mut self) -> bool {
         if let State::NotAsked = self.state {
             self.state = self.begin();
@@ -70,7 +70,7 @@ impl Readiness {
         matches!(self.state, State::Ready(_))
     }
 
-    /// Who recolors, once there is somebody.
+    /// Returns the recolorer, once it is ready.
     pub(super) fn recolorer(&mut self) -> Option<&mut Recolorer> {
         match &mut self.state {
             State::Ready(recolorer) => Some(recolorer),
@@ -78,7 +78,7 @@ impl Readiness {
         }
     }
 
-    /// Finds colors anew, as `why` says that those known are no longer true.
+    /// Finds the colors anew; `why` is the reason why the known ones no longer hold.
     pub(super) fn begin_again(&mut self, why: &str) {
         tracing::debug!(why, "colors have changed");
         self.before = self.price();
@@ -90,12 +90,12 @@ impl Readiness {
         };
     }
 
-    /// Whether it is being seen to.
+    /// Returns true while the preparation runs.
     pub(super) const fn is_under_way(&self) -> bool {
         matches!(self.state, State::UnderWay(_))
     }
 
-    /// Why nobody can recolor, if that is known.
+    /// Returns the reason why recoloring is impossible, if that is known.
     pub(super) fn trouble(&self) -> Option<&str> {
         match &self.state {
             State::Never(why) => Some(why),
@@ -103,7 +103,7 @@ impl Readiness {
         }
     }
 
-    /// What recoloring took so far.
+    /// Returns the price of recoloring so far.
     pub(super) fn price(&self) -> Price {
         match &self.state {
             State::Ready(recolorer) => self.before + recolorer.price(),
@@ -116,7 +116,7 @@ impl Readiness {
         let (colors, roots, swap) = (self.colors, self.roots.clone(), self.swap.clone());
         let work = move || {
             let swap = swap.map_or(Ok(()), |swap| swap.see_to());
-            // Nobody listens any more if the command has ended.
+            // The receiver is gone if the command has ended.
             let _ = done.send(swap.and_then(|()| prepare(colors, &roots)));
         };
         match thread::Builder::new().name("colors".to_owned()).spawn(work) {

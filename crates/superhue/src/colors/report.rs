@@ -1,4 +1,4 @@
-//! What became of colors, over all processes of a command.
+//! Report on colors, over all processes of a command.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,61 +11,61 @@ use super::{Keeper, KernelColors, Prepared};
 /// Programs listed one by one; the rest is in the sums.
 pub(super) const LISTED: usize = 32;
 
-/// What became of colors. Bytes and seconds.
+/// Result of the placement on colors. Bytes and seconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ColorsReport {
-    /// As the user wrote it.
+    /// The request, as the user wrote it.
     pub request: String,
     /// The colors wanted, as a list.
     pub wanted: String,
-    /// How many were wanted.
+    /// Number of wanted colors.
     pub wanted_count: usize,
-    /// How many there are.
+    /// Number of colors of the machine.
     pub colors: usize,
-    /// Whether a program was rather to end than to get another color.
+    /// True if a program was to end rather than get another color.
     pub strict: bool,
-    /// Who placed memory: `kernel`, `recolor`, or `none`.
+    /// Mechanism that placed memory: `kernel`, `recolor`, or `none`.
     pub placement: String,
-    /// What told colors; "none" where nothing could.
+    /// Source of the colors; "none" where there was none.
     pub oracle: String,
-    /// Why programs ran without colors, if they did: nothing was placed, and all numbers are 0.
+    /// Reason if programs ran without colors: nothing was placed, and all numbers are 0.
     pub without: Option<String>,
-    /// Seconds until it was known what colors there are, before anything was placed.
+    /// Seconds until the colors were known, before anything was placed.
     pub palette_seconds: f64,
     /// Processes that were looked at.
     pub processes: u64,
     /// Resident memory, by the look at each process that saw most of it.
     pub resident_bytes: ByteCount,
-    /// Of that, on wanted colors.
+    /// The part of it on wanted colors.
     pub right_bytes: ByteCount,
-    /// Of that, in superpages, which span all colors.
+    /// The part of it in huge pages, which span all colors.
     pub superpage_bytes: ByteCount,
     /// The share on wanted colors, 0 to 1; `None` without any memory.
     pub share: Option<f64>,
-    /// Pages taken at random that were measured again; where the kernel placed them, their frame numbers were looked at.
+    /// Pages taken at random that were measured again; where the kernel placed them, their frame numbers were checked.
     pub verified_pages: u64,
-    /// The share of these that had the color they were thought to have; where the kernel placed them, a wanted one.
+    /// The share of these that had the expected color; where the kernel placed them, a wanted one.
     pub verified_share: Option<f64>,
-    /// On other colors, by reason, by the last look at each process.
+    /// Memory on other colors, by reason, by the last look at each process.
     pub left_bytes: BTreeMap<&'static str, ByteCount>,
     /// The processes with the most memory.
     pub programs: Vec<ColoredProgram>,
-    /// What recoloring did; `None` where the kernel places memory.
+    /// Figures of recoloring; `None` where the kernel places memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recoloring: Option<Recoloring>,
-    /// The kernel that placed memory; `None` where it did not.
+    /// Figures of the kernel that placed memory; `None` where it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelColors>,
     /// Sentences about the machine.
     pub notes: Vec<String>,
 }
 
-/// What recoloring did, and its price.
+/// Work of recoloring, and its price.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Recoloring {
-    /// How pages were chosen: `accesses`, or `residency` where these cannot be tracked.
+    /// Criterion by which pages were chosen: `accesses`, or `residency` where these cannot be tracked.
     pub chosen_by: &'static str,
-    /// Pages that were given a frame of a wanted color.
+    /// Pages that got a frame of a wanted color.
     pub recolored_pages: u64,
     /// Tries to take a page out of memory.
     pub attempts: u64,
@@ -77,27 +77,26 @@ pub struct Recoloring {
     pub rounds: u64,
     /// Page faults of the programs that waited for swap meanwhile.
     pub program_faults: u64,
-    /// Seconds of CPU that Superhue took for it, to measure frames included.
+    /// Seconds of CPU time that Superhue used for it, measurements of frames included.
     pub cpu_seconds: f64,
-    /// The share of accesses, as far as sampling tells, that goes to wanted colors, 0 to 1; of all colors, to pages whose
-    /// color is known.
+    /// The share of accesses, by the samples, that goes to wanted colors, 0 to 1; if all colors are wanted, to pages whose color is known.
     pub share_of_accesses: Option<f64>,
-    /// With all colors wanted: the fewest and the most hot pages that a color has.
+    /// The fewest and the most hot pages that a color has, if all colors are wanted.
     pub hot_pages_per_color: Option<(usize, usize)>,
-    /// Processes to which nothing could be done when last tried, by reason.
+    /// Processes for which the last attempt failed, by reason.
     pub left_alone: BTreeMap<String, u64>,
 }
 
-/// What became of colors in one process.
+/// Result of the placement in one process.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ColoredProgram {
     /// Its number while it lived.
     pub pid: u32,
     /// The program, as the kernel shortens its name.
     pub name: String,
-    /// As above, for it alone.
+    /// Resident memory, as in [`ColorsReport`], of this process alone.
     pub resident_bytes: ByteCount,
-    /// Likewise.
+    /// The part of it on wanted colors.
     pub right_bytes: ByteCount,
 }
 
@@ -107,7 +106,7 @@ pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
 }
 
 impl ColorsReport {
-    /// What is known before anything was placed.
+    /// Makes the report on the state before anything was placed.
     pub(crate) fn of(prepared: &Prepared) -> Self {
         let set = prepared.set.as_ref();
         Self {
@@ -125,7 +124,7 @@ impl ColorsReport {
         }
     }
 
-    /// What is known after memory was recolored.
+    /// Makes the report on the state after memory was recolored.
     pub(crate) fn of_recoloring(prepared: &Prepared, keeper: Option<&Keeper>) -> Self {
         let mut report = Self::of(prepared);
         let Some(keeper) = keeper else {
@@ -194,7 +193,7 @@ impl ColorsReport {
         report
     }
 
-    /// For people: a few lines.
+    /// Returns a few lines for people.
     pub(crate) fn lines(&self) -> Vec<String> {
         if let Some(why) = &self.without {
             let notes = self.notes.iter().map(|note| format!("colors: {note}"));
@@ -207,7 +206,7 @@ impl ColorsReport {
             self.wanted_count, self.colors, self.request, self.oracle
         );
         match (self.share, &self.recoloring) {
-            // Wherever it is, it is on one of all colors.
+            // With all colors wanted, every page is on a wanted one.
             (Some(_), Some(_)) if self.wanted_count == self.colors => {}
             (Some(share), _) => {
                 let _ = write!(

@@ -1,6 +1,6 @@
 //! Swap in memory, made when the first page is to go out: most programs are short, and end before that.
 //!
-//! That it can be made is made sure of before the command starts, so that its lack is an error then.
+//! Superhue verifies before the command starts that swap can be made, so that its lack is an error then.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
 use superhue_procfs::Roots;
 
-/// Where pages go out to.
+/// Swap that pages go out to.
 #[derive(Debug, Clone)]
 pub(super) struct SwapOnDemand(Arc<Mutex<State>>);
 
@@ -19,15 +19,15 @@ enum State {
     InUse(SwapInUse, ZswapInUse),
     /// It could not be made.
     Failed(String),
-    /// Nobody recolors any more; what is to be said of it.
+    /// Recoloring has ended; holds the sentence for the report.
     Over(Option<String>),
 }
 
 impl SwapOnDemand {
-    /// Finds it; else, if `make`, makes sure that it can be made.
+    /// Finds swap in memory; otherwise, if `make`, verifies that it can be made.
     ///
     /// # Errors
-    /// There is none, and none can be made.
+    /// Fails if there is none, and none can be made.
     pub(super) fn find(roots: &Roots, make: bool) -> Result<Self, SwapError> {
         let journal = Journal::default();
         let found = SwapInUse::find(roots);
@@ -54,16 +54,16 @@ impl SwapOnDemand {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes it, if that was not done yet.
+    /// Makes the swap, if that was not done yet.
     ///
     /// # Errors
-    /// Why there is none, as a clause.
+    /// The reason why there is none, as a clause.
     pub(super) fn see_to(&self) -> Result<(), String> {
         let mut state = self.state();
         if let State::Wanted = *state {
             let journal = Journal::default();
             let made = SwapInUse::find_or_make(&journal, true);
-            // The first one is undone, if the second cannot be had.
+            // The swap is undone if zswap cannot be switched on.
             let made =
                 made.and_then(|swap| Ok((swap, ZswapInUse::find_or_switch(&journal, true)?)));
             *state = match made {
@@ -78,7 +78,7 @@ impl SwapOnDemand {
         }
     }
 
-    /// A sentence for the report: what it is, or was to be.
+    /// Returns a sentence for the report: the swap in use, or the failure.
     pub(super) fn describe(&self) -> Option<String> {
         match &*self.state() {
             State::InUse(swap, _) => Some(format!("pages go out to {}", swap.describe())),
@@ -88,7 +88,7 @@ impl SwapOnDemand {
         }
     }
 
-    /// Undoes what was made. To be called when nobody recolors any more.
+    /// Undoes the setup. Must be called after the last recoloring.
     pub(super) fn finish(&self) -> RestoreReport {
         let said = self.describe();
         match mem::replace(&mut *self.state(), State::Over(said)) {

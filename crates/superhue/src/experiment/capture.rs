@@ -17,12 +17,12 @@ impl Capture {
         )?)))
     }
 
-    /// Where a command should write to.
+    /// Returns the file that a command should write to.
     pub(crate) const fn file(&self) -> &File {
         &self.0
     }
 
-    /// What was written; bytes that are not text are replaced.
+    /// Returns the output; bytes that are not text are replaced.
     pub(crate) fn text(mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.0.rewind()?;

@@ -5,7 +5,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::hardware::{Cpuid, Hardware};
 use superhue_procfs::system::System;
 
-/// Everything about this machine that a reader of a result may want to know.
+/// Returns everything about this machine that a reader of a result may want to know.
 #[must_use]
 pub fn machine_facts(roots: &Roots) -> Value {
     let hardware = Hardware::read(roots, &Cpuid::native());

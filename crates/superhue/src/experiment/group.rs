@@ -1,4 +1,4 @@
-//! A control group for one run: what the kernel charges to it is the run's memory.
+//! A control group for one run: the kernel's charge to it is the run's memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_sys::cgroup::{charged, groups, peak_charged};
 
-/// Groups are called this, the number of the process that made them, and a number of their own.
+/// First part of a group's name; the number of the process that made the group and a serial number follow.
 const NAME: &str = "superhue-compare";
 
 /// The time that the last processes of a run have to leave its group.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The group of a run, or the reason why it has none.
 pub(super) type Grouped = Result<RunGroup, &'static str>;
 
-/// An empty group below that of this process or beside it, removed when this is dropped.
+/// An empty group below that of this process or beside it, removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct RunGroup {
     folder: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct RunGroup {
 }
 
 impl RunGroup {
-    /// Makes a group, or says why there is none.
+    /// Makes a group; the error is the reason why there is none.
     ///
     /// Below its own group, a process can make one that counts memory under version 1; under version 2, as a rule only beside it: a group
     /// with processes passes no controllers on ("no internal process constraint" of cgroup-v2.rst).
@@ -40,7 +40,7 @@ impl RunGroup {
             .iter()
             .filter(|folder| folder.join("cgroup.procs").exists());
         let below = own.next();
-        // Beside a group with bounds a run would escape them.
+        // A run beside a group with bounds would escape them.
         let beside = own
             .next()
             .filter(|_| below.is_some_and(|own| !is_bounded(own)));
@@ -65,12 +65,12 @@ impl RunGroup {
         Err("no control group that counts memory can be made here (as root, or in a delegated one)")
     }
 
-    /// Its `cgroup.procs`.
+    /// Returns its `cgroup.procs`.
     pub(super) const fn door(&self) -> &File {
         &self.door
     }
 
-    /// The most that was charged to it at once; `None` if it is gone.
+    /// Returns the most that was charged to it at once; `None` if it is gone.
     pub(super) fn peak(&self) -> Option<ByteCount> {
         peak_charged(&self.folder)
     }
@@ -79,7 +79,7 @@ impl RunGroup {
 impl Drop for RunGroup {
     fn drop(&mut self) {
         let begun = Instant::now();
-        // What a run leaves running keeps its group; the next run looks again.
+        // Processes that outlive their run keep the group; the next run tries again.
         while let Err(error) = fs::remove_dir(&self.folder)
             && error.kind() == ErrorKind::ResourceBusy
             && begun.elapsed() < PATIENCE
@@ -89,7 +89,7 @@ impl Drop for RunGroup {
     }
 }
 
-/// Says whether a group of version 2 bounds what its processes take ("cgroup-v2.rst").
+/// Returns true if a group of version 2 bounds the resources of its processes ("cgroup-v2.rst").
 fn is_bounded(folder: &Path) -> bool {
     const BOUNDS: [&str; 7] = [
         "memory.max",
@@ -106,7 +106,7 @@ fn is_bounded(folder: &Path) -> bool {
     })
 }
 
-/// Removes empty groups below `parent` that runs of this process, or of one that has ended, have left.
+/// Removes empty groups below `parent` that remain from runs of this process, or of one that has ended.
 fn remove_stale(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

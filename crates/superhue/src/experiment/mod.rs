@@ -1,8 +1,7 @@
-//! Running the arms of a comparison: the hands of `superhue compare`.
+//! Runs of the arms of a comparison, for `superhue compare`.
 //!
-//! `superhue-compare` decides the order of runs and does the statistics; this module runs one arm
-//! once and reads off what it came to, for plain commands (`plain`) and for servers under a load
-//! (`server`).
+//! `superhue-compare` decides the order of runs and does the statistics; this module runs one arm once and reads off the result, for plain commands
+//! (`plain`) and for servers under a load (`server`).
 
 mod capture;
 mod facts;
@@ -36,11 +35,11 @@ use group::{Grouped, RunGroup};
 /// A server's part in an experiment.
 #[derive(Debug, Clone)]
 pub struct ServerPlan {
-    /// What to run against it, by `sh -c`.
+    /// Load to run against it, by `sh -c`.
     pub load: String,
     /// It is ready once it accepts TCP connections on this port of the loopback address.
     pub port: u16,
-    /// How long it may take until then, and to stop.
+    /// Time that it may take until it is ready, and to stop.
     pub patience: Duration,
 }
 
@@ -49,31 +48,31 @@ pub struct ServerPlan {
 pub struct Experiment {
     /// One configuration for each arm.
     pub arms: Vec<Config>,
-    /// One set of values of the parameters for each arm; none without a scan. They replace `{NAME}` in
-    /// the command, the load, and what prepares a run.
+    /// One set of values of the parameters for each arm; none without a scan. They replace `{NAME}` in the command, the load, and the preparation of
+    /// a run.
     pub assignments: Vec<Assignment>,
-    /// What to run.
+    /// Command to run.
     pub command: Vec<OsString>,
-    /// What to run before each run, by `sh -c`. It is not measured.
+    /// Command to run before each run, by `sh -c`. It is not measured.
     pub prepare: Option<String>,
-    /// How long a run may take; of a server, its load. One that takes longer is ended, and has failed.
+    /// Time that a run may take; of a server, its load. A run that takes longer is ended, and has failed.
     pub timeout: Option<Duration>,
     /// Set if the command is a server.
     pub server: Option<ServerPlan>,
     /// Figures to read from the output.
     pub metrics: Vec<UserMetric>,
-    /// Whether runs with another exit status than 0 count.
+    /// True if runs with another exit status than 0 count.
     pub ignore_failure: bool,
-    /// Whether output is also shown on standard error.
+    /// True if output is also shown on standard error.
     pub show_output: bool,
-    /// What the caller gave this process.
+    /// State that this process got from its caller.
     pub preserved: Preserved,
     signals: Signals,
 }
 
 impl Experiment {
-    /// An experiment without server and metrics. From now on, until it is dropped, signals are held
-    /// back in this thread, so that an interrupt ends the experiment and not the program.
+    /// Makes an experiment without server and metrics. From now on, until it is dropped, it holds back signals in this thread, so that an interrupt
+    /// ends the experiment and not the program.
     #[must_use]
     pub fn new(arms: Vec<Config>, command: Vec<OsString>, preserved: Preserved) -> Self {
         Self {
@@ -91,7 +90,7 @@ impl Experiment {
         }
     }
 
-    /// The metrics that every sample has, besides the user's.
+    /// Returns the metrics that every sample has, besides the user's.
     #[must_use]
     pub fn builtin_metrics(&self) -> Vec<Metric> {
         let mut metrics = vec![
@@ -113,18 +112,18 @@ impl Experiment {
         metrics.into_iter().map(Builtin::metric).collect()
     }
 
-    /// A question to ask between two runs: was Superhue asked to end?
+    /// Returns a function to call between two runs; it returns true if Superhue was interrupted.
     pub fn interrupt_check(&self) -> impl Fn() -> bool + use<> {
         let signals = self.signals;
-        // No child's number: only signals are of interest.
+        // No child has this number: only signals are of interest.
         move || signals.step(u32::MAX, Duration::ZERO) == Seen::Interrupted
     }
 
-    /// Tries an arm on a program that does nothing: whether this machine can run it.
+    /// Tries an arm on a program that does nothing, to see whether this machine can run it.
     ///
     /// # Errors
-    /// [`RunnerError::Failed`] or [`RunnerError::Abort`] with what stands in the way, which may be what
-    /// the dynamic linker says of a library that is not there; or an interrupt.
+    /// [`RunnerError::Failed`] or [`RunnerError::Abort`] with the obstacle, which may be the dynamic linker's message about a missing library; or an
+    /// interrupt.
     pub fn try_arm(&self, arm: usize) -> Result<(), RunnerError> {
         let trouble = |error: io::Error| RunnerError::failed(error.to_string());
         let output = capture::Capture::new().map_err(trouble)?;
@@ -177,12 +176,12 @@ impl Experiment {
         )
     }
 
-    /// The values of the parameters of an arm.
+    /// Returns the values of the parameters of an arm.
     fn assignment(&self, arm: usize) -> Assignment {
         self.assignments.get(arm).cloned().unwrap_or_default()
     }
 
-    /// Reads the user's figures from `output`; what is wrong with an expression, if that shows.
+    /// Reads the user's figures from `output`; returns the fault of an expression, if one shows.
     fn read_metrics(&self, output: &str, sample: &mut Sample) -> Option<String> {
         let mut wrong = None;
         for metric in &self.metrics {
@@ -212,7 +211,7 @@ impl Runner for Experiment {
     }
 }
 
-/// The built-in metrics that a report holds.
+/// Returns the built-in metrics that a report holds.
 fn sample_of(report: &Report, group: &Grouped) -> Sample {
     let mut sample = Sample::new();
     let mut set = |metric: Builtin, value: Option<f64>, reason: &str| match value {
@@ -257,12 +256,12 @@ fn sample_of(report: &Report, group: &Grouped) -> Sample {
     sample
 }
 
-/// A good run, unless an expression is `wrong`: it would be in the next run, too.
+/// Returns the sample of a good run, unless an expression is `wrong`: it would be wrong in the next run, too.
 fn good(sample: Sample, wrong: Option<String>) -> Result<Sample, RunnerError> {
     wrong.map_or(Ok(sample), |why| Err(RunnerError::Abort(why)))
 }
 
-/// What is wrong with how a command ended, if anything.
+/// Returns a complaint about the end of a command, unless it ended well.
 fn complaint(ending: Option<Ending>) -> Option<String> {
     match ending {
         Some(Ending::Exited { status: 0 }) => None,
@@ -274,7 +273,7 @@ fn complaint(ending: Option<Ending>) -> Option<String> {
     }
 }
 
-/// Why a session is waited for no longer.
+/// Reason why the wait for a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waited {
     ToItsEnd,
@@ -295,7 +294,7 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
                 if waited == Waited::ToItsEnd {
                     waited = Waited::TooLong;
                 }
-                // The second time, what was told to end is dropped, and thereby killed.
+                // At the second deadline, dropping the `Overdue` kills the processes that were to end.
                 overdue = match overdue {
                     None => Some(told(session.pid())),
                     Some(_) => None,
@@ -309,13 +308,13 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
     }
 }
 
-/// Tells a child that was not waited for yet to end, with all that it has started.
+/// Tells a child that was not waited for yet, and all its descendants, to end.
 fn told(child: u32) -> Overdue {
     let others = descendants(&Roots::default(), child).unwrap_or_default();
     Overdue::tell(once(child).chain(others))
 }
 
-/// A run that took too long.
+/// Returns the text on a run that took too long.
 fn took_too_long(what: &str, timeout: Duration) -> String {
     format!("{what} did not end within {timeout:?}")
 }

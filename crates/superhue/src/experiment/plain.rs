@@ -34,7 +34,7 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
 }
 
 impl Experiment {
-    /// Passes output on, if that was asked for.
+    /// Passes output on to standard error if `show_output` is set.
     pub(super) fn show(&self, text: &str) {
         if self.show_output {
             let _ = io::Write::write_all(&mut io::stderr(), text.as_bytes());

@@ -1,5 +1,4 @@
-//! Commands of the user's beside what is measured, by `sh -c`: the load of a server, and what prepares
-//! a run.
+//! Commands of the user's beside the measured one, by `sh -c`: the load of a server, and the preparation of a run.
 
 use std::io;
 use std::process::{Child, Stdio};
@@ -13,7 +12,7 @@ use crate::launch::shell;
 use crate::supervise::{End, Seen};
 
 impl Experiment {
-    /// Starts a command without input; all that it says goes to `output`.
+    /// Starts a command without input; all its output goes to `output`.
     pub(super) fn shell(&self, command: &str, output: &Capture) -> io::Result<Child> {
         let copy = || output.file().try_clone().map(Stdio::from);
         let signals = self.preserved.blocked.unwrap_or(self.signals.before);
@@ -24,10 +23,10 @@ impl Experiment {
             .spawn()
     }
 
-    /// Runs what prepares a run to its end, if there is such a command.
+    /// Runs the preparation of a run to its end, if there is such a command.
     ///
     /// # Errors
-    /// That it failed: then no run is what the user wants to measure. Or an interrupt.
+    /// Fails if the preparation failed: no run is then the one that the user wants to measure. Also fails on an interrupt.
     pub(super) fn prepare(&self, arm: usize) -> Result<(), RunnerError> {
         match &self.prepare {
             Some(command) => self.aside("preparation", &self.assignment(arm).fill_text(command)),
@@ -35,11 +34,10 @@ impl Experiment {
         }
     }
 
-    /// Runs a command beside what is measured to its end, by `sh -c`; `what` it is for people: a
-    /// preparation, a test.
+    /// Runs a command beside the measured one to its end, by `sh -c`; `what` names its purpose for people: a preparation, a test.
     ///
     /// # Errors
-    /// [`RunnerError::Abort`] if it failed, with the last line that it said; or an interrupt.
+    /// [`RunnerError::Abort`] if it failed, with the last line of its output; or an interrupt.
     pub fn aside(&self, what: &str, command: &str) -> Result<(), RunnerError> {
         let trouble = |error: io::Error| {
             RunnerError::Abort(format!("cannot run the {what} `{command}`: {error}"))

@@ -1,19 +1,19 @@
-//! What tracking costs.
+//! Cost of tracking.
 
 use std::time::Duration;
 
-/// What tracking has cost so far.
+/// Cost of tracking so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackingCost {
     /// CPU time of Superhue's thread.
     pub own: Duration,
-    /// Time the target was held up, as estimated: its page tables locked, its TLB refilled.
+    /// Estimated time for which the target was held up: its page tables locked, its TLB refilled.
     pub target: Duration,
     /// Wall time since tracking began.
     pub wall: Duration,
-    /// Targets that could run, and be held up, at a time: no more than there are CPUs.
+    /// Targets that could run, and be held up, at the same time: at most the number of CPUs.
     pub abreast: u32,
-    /// Whether every sample flushed the TLB.
+    /// True if every sample flushed the TLB.
     pub flushed: bool,
 }
 
@@ -30,8 +30,8 @@ impl Default for TrackingCost {
 }
 
 impl TrackingCost {
-    /// The larger of the two costs as a share of the wall time, 0 if there was none. Several targets
-    /// have several times the wall time, as far as there are CPUs for them.
+    /// Returns the larger of the two costs as a share of the wall time, 0 if there was none. Several targets have several times the wall time, as far
+    /// as there are CPUs for them.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         if self.wall.is_zero() {
@@ -41,7 +41,7 @@ impl TrackingCost {
         self.own.max(target).as_secs_f64() / self.wall.as_secs_f64()
     }
 
-    /// Adds what one step cost.
+    /// Adds the cost of one step.
     pub(super) fn add(&mut self, own: Duration, target: Duration) {
         self.own += own;
         self.target += target;

@@ -1,5 +1,4 @@
-//! Watching accesses over time: trackers driven for many processes at once, within a bound on what
-//! that costs them and us.
+//! Tracking of accesses over time: trackers driven for many processes at once, within a bound on the cost to these processes and to Superhue.
 
 mod cost;
 mod sampler;

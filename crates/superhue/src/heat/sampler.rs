@@ -6,8 +6,8 @@
 //!      +------------------ until the pace says so --------------+
 //! ```
 //!
-//! The loop that owns a sampler sleeps until [`Sampler::due`] and calls [`Sampler::step`]. Nothing
-//! here sleeps, and no process waits for another one's interval.
+//! The loop that owns a sampler sleeps until [`Sampler::due`] and calls [`Sampler::step`]. The sampler itself never sleeps, and no process waits for
+//! another one's interval.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -27,26 +27,26 @@ use super::target::{Noting, Phase, Target};
 use super::{Sampling, TrackingCost};
 use crate::cpu::Work;
 
-/// How long a process that could not be tracked is left alone before another attempt.
+/// Time for which a process that could not be tracked is left alone before another attempt.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 
 /// A sample as the tracker read it.
 #[derive(Debug)]
 pub struct Sample<'a> {
-    /// Of which process.
+    /// The sampled process.
     pub process: ProcessId,
-    /// When it was armed and when it was read, on the clock of [`Sampler::step`].
+    /// Times of arming and of reading, on the clock of [`Sampler::step`].
     pub interval: std::ops::Range<Duration>,
-    /// What was accessed in between.
+    /// Pages accessed in between.
     pub reading: &'a Reading,
 }
 
-/// What became of one attempt to sample a process.
+/// Result of one attempt to sample a process.
 #[derive(Debug)]
 pub struct Sampled {
-    /// Which process.
+    /// The process.
     pub process: ProcessId,
-    /// How its accesses have changed, or why there is no sample.
+    /// Change of its accesses, or the reason why there is no sample.
     pub result: Result<Change, TrackError>,
 }
 
@@ -57,17 +57,17 @@ pub struct Sampler {
     config: Sampling,
     refill: RefillCost,
     targets: BTreeMap<ProcessId, Target>,
-    /// What may be spent of our own CPU time on all of them.
+    /// Our own CPU time that may be spent on all of them.
     allowance: Allowance,
-    /// What all targets together may be held up, and on how many CPUs.
+    /// Time for which all targets together may be held up, and the number of CPUs.
     held_up: Allowance,
     cpus: u32,
     /// The dearest of the recent samples.
     expected: SampleCost,
-    /// The most targets there were at a time.
+    /// The most targets at a time.
     most: usize,
     samples: u64,
-    /// What was spent on targets that are gone.
+    /// Cost of targets that are gone.
     past: TrackingCost,
     begun: Option<Duration>,
     now: Duration,
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Sampler {
 }
 
 impl Sampler {
-    /// A sampler without targets.
+    /// Makes a sampler without targets.
     #[must_use]
     pub fn new(roots: Roots, tracker: Box<dyn Tracker>, config: Sampling) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -108,21 +108,20 @@ impl Sampler {
         }
     }
 
-    /// Bounds what tracking may cost from now on (see [`Sampling::max_overhead`]), but for what each process that is in already may be
-    /// held up.
+    /// Bounds the cost of tracking from now on (see [`Sampling::max_overhead`]), except for the time that each process added before may be held up.
     pub fn limit(&mut self, max_overhead: f64) {
         self.config.max_overhead = max_overhead;
         self.allowance.allow(max_overhead * self.config.own_part);
         self.held_up.allow(max_overhead * f64::from(self.cpus));
     }
 
-    /// Which tracker it drives.
+    /// Returns the kind of tracker that it drives.
     #[must_use]
     pub fn tracker(&self) -> TrackerKind {
         self.tracker.kind()
     }
 
-    /// Takes a process in; nothing if it is in already. Its first sample is due at once.
+    /// Adds a process; does nothing if it was added before. Its first sample is due at once.
     pub fn add(&mut self, process: ProcessId) {
         let (config, now) = (&self.config, self.now);
         self.targets
@@ -131,7 +130,7 @@ impl Sampler {
         self.most = self.most.max(self.targets.len());
     }
 
-    /// Lets a process go.
+    /// Removes a process.
     pub fn remove(&mut self, process: ProcessId) {
         if let Some(target) = self.targets.remove(&process) {
             self.past.add(target.cost.own, target.cost.target);
@@ -140,7 +139,7 @@ impl Sampler {
         }
     }
 
-    /// Lets every process go that is not wanted any more.
+    /// Removes every process that is no longer wanted.
     pub fn retain(&mut self, wanted: impl Fn(ProcessId) -> bool) {
         let gone: Vec<ProcessId> = self.targets.keys().copied().collect();
         for process in gone.into_iter().filter(|&process| !wanted(process)) {
@@ -148,7 +147,7 @@ impl Sampler {
         }
     }
 
-    /// Says that something was done about a process, so that it is worth sampling again soon.
+    /// Makes a process due for sampling again soon, after a plan or a client has acted on it.
     pub fn resample_soon(&mut self, process: ProcessId) {
         let now = self.now;
         if let Some(target) = self.targets.get_mut(&process) {
@@ -159,7 +158,7 @@ impl Sampler {
         }
     }
 
-    /// Gives up the samples that are being taken: the time that follows must not count. They are taken anew when due.
+    /// Drops the samples that are being taken: the time that follows must not count. They are taken anew when due.
     pub fn put_off(&mut self) {
         for target in self.targets.values_mut() {
             if matches!(target.phase, Phase::Armed(_)) {
@@ -168,9 +167,8 @@ impl Sampler {
         }
     }
 
-    /// Says how much memory of a process is resident, and how many superpages are among it. If it
-    /// grew notably since sampling stopped, sampling is taken up again. A superpage is one entry to
-    /// touch again, so what was promoted makes samples cheap.
+    /// Sets how much memory of a process is resident, and how many huge pages are among it. If it grew notably since sampling stopped, sampling
+    /// starts again. A huge page is one entry to touch again, so promotion makes samples cheap.
     pub fn resident(&mut self, process: ProcessId, pages: PageCount, superpages: u64) {
         let (now, refill) = (self.now, self.refill);
         if let Some(target) = self.targets.get_mut(&process) {
@@ -183,7 +181,7 @@ impl Sampler {
         }
     }
 
-    /// When [`Self::step`] has something to do next; `None` without targets.
+    /// Returns the time at which [`Self::step`] has something to do next; `None` without targets.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let due = |target: &Target| match target.phase {
@@ -193,21 +191,20 @@ impl Sampler {
         self.targets.values().map(due).min()
     }
 
-    /// Does what is due at `at`, on a clock that never goes back: reads what was armed, arms what
-    /// has rested. Returns the samples read, and what failed.
+    /// Does the work that is due at `at`, on a clock that never goes back: reads armed targets, and arms targets that have rested. Returns the
+    /// samples read, and the failures.
     pub fn step(&mut self, at: Duration) -> Vec<Sampled> {
         self.step_with(at, &mut |_| {})
     }
 
-    /// The same; `see` is shown each sample before it is forgotten.
+    /// Does the same; calls `see` with each sample before it is dropped.
     pub fn step_with(&mut self, at: Duration, see: &mut dyn FnMut(&Sample<'_>)) -> Vec<Sampled> {
         let begun = Instant::now();
         self.now = self.now.max(at);
         self.begun.get_or_insert(self.now);
         let start = self.now;
         let mut sampled = Vec::new();
-        // Who has waited longest goes first: where there is not enough for all, everybody's turn
-        // comes.
+        // The process that has waited longest goes first: where there is not enough for all, each gets its turn.
         let due = |(&process, target): (&ProcessId, &Target)| (target.due(), process);
         let mut processes: Vec<_> = self.targets.iter().map(due).collect();
         processes.retain(|&(due, _)| due <= self.now);
@@ -226,7 +223,7 @@ impl Sampler {
         sampled
     }
 
-    /// Takes one process as far as it can go now.
+    /// Advances one process as far as possible now.
     fn advance(
         &mut self,
         process: ProcessId,
@@ -236,7 +233,7 @@ impl Sampler {
         if target.due() > self.now {
             return None;
         }
-        // Trackers keep files of it open.
+        // Trackers keep files of the process open.
         busy::note(process.pid);
         let mut result = None;
         match std::mem::replace(&mut target.phase, Phase::Resting) {
@@ -300,14 +297,14 @@ impl Sampler {
         Ok(())
     }
 
-    /// The mappings in scope, as they are now.
+    /// Returns the mappings in scope, as they are now.
     fn ranges(&self, process: ProcessId) -> Result<Vec<VirtRange>, ReadError> {
         let vmas = maps(&self.roots, process.pid)?;
         let wanted = vmas.iter().filter(|vma| self.config.scope.includes(vma));
         Ok(wanted.map(|vma| vma.range).collect())
     }
 
-    /// Pages resident now; as if there were none where that cannot be read.
+    /// Returns the pages resident now; 0 where that cannot be read.
     fn resident_pages(&self, process: ProcessId) -> PageCount {
         resident_now(&self.roots, process.pid).map_or(PageCount(0), |now| now.total)
     }
@@ -349,7 +346,7 @@ impl Sampler {
                 target.pace.sampled(self.now, change, cost, busy);
                 tracing::debug!(%process, ?length, moved = change.moved, "sampled");
             }
-            // Other memory now: what was known is about memory that is no more.
+            // The process has new memory: the map is about memory that no longer exists.
             Err(TrackError::Replaced(_)) => {
                 target.map = HeatMap::new();
                 target.pace.rearm(self.now);
@@ -369,38 +366,38 @@ impl Sampler {
         self.expected = cost.or_recent(self.expected);
     }
 
-    /// When there is enough for another sample, at the earliest; not before `at`.
+    /// Returns the earliest time from `at` on at which another sample is affordable.
     fn affordable(&self, at: Duration) -> Duration {
         let own = self.allowance.when(at, self.expected.own);
         own.max(self.held_up.when(at, self.expected.target))
     }
 
-    /// What is known of a process.
+    /// Returns the heat map of a process.
     #[must_use]
     pub fn map(&self, process: ProcessId) -> Option<&HeatMap> {
         Some(&self.targets.get(&process)?.map)
     }
 
-    /// Whether sampling of a process has stopped because nothing changes any more.
+    /// Returns true if sampling of a process has stopped because nothing changes any more.
     #[must_use]
     pub fn is_settled(&self, process: ProcessId) -> bool {
         let target = self.targets.get(&process);
         target.is_some_and(|target| target.pace.is_settled())
     }
 
-    /// The interval of a process's next sample.
+    /// Returns the interval of a process's next sample.
     #[must_use]
     pub fn interval(&self, process: ProcessId) -> Option<Duration> {
         Some(self.targets.get(&process)?.pace.next().interval)
     }
 
-    /// Samples taken, over all processes.
+    /// Returns the number of samples taken, over all processes.
     #[must_use]
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// What tracking a process has cost so far.
+    /// Returns the cost of tracking a process so far.
     #[must_use]
     pub fn cost(&self, process: ProcessId) -> Option<TrackingCost> {
         let target = self.targets.get(&process)?;
@@ -410,7 +407,7 @@ impl Sampler {
         })
     }
 
-    /// What tracking all processes has cost so far, those gone included.
+    /// Returns the cost of tracking all processes so far, including those that are gone.
     #[must_use]
     pub fn total_cost(&self) -> TrackingCost {
         let mut total = self.past;
@@ -423,7 +420,7 @@ impl Sampler {
         total
     }
 
-    /// Where the accesses of all processes watched now are.
+    /// Returns the distribution of accesses of all processes watched now.
     #[must_use]
     pub fn hot_set(&self) -> HotSet {
         HotSet::of_all(self.targets.values().map(|target| &target.map))

@@ -1,25 +1,24 @@
-//! How processes are to be sampled.
+//! Parameters of sampling.
 
 use std::time::Duration;
 
 use superhue_heat::Scope;
 
-/// How processes are to be sampled.
+/// Parameters of the sampling of processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Bound on the share of time that tracking may cost: of each target's time, of that of all CPUs
-    /// for the targets together, and of one CPU's for Superhue: 0 to 1.
+    /// Bound on the share of time that tracking may cost: of each target's time, of that of all CPUs for the targets together, and of one CPU's for
+    /// Superhue: 0 to 1.
     pub max_overhead: f64,
-    /// The part of that which Superhue's own time in sampling may take, the rest being for other work
-    /// it does: 0 to 1.
+    /// The part of this share that Superhue's own time in sampling may take, 0 to 1; the rest is for its other work.
     pub own_part: f64,
     /// The shortest interval of a sample.
     pub shortest: Duration,
-    /// The longest.
+    /// The longest interval of a sample.
     pub longest: Duration,
-    /// Which memory.
+    /// Memory that is sampled.
     pub scope: Scope,
-    /// Whether to stop, but for a rare glance, once samples stay the same.
+    /// True if sampling stops, except for a rare glance, once samples stay the same.
     pub settle: bool,
 }
 

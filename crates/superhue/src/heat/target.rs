@@ -7,18 +7,18 @@ use superhue_model::{PageCount, VirtRange};
 
 use super::{Sampling, TrackingCost};
 
-/// What is under way for a process.
+/// State of sampling for a process.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Until the pace wants the next sample.
+    /// Rests until the pace wants the next sample.
     Resting,
-    /// Accesses are being noted.
+    /// The tracker is noting accesses.
     Armed(Noting),
-    /// Not to be tracked before this time.
+    /// The process is not to be tracked before this time.
     Troubled { until: Duration },
 }
 
-/// How accesses are being noted.
+/// An interval in which accesses are noted.
 #[derive(Debug)]
 pub(super) struct Noting {
     pub(super) since: Duration,
@@ -35,16 +35,16 @@ pub(super) struct Target {
     pub(super) pace: Pace,
     pub(super) cost: TrackingCost,
     pub(super) since: Duration,
-    /// Something was done about the process since its last sample.
+    /// True if a plan or a client has acted on the process since its last sample.
     pub(super) resample: bool,
-    /// How long the last sample held its page tables locked.
+    /// Time for which the last sample held its page tables locked.
     pub(super) locked: Duration,
-    /// Keeps others from clearing the same accessed bits; taken with the first sample.
+    /// Keeps other trackers from clearing the same accessed bits; taken with the first sample.
     pub(super) lock: Option<TargetLock>,
 }
 
 impl Target {
-    /// A process that is sampled for the first time at `at`, or soon after.
+    /// Makes a target that is sampled for the first time at `at`, or soon after.
     pub(super) fn new(config: &Sampling, at: Duration) -> Self {
         let limits = PaceLimits {
             shortest: config.shortest,
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// When there is something to do about it.
+    /// Returns the time at which its next step is due.
     pub(super) fn due(&self) -> Duration {
         match self.phase {
             Phase::Resting => self.pace.next().arm,

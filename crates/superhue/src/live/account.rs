@@ -1,7 +1,7 @@
-//! What a watch that still goes on has to say: plain data, for whoever shows it or counts it.
+//! State of a running watch, as plain data for display and for metrics.
 //!
-//! Counters only grow for as long as the watch lasts (`done`, `failed`, `skipped`, `*_seconds` and what is called `seen`); everything else
-//! is how it is at the moment. Bytes and seconds; `None` is "not known here", never 0.
+//! Counters only grow while the watch lasts (`done`, `failed`, `skipped`, `*_seconds` and names that end in `seen`); all other fields show
+//! the present state. Bytes and seconds; `None` means "not known here", never 0.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use crate::{ColorsReport, Pages};
 /// Processes that an account lists one by one: those with most memory.
 pub const PROCESSES_LISTED: usize = 256;
 
-/// Services that an account tells apart; what further ones come to is in the sums only.
+/// Services that an account lists; further ones count in the sums only.
 pub const SERVICES_LISTED: usize = 1024;
 
 /// A watch as it is now. See [`LiveWatch::account`](super::LiveWatch::account).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct WatchAccount {
-    /// Seconds since the watch began at which this was so.
+    /// Seconds between the beginning of the watch and this account.
     pub at_seconds: f64,
-    /// The policy that is followed; `None` as long as no process had memory that superpages could be made of.
+    /// The policy in effect; `None` until a process has memory that huge pages could be made of.
     pub pages: Option<Pages>,
-    /// Why this policy and this tracker, or why none yet.
+    /// Reason for this policy and this tracker, or for having none yet.
     pub pages_because: String,
-    /// What tracks accesses (`ptwalk`, `idle`, `damon`).
+    /// Tracker of accesses (`ptwalk`, `idle`, `damon`).
     pub tracker: Option<String>,
-    /// Whether it only looks on until told to go on.
+    /// True while the owner has paused the watch: it observes and does not act.
     pub paused: bool,
-    /// Why it cannot do what it was asked for; the processes are left alone then.
+    /// Reason why the configuration cannot work here; the watch does not touch the processes then.
     pub trouble: Option<String>,
-    /// What is said about how the policy is brought about.
+    /// Notes on the means by which the policy acts.
     pub notes: Vec<String>,
     /// Memory of all its processes.
     pub memory: LiveMemory,
@@ -45,27 +45,27 @@ pub struct WatchAccount {
     pub unreadable: BTreeMap<String, String>,
     /// Programs whose accesses could not be tracked, likewise.
     pub untracked: BTreeMap<String, String>,
-    /// What became of collapses.
+    /// Results of collapses.
     pub collapses: LiveActions,
-    /// What became of splits.
+    /// Results of splits.
     pub splits: LiveActions,
-    /// Regions that wait, by what for, at the last decision.
+    /// Regions that wait, by the reason for waiting, at the last decision.
     pub waiting: BTreeMap<String, u64>,
     /// Memory that collapses have added over all time.
     pub growth_bytes: ByteCount,
-    /// What of that is charged to the budget now.
+    /// Part of `growth_bytes` that is charged to the budget now.
     pub charged_bytes: ByteCount,
-    /// What may be charged; `None` without a limit.
+    /// Upper bound on the charge; `None` without a limit.
     pub budget_bytes: Option<ByteCount>,
-    /// For how long programs were held up.
+    /// Time for which programs were held up.
     pub stalls: LiveStalls,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses.
     pub hot_set_bytes: Option<[ByteCount; 3]>,
-    /// What became of page colors; `None` if none were asked for.
+    /// Result of page coloring; `None` if the configuration names no colors.
     pub colors: Option<LiveColors>,
-    /// What the watch itself cost.
+    /// Cost of the watch itself.
     pub own: LiveCost,
-    /// By service (the label that processes were fed with): at most [`SERVICES_LISTED`].
+    /// By service (the label that the owner gives with each process): at most [`SERVICES_LISTED`].
     pub services: BTreeMap<String, ServiceAccount>,
     /// The largest processes, at most [`PROCESSES_LISTED`].
     pub processes: Vec<ProcessAccount>,
@@ -74,16 +74,16 @@ pub struct WatchAccount {
 /// Memory of some processes, as their last looks showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LiveMemory {
-    /// How many processes.
+    /// Number of processes.
     pub processes: u64,
-    /// Their resident memory, added up: what they share counts for each.
+    /// Sum of their resident memory: shared memory counts for each process.
     pub resident_bytes: ByteCount,
     /// Resident anonymous memory.
     pub anonymous_bytes: ByteCount,
-    /// The part of it that superpages map; `None` where the kernel does not tell.
+    /// Part of `anonymous_bytes` that huge pages map; `None` where the kernel does not report it.
     pub huge_bytes: Option<ByteCount>,
-    /// What the kernel holds and charges beside what is resident: huge pages of which parts were given back, until they are split. `None`
-    /// where it cannot be told.
+    /// Memory that the kernel holds and charges beside what is resident: parts of huge pages that the program gave back, until the kernel
+    /// splits these pages. `None` where it cannot be measured.
     #[serde(default)]
     pub held_bytes: Option<ByteCount>,
     /// Coverage, 0 to 1: `huge_bytes` of `anonymous_bytes`; `None` if unknown or nothing is resident.
@@ -109,7 +109,7 @@ impl LiveMemory {
         });
     }
 
-    /// Enters the memory of other processes. What is not known of one of them is not known of all.
+    /// Enters the memory of other processes. A value that is unknown for one of them is unknown for the sum.
     pub(crate) fn merge(&mut self, other: &Self) {
         if other.processes == 0 {
             return;
@@ -138,24 +138,24 @@ impl LiveMemory {
     }
 }
 
-/// What became of actions of one kind.
+/// Results of actions of one kind.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LiveActions {
     /// Done.
     pub done: u64,
     /// Refused by the kernel, by errno.
     pub failed: BTreeMap<String, u64>,
-    /// Left undone on purpose, by reason.
+    /// Skipped on purpose, by reason.
     pub skipped: BTreeMap<String, u64>,
-    /// Asked of a process that was gone.
+    /// Requested for a process that had ended.
     pub vanished: u64,
-    /// Seconds the kernel took over all of them.
+    /// Seconds that the kernel took for all of them.
     pub seconds: f64,
-    /// 99 of a hundred took it no longer.
+    /// Seconds within which the kernel finished 99 of 100.
     pub p99_seconds: f64,
-    /// Seconds it took over the longest.
+    /// Seconds that the longest took.
     pub longest_seconds: f64,
-    /// How many took how long, by [`DURATION_BOUNDS_SECONDS`]; the last one is about those above all bounds.
+    /// Number of actions by duration, bounded by [`DURATION_BOUNDS_SECONDS`]; the last bucket holds the actions above all bounds.
     #[serde(default)]
     pub buckets: Vec<DurationBucket>,
 }
@@ -165,42 +165,42 @@ pub const DURATION_BOUNDS_SECONDS: [f64; 12] = [
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0,
 ];
 
-/// Those that took longer than the bound before, and no longer than this one.
+/// Actions that took longer than the bound before, and no longer than this one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DurationBucket {
-    /// The bound, in seconds; `None` for those above all bounds.
+    /// The bound, in seconds; `None` for the bucket above all bounds.
     pub at_most_seconds: Option<f64>,
-    /// How many.
+    /// Number of actions in this bucket.
     pub count: u64,
 }
 
-/// For how long programs were held up.
+/// Time for which programs were held up.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LiveStalls {
     /// Seconds that collapses and splits took, in which a process can neither map nor fault in memory.
     pub collapsing_seconds: f64,
-    /// Seconds by which tracking held programs up, as estimated.
+    /// Seconds by which tracking held programs up, estimated.
     pub tracking_seconds: f64,
 }
 
-/// What became of page colors so far, over all processes. See [`ColorsReport`] for each.
+/// Result of page coloring so far, over all processes. See [`ColorsReport`] for each field.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LiveColors {
-    /// As the user wrote it.
+    /// The colors, as the user wrote them.
     pub request: String,
-    /// How many colors there are; 0 where that could not be told.
+    /// Number of colors on this machine; 0 where it is not known.
     pub colors: u64,
-    /// How many of them were wanted.
+    /// Number of wanted colors.
     pub wanted: u64,
-    /// What told colors; `none` where nothing could.
+    /// Oracle that finds the colors of pages; `none` where there is no oracle.
     pub oracle: String,
-    /// Why programs run without colors, if they do.
+    /// Reason why programs run without colors, if they do.
     pub without: Option<String>,
-    /// Accessed memory that was looked at.
+    /// Accessed memory that Superhue looked at.
     pub resident_bytes: ByteCount,
-    /// The share of it on wanted colors, 0 to 1; `None` without any.
+    /// Share of that memory on wanted colors, 0 to 1; `None` without any.
     pub share: Option<f64>,
-    /// Pages that were given a frame of a wanted color.
+    /// Pages that received a frame of a wanted color.
     pub recolored_pages: u64,
 }
 
@@ -219,10 +219,10 @@ impl From<ColorsReport> for LiveColors {
     }
 }
 
-/// What a watch itself cost.
+/// Cost of a watch itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LiveCost {
-    /// Seconds of CPU, collapses made from outside included.
+    /// Seconds of CPU time, including collapses made from outside.
     pub cpu_seconds: f64,
     /// Of these, seconds in tracking.
     pub tracking_seconds: f64,
@@ -232,31 +232,31 @@ pub struct LiveCost {
     pub looks: u64,
     /// Looks at the page tables of a process.
     pub full_looks: u64,
-    /// The bound on CPU that holds now, as a share of one CPU.
+    /// The present bound on CPU time, as a share of one CPU.
     pub max_overhead: f64,
 }
 
-/// One service: the processes that were fed with one label.
+/// One service: the processes with one label.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ServiceAccount {
     /// Its memory now.
     pub memory: LiveMemory,
-    /// What was done to its processes, those that have ended included. Kept while it is known; a service that has had no process for
-    /// long is forgotten.
+    /// Actions on its processes, including processes that have ended. A service without a process for long is dropped, with its counts, when
+    /// there are more than [`SERVICES_LISTED`].
     pub actions: ServiceActions,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses of its processes; some seconds old.
     #[serde(default)]
     pub hot_set_bytes: Option<[ByteCount; 3]>,
 }
 
-/// What was done to the processes of one service.
+/// Actions on the processes of one service.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ServiceActions {
     /// Collapses done.
     pub collapses_done: u64,
     /// Collapses that the kernel refused.
     pub collapses_failed: u64,
-    /// Collapses left undone on purpose.
+    /// Collapses skipped on purpose.
     pub collapses_skipped: u64,
     /// Splits done.
     pub splits_done: u64,
@@ -269,9 +269,9 @@ pub struct ServiceActions {
 /// One process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessAccount {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
-    /// Clock ticks after boot at which it started, which tells it from others that had its number.
+    /// Clock ticks from boot to its start, which distinguish it from other processes with the same number.
     pub start_ticks: u64,
     /// Command name at the last full look.
     pub name: String,

@@ -1,4 +1,4 @@
-//! What goes between a watch and whoever has started it.
+//! State shared by a watch and its owner.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::watch::Stop;
 /// Called in the watch's thread: it must not wait.
 type Told = Arc<dyn Fn() + Send + Sync>;
 
-/// Shared by a watch's thread and its owner. No lock is held for longer than it takes to copy a pointer.
+/// Shared by a watch's thread and its owner. No thread holds the lock for longer than it takes to copy a pointer.
 #[derive(Debug, Clone)]
 pub(crate) struct Controls {
     shared: Arc<Mutex<Shared>>,
@@ -22,9 +22,9 @@ struct Shared {
     members: Arc<Members>,
     wishes: Wishes,
     account: Arc<WatchAccount>,
-    /// Called when there is another one.
+    /// Called after each new account.
     told: Option<Told>,
-    /// Whether it is to stand still, and whether it does.
+    /// True while the owner wants the watch to stand still; `stands_still` is true once it does.
     held: bool,
     stands_still: bool,
 }
@@ -38,12 +38,12 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// What the owner wants at the moment.
+/// Present wishes of the owner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Wishes {
     pub(crate) paused: bool,
     pub(crate) max_overhead: f64,
-    /// Another budget than the one that the watch was started with.
+    /// Budget that replaces the one in the watch's configuration.
     pub(crate) budget: Option<Share>,
 }
 
@@ -93,7 +93,7 @@ impl Controls {
         self.wish(|wishes| wishes.budget = Some(budget));
     }
 
-    /// Has `told` called at each account from now on.
+    /// Makes the watch call `told` after each account from now on.
     pub(crate) fn tell(&self, told: Told) {
         self.lock().told = Some(told);
     }
@@ -131,7 +131,7 @@ impl Controls {
         }
     }
 
-    /// Has it stand still from the end of what it does at the moment on, or go on.
+    /// Makes the watch stand still once its present step ends, or continue.
     pub(crate) fn hold(&self, held: bool) {
         self.lock().held = held;
         self.stop.nudge();
@@ -154,7 +154,7 @@ impl Controls {
     }
 }
 
-/// The population that an owner says.
+/// The members that an owner sets.
 #[derive(Debug)]
 pub(crate) struct Fed {
     controls: Controls,
@@ -168,7 +168,7 @@ impl Fed {
         Self { controls, taken }
     }
 
-    /// Who belongs to it now; `None` if that is who did when it was asked last.
+    /// Returns the present members; `None` if they are the same as at the last call.
     pub(crate) fn take(&mut self) -> Option<Arc<Members>> {
         let now = self.controls.members();
         let is_new = (self.taken.as_ref()).is_none_or(|taken| !Arc::ptr_eq(taken, &now));

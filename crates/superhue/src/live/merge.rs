@@ -9,7 +9,7 @@ use super::{
     ServiceActions, WatchAccount,
 };
 
-/// Reasons and notes of each kind that are kept.
+/// Upper bound on reasons, and on notes, of each kind.
 const REASONS: usize = 64;
 
 impl WatchAccount {
@@ -72,7 +72,7 @@ impl WatchAccount {
         self.processes.truncate(PROCESSES_LISTED);
     }
 
-    /// What is left of an account when its watch has ended: what only grows, of the watch as a whole.
+    /// Returns the part of an account that outlives its watch: the counters of the watch as a whole, which only grow.
     #[must_use]
     pub fn past(&self) -> Self {
         Self {
@@ -171,7 +171,7 @@ fn add_hot(all: &mut Option<[ByteCount; 3]>, one: Option<[ByteCount; 3]>) {
     }
 }
 
-/// A share of two amounts together.
+/// Returns the share of two amounts together.
 #[allow(clippy::cast_precision_loss, reason = "byte counts below 2^52")]
 fn weighted(shares: [Option<f64>; 2], amounts: [ByteCount; 2]) -> Option<f64> {
     let [a, b] = shares;

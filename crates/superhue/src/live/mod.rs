@@ -1,11 +1,11 @@
-//! A watch that goes on while its population, its ceiling and whether it may act change, and that says at any time how it stands.
+//! A watch that keeps running while its members, its ceiling and its pause switch change, and reports its state at any time.
 //!
 //! ```text
-//!   whoever knows who belongs to it ──feed──> Controls ──> the watch's own thread: look, decide, act, learn
-//!                                   <─account──        <── once a second, if the ceiling pays for it
+//!   owner --- members --> Controls --> the watch's own thread: look, decide, act, learn
+//!         <-- account ---         <--- once a second, if the ceiling pays for it
 //! ```
 //!
-//! The daemon has one for each rule. Feeding it anew neither ends it nor forgets the heat of processes that stay.
+//! The daemon has one for each rule. New members neither end the watch nor discard the heat of processes that stay.
 
 mod account;
 mod controls;
@@ -37,10 +37,10 @@ use crate::session::new_watch;
 use crate::setup::Setup;
 use crate::{Config, Mechanism};
 
-/// The processes that are fed to a watch, each with the service that it belongs to.
+/// The members of a watch, each with the service that it belongs to.
 pub type Members = BTreeMap<ProcessId, Arc<str>>;
 
-/// A watch over the processes that it is fed with. Ends when it is dropped; memory stays as it is then.
+/// A watch over the processes that its owner sets. Dropping it ends it; memory stays as it is then.
 #[derive(Debug)]
 pub struct LiveWatch {
     controls: Controls,
@@ -50,16 +50,16 @@ pub struct LiveWatch {
 impl LiveWatch {
     /// Starts a watch without members, in a thread called `name`.
     ///
-    /// What takes long (measuring colors, making a tracker) is done in that thread. If `config` cannot be had on this machine
-    /// [`WatchAccount::trouble`] says so, and nothing is done.
+    /// Slow work (measuring colors, making a tracker) runs in that thread. If `config` cannot work on this machine,
+    /// [`WatchAccount::trouble`] gives the reason, and the watch does nothing.
     ///
     /// # Errors
-    /// When there can be no further thread.
+    /// The system cannot start another thread.
     pub fn start(config: &Config, name: &str) -> std::io::Result<Self> {
         Self::start_with(config, name, |actuator| actuator)
     }
 
-    /// The same; what it does to processes is done by an actuator that `make` makes of its own.
+    /// Does the same, but acts on processes through an actuator that `make` builds from the watch's own.
     pub(crate) fn start_with(
         config: &Config,
         name: &str,
@@ -85,54 +85,54 @@ impl LiveWatch {
         })
     }
 
-    /// Says who belongs to it now.
+    /// Sets the members of the watch.
     pub fn feed(&self, members: Members) {
         self.controls.feed(members);
     }
 
-    /// Whether it may do something, or only looks on.
+    /// Pauses the watch, which then only observes, or lets it act again.
     pub fn pause(&self, paused: bool) {
         self.controls.pause(paused);
     }
 
-    /// Has it stand still, with its clock, or go on. See [`Self::stands_still`].
+    /// Makes the watch stand still, with its clock, or continue. See [`Self::stands_still`].
     pub(crate) fn hold(&self, held: bool) {
         self.controls.hold(held);
     }
 
-    /// Whether it does stand still: nothing is done to any process then.
+    /// Returns true while the watch stands still, or after it has ended: it acts on no process then.
     pub(crate) fn stands_still(&self) -> bool {
         self.controls.stands_still() || self.has_ended()
     }
 
-    /// What watching may cost from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
+    /// Sets the upper bound on the cost of watching from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
     pub fn limit(&self, max_overhead: f64) {
         self.controls.limit(max_overhead);
     }
 
-    /// What huge pages may add from now on, in place of what it was started with.
+    /// Sets the upper bound on memory that huge pages add from now on, in place of the configured one.
     pub fn allow(&self, budget: Share) {
         self.controls.allow(budget);
     }
 
-    /// Has `told` called whenever there is another account, in the thread of the watch: it must not wait.
+    /// Makes the watch call `told` after each new account, in the watch's own thread: `told` must not wait.
     pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) {
         self.controls.tell(Arc::new(told));
     }
 
-    /// How it stands: at most a second or two old while it has members.
+    /// Returns the last account: at most a second or two old while the watch has members.
     #[must_use]
     pub fn account(&self) -> Arc<WatchAccount> {
         self.controls.account()
     }
 
-    /// Whether its thread has ended, which happens only if there was trouble.
+    /// Returns true if the watch's thread has ended, which happens only after trouble.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks it to end, and does not wait for that. Dropping it does.
+    /// Requests the end of the watch and does not wait for it. Dropping the watch waits.
     pub fn stop(&self) {
         self.controls.stop().now();
     }
@@ -147,7 +147,7 @@ impl Drop for LiveWatch {
     }
 }
 
-/// Watches until told to stop.
+/// Watches until `controls` stops it.
 fn watch(
     config: &Config,
     controls: &Controls,
@@ -157,7 +157,7 @@ fn watch(
     let mut mechanism: Mechanism = running_mechanism(config)?;
     let mut colors = Prepared::for_running(config)?;
     let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
-    // Else a tracker is made when there is memory that is worth it.
+    // Without a named policy, the watch makes a tracker once there is memory that is worth it.
     let setup = Setup::if_asked(config, &mechanism)?;
     let family = Family::fed(Fed::by(controls));
     let live = Live::new(controls.clone(), &mechanism, colors);
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// However slow the machine is.
+    /// Waits for an account for which `what` holds. The deadline leaves room for a slow machine.
     fn wait_for(watch: &LiveWatch, what: impl Fn(&WatchAccount) -> bool) -> Arc<WatchAccount> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -259,7 +259,7 @@ mod tests {
     fn what_cannot_be_had_is_said_and_not_tried_again() {
         let folder = tempfile::tempdir().unwrap();
         let roots = Roots::under(folder.path());
-        // Of another PID namespace.
+        // A `/proc` of another PID namespace.
         std::fs::create_dir(&roots.proc).unwrap();
         std::os::unix::fs::symlink("0", roots.proc.join("self")).unwrap();
         let config = Config {

@@ -1,4 +1,4 @@
-//! From what a watch knows to its account.
+//! Makes accounts from the state of a watch.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,37 +22,37 @@ use crate::report::{by_name, by_reason, waiting};
 use crate::watch::{Stop, Watch, hot_set};
 use crate::{ColorsReport, Mechanism};
 
-/// Distance of two accounts of a watch that has members; of one that changes nothing it may be more.
+/// Interval between two accounts of a watch that has members; longer where accounts are expensive.
 const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 
-/// Distance of one about other members.
+/// Shortest interval before an account of changed members.
 const PUBLISH_NEWS: Duration = Duration::from_millis(200);
 
-/// Likewise of the hot set in it.
+/// Interval between two computations of the hot set in it.
 const HOT_SET_EVERY: Duration = Duration::from_secs(5);
 
-/// What making accounts may take of the ceiling: part of what is left for deciding and acting.
+/// Share of the ceiling that making accounts may take: part of the share for deciding and acting.
 const ACCOUNTS: f64 = 0.02;
 
-/// What a watch needs to say how it stands.
+/// State that a watch needs to publish accounts.
 pub(crate) struct Live {
     controls: Controls,
-    /// Whether its owner says who belongs to it; else it searches for them itself.
+    /// True if the owner sets the members; otherwise the watch searches for them itself.
     is_fed: bool,
     pub(crate) tallies: Tallies,
-    /// Those of the last look.
+    /// Members at the last look.
     pub(crate) members: Arc<Members>,
-    /// What was obeyed last.
+    /// Wishes that the watch obeyed last.
     wishes: Option<Wishes>,
     notes: Vec<String>,
     colors: Option<Prepared>,
     next: Duration,
-    /// Whether the last account had no process; `None` if the next one is due whatever it says.
+    /// True if the last account had no process; `None` if the next account is due in any case.
     said_empty: Option<bool>,
-    /// The members it was about, and when one about others may follow.
+    /// Members in the last account; `soonest` is the time from which an account of other members may follow.
     said_of: Arc<Members>,
     soonest: Duration,
-    /// The hot sets, and when they are to be added up again.
+    /// The hot sets, and the time of their next computation.
     hot_set: (HotSets, Duration),
 }
 
@@ -107,7 +107,7 @@ impl Live {
         }
     }
 
-    /// Of a watch that searches for its processes itself, and whose report, that of colors included, comes at the end.
+    /// Makes the state of a watch that searches for its processes itself and reports at the end, also on colors.
     pub(crate) fn of_attached(controls: Controls, mechanism: &Mechanism) -> Self {
         Self {
             is_fed: false,
@@ -115,17 +115,17 @@ impl Live {
         }
     }
 
-    /// Says whether somebody else names its processes, and wakes it when they change.
+    /// Returns true if the owner sets the members and wakes the watch when they change.
     pub(crate) const fn is_fed(&self) -> bool {
         self.is_fed
     }
 
-    /// Whether nothing was said yet, or something else is to be said at once.
+    /// Returns true if no account was published yet, or if a change of wishes must be published at once.
     pub(crate) fn is_silent(&self) -> bool {
         self.said_empty.is_none()
     }
 
-    /// Adding it up goes over all that is tracked, so it is paid for by itself: an account is not late because of it.
+    /// Updates the hot sets if they are due. This visits all tracked memory, so its cost delays only the next update, not the next account.
     fn bring_hot_set_up_to_date(&mut self, at: Duration, sampler: Option<&Sampler>, share: f64) {
         let Some(sampler) = sampler.filter(|_| at >= self.hot_set.1) else {
             return;
@@ -139,7 +139,7 @@ impl Live {
 }
 
 impl Watch {
-    /// Does what the owner wishes; whether something may be done at all.
+    /// Applies the owner's wishes; returns true if the watch may act.
     pub(crate) fn obey(&mut self) -> bool {
         let Some(live) = &mut self.live else {
             return true;
@@ -148,7 +148,7 @@ impl Watch {
         live.members = live.controls.members();
         if live.wishes != Some(wishes) {
             live.wishes = Some(wishes);
-            // Said at once.
+            // The next account is due at once.
             live.said_empty = None;
             self.limit(wishes.max_overhead);
             if let Some(budget) = wishes.budget {
@@ -158,8 +158,8 @@ impl Watch {
         !wishes.paused
     }
 
-    /// Stands still for as long as the owner has it held; whether it did. Its clock stands still, too: nothing settles, cools down or comes due
-    /// meanwhile, and a sample that was being taken is taken anew.
+    /// Stands still while the owner holds the watch; returns true if it did. The watch's clock stands still, too: nothing settles, cools down or
+    /// comes due meanwhile, and an interrupted sample starts again.
     pub(crate) fn stand_still(&mut self, stop: &Stop) -> bool {
         let Some(controls) = self.live.as_ref().map(|live| live.controls.clone()) else {
             return false;
@@ -180,7 +180,7 @@ impl Watch {
         true
     }
 
-    /// How long a watch without members may sleep: until it is nudged.
+    /// Returns true if the watch has no members and has published that: it may sleep until the owner nudges it.
     pub(crate) fn is_idle(&self) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| {
@@ -188,12 +188,12 @@ impl Watch {
         })
     }
 
-    /// Says how it stands if that is due.
+    /// Publishes an account if one is due.
     pub(crate) fn publish(&mut self) {
         let at = self.begun.elapsed();
         let is_empty = self.snapshot.processes.is_empty();
         let Some(live) = &mut self.live else { return };
-        // That there is somebody, or nobody any more, is said at once; that they are others, soon.
+        // The first member and the loss of the last one are published at once; other changes of members, soon.
         let is_news = live.said_empty != Some(is_empty)
             || at >= live.soonest && !Arc::ptr_eq(&live.said_of, &live.members);
         if at < live.next && !is_news {

@@ -1,6 +1,6 @@
-//! What was done to the processes of each service.
+//! Sums of actions on the processes of each service.
 //!
-//! The sums over a whole watch are in the policy's ledger; this breaks the same outcomes down by the label of the process they were for.
+//! The sums over a whole watch are in the policy's ledger; this breaks the same outcomes down by the label of the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use superhue_model::{Action, ActionResult, Effect, ProcessId};
 
 use super::{Members, SERVICES_LISTED, ServiceActions};
 
-/// Breaks outcomes down by service. Bounded: the services that were without a process for longest are forgotten first.
+/// Breaks outcomes down by service. Bounded: it first drops the services that have had no process for longest.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
     services: BTreeMap<Arc<str>, ServiceSums>,
-    /// Counts up, so that it is known who was there last.
+    /// Number of the present round, which tells when a service last had a process.
     round: u64,
 }
 
@@ -47,7 +47,7 @@ impl Tallies {
         }
     }
 
-    /// Notes who is there, and forgets services until there are few enough.
+    /// Records which services have processes now, and drops the oldest ones until at most [`SERVICES_LISTED`] are left.
     pub(crate) fn seen(&mut self, members: &Members) {
         self.round += 1;
         for label in members.values() {

@@ -20,7 +20,7 @@ pub(super) const CLEAR_REFS: Probe = Probe {
     run: clear_refs,
 };
 
-/// What the child's mapping had referenced before and after.
+/// Referenced bytes of the child's mapping before and after the trial.
 #[derive(Debug, Clone, Copy)]
 struct Referenced {
     before: ByteCount,

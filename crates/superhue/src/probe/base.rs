@@ -1,4 +1,4 @@
-//! What everything else rests on: 4 KiB base pages, and the capabilities held.
+//! The base of everything else: 4 KiB base pages, and the capabilities of the caller.
 
 use rustix::thread::CapabilitySet;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
@@ -26,7 +26,7 @@ pub(super) const CAPABILITIES: Probe = Probe {
     run: |around| Ok(capabilities(around)),
 };
 
-/// `Some` finding when nothing here can work for the size of base pages.
+/// Returns a finding if the size of base pages keeps everything here from working.
 pub(super) fn unsuitable_page_size() -> Option<Finding> {
     unsuitable(page_size())
 }

@@ -31,7 +31,7 @@ fn bpf(around: &Surroundings) -> finding::Trial {
     ))
 }
 
-/// Whether the tracker itself works: it proves its reading of page tables on its own memory. The
+/// Tries the tracker itself: it proves its reading of page tables on its own memory. The
 /// kernel may run programs and yet not let them find a process (before Linux 6.10).
 fn walk(around: &Surroundings) -> Result<(), String> {
     match PtwalkTracker::new(&around.roots, Scope::Anonymous) {
@@ -41,7 +41,7 @@ fn walk(around: &Surroundings) -> Result<(), String> {
     }
 }
 
-/// What a program returned, or the step that failed.
+/// Returns the program's result, or the step that failed.
 fn run(trial: Trial) -> Result<i32, (&'static str, Errno)> {
     let program = Program::load(trial).map_err(|errno| ("loading", errno))?;
     program.run().map_err(|errno| ("running", errno))
@@ -96,7 +96,7 @@ fn conclude(
     }
     match walks() {
         Ok(()) => Finding::yes("all ran, and the walk led to memory of this process"),
-        // Each reason says what would help.
+        // Each reason contains its remedy.
         Err(why) => Finding::partial(format!("programs that read kernel memory run, but: {why}")),
     }
 }

@@ -33,7 +33,7 @@ pub(super) const REMOTE: Probe = Probe {
 
 const SEED: u64 = 0xc011_a95e;
 
-/// A page being busy for a moment (`EAGAIN`, `EBUSY`) says nothing about the machine.
+/// Attempts at a collapse: a page that is busy for a moment (`EAGAIN`, `EBUSY`) is no evidence about the machine.
 const ATTEMPTS: u32 = 5;
 
 fn own(around: &Surroundings) -> Trial {
@@ -56,7 +56,7 @@ fn own(around: &Surroundings) -> Trial {
 fn remote(around: &Surroundings) -> Trial {
     around.survive(RiskyCall::ProcessMadvise)?;
     let child = ScratchChild::start().map_err(Finding::no_child)?;
-    // Whether the caller is barred from superpages is inherited, and not the question here.
+    // The child inherits the caller's own ban on huge pages, which this trial is not about.
     let _ = child.set_thp_switch(ThpSwitch::System);
     let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
     child.fill(SEED).map_err(Finding::no_child)?;
@@ -88,7 +88,7 @@ fn attempt(mut collapse: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno>
     result
 }
 
-/// Passes when the trial has its starting point.
+/// Returns `Ok` if the trial starts from base pages.
 fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
     match huge {
         Ok(false) => Ok(()),

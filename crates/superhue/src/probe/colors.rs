@@ -1,4 +1,4 @@
-//! Whether page colors can be measured.
+//! Checks that page colors can be measured.
 
 use superhue_color::oracles::{HardwareProbe, contrast};
 use superhue_model::ByteCount;
@@ -7,7 +7,7 @@ use super::Probe;
 use super::finding::{Finding, Trial};
 use super::surroundings::Surroundings;
 
-/// Enough to push everything out of any second level.
+/// Enough memory to push everything out of any second-level cache.
 const POOL: ByteCount = ByteCount(16 << 20);
 
 pub(super) const MEASURED: Probe = Probe {

@@ -1,11 +1,11 @@
 //! DAMON, the kernel's sampling monitor of accesses, by its sysfs interface.
 //!
-//! Which kinds of monitoring the kernel has is told by `avail_operations`, a file that exists only
-//! while somebody has set up a monitoring context, and setting one up is a change that everybody on
-//! the machine sees. See `Documentation/admin-guide/mm/damon/usage.rst`.
+//! The file `avail_operations` lists the kinds of monitoring that the kernel has. It exists only
+//! while some program has set up a monitoring context, and setting one up is a change that all
+//! users of the machine see. See `Documentation/admin-guide/mm/damon/usage.rst`.
 //!
 //! ```text
-//!   /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds                          how many are set up
+//!   /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds                          number of threads set up
 //!                                      /0/contexts/nr_contexts
 //!                                                 /0/avail_operations        "vaddr fvaddr paddr"
 //! ```
@@ -89,7 +89,7 @@ fn operations_in_use(kdamonds: &Path, count: u64) -> Option<String> {
     })
 }
 
-/// Sets up one thread with one context, never started, reads what it could do, and takes it away.
+/// Sets up one thread with one context, which it never starts, reads its operations, and removes it.
 fn operations_of_new(kdamonds: &Path) -> Result<String, Errno> {
     let count = kdamonds.join("nr_kdamonds");
     let io = |error: io::Error| errno_of(&error);
@@ -97,8 +97,8 @@ fn operations_of_new(kdamonds: &Path) -> Result<String, Errno> {
     let operations = fs::write(kdamonds.join("0/contexts/nr_contexts"), "1")
         .and_then(|()| fs::read_to_string(kdamonds.join("0/contexts/0/avail_operations")))
         .map_err(io);
-    // The kernel refuses this (EBUSY) if somebody has started the thread meanwhile: then it is
-    // theirs.
+    // The kernel refuses this (EBUSY) if another program has started the thread meanwhile: then
+    // the thread belongs to that program.
     let restored = fs::write(&count, "0").map_err(io);
     let operations = operations?;
     restored.map(|()| operations)

@@ -1,11 +1,11 @@
-//! What a trial came to, and the kernel's errors by symbol.
+//! Results of trials, and the kernel's errors by symbol.
 
 use rustix::io::Errno;
 
 use super::Availability;
 use super::look::Blind;
 
-/// What a trial comes to. `Err` is a finding too: that of a trial that ended early.
+/// Result of a trial. `Err` is a finding too, of a trial that ended early.
 pub(super) type Trial = Result<Finding, Finding>;
 
 /// The part of a [`Capability`](super::Capability) that the trial decides.
@@ -41,22 +41,22 @@ impl Finding {
         Self::new(Availability::Unknown, found)
     }
 
-    /// The trial could not be held for want of `what`.
+    /// Returns the finding of a trial that could not run for want of `what`.
     pub(super) fn not_tried(what: &str, errno: Errno) -> Self {
         Self::unknown(format!("could not be tried: {what}: {}", symbol(errno)))
     }
 
-    /// There is no scratch memory to hold the trial on.
+    /// Returns the finding of a trial that has no scratch memory.
     pub(super) fn no_scratch(errno: Errno) -> Self {
         Self::not_tried("no scratch memory", errno)
     }
 
-    /// There is no scratch child to hold the trial on, or it fell silent.
+    /// Returns the finding of a trial whose scratch child did not start or stopped answering.
     pub(super) fn no_child(errno: Errno) -> Self {
         Self::not_tried("no scratch child", errno)
     }
 
-    /// There is nowhere to see what the trial did.
+    /// Returns the finding of a trial whose effect cannot be seen.
     pub(super) fn unseen(blind: Blind) -> Self {
         Self::unknown(format!("the effect cannot be seen: {blind}"))
     }
@@ -67,9 +67,9 @@ impl Finding {
     }
 }
 
-/// The symbol of an error, e.g. `EPERM`.
+/// Returns the symbol of an error, e.g. `EPERM`.
 pub(super) fn symbol(errno: Errno) -> String {
-    // Those that trials meet beyond the ones that Superhue's actions know.
+    // Errors that trials meet, beyond the errors that Superhue's actions know.
     let name = match errno {
         Errno::BADF => "EBADF",
         Errno::EXIST => "EEXIST",
@@ -85,14 +85,14 @@ pub(super) fn symbol(errno: Errno) -> String {
         Errno::PROTO => "EPROTO",
         Errno::TIMEDOUT => "ETIMEDOUT",
         Errno::TOOBIG => "E2BIG",
-        // Internal to the kernel by its own rules, but bpf(2) and perf_event_open(2) let it out.
+        // Internal to the kernel by its own rules, but bpf(2) and perf_event_open(2) return it.
         errno if errno.raw_os_error() == 524 => "ENOTSUPP",
         errno => return superhue_model::Errno(errno.raw_os_error()).to_string(),
     };
     name.to_owned()
 }
 
-/// The kernel's error behind a failed read or write.
+/// Returns the kernel's error behind a failed read or write.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

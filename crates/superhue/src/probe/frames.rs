@@ -1,4 +1,4 @@
-//! Whether page frame numbers are shown.
+//! Checks that the kernel shows page frame numbers.
 
 use rustix::thread::CapabilitySet;
 use superhue_model::BASE_PAGE_SIZE;

@@ -1,4 +1,4 @@
-//! Pages set aside for hugetlbfs, which nothing else can use.
+//! Pages reserved for hugetlbfs, which no other memory can use.
 
 use rustix::io::Errno;
 use superhue_procfs::system::{HugetlbPool, read_hugetlb_pools};
@@ -27,7 +27,7 @@ fn conclude(pools: &[HugetlbPool], borrow: impl Fn(&HugetlbPool) -> Result<(), E
             continue;
         };
         let mut text = format!("{}: {free} of {pages} free", pool.page_size);
-        // Free pages may be promised to mappings that exist; those are not ours to try.
+        // Free pages may be promised to mappings that exist; the trial must not take those.
         if free > pool.reserved.unwrap_or(0) {
             match borrow(pool) {
                 Ok(()) => {

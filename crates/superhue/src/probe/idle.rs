@@ -57,7 +57,7 @@ fn cannot_open(path: &Path, errno: Errno) -> Finding {
 enum Marked {
     Seen,
     NotSeen,
-    /// The bitmap is there, but which bit is ours is hidden.
+    /// The bitmap exists, but the kernel hides which bit belongs to the page.
     FramesHidden,
 }
 
@@ -75,7 +75,7 @@ fn conclude(marked: Marked) -> Finding {
 /// Marks pages of the scratch until one mark is seen.
 ///
 /// A page takes a mark only once it is on an LRU list, for which fresh pages wait in small batches;
-/// so pages all over the scratch are tried.
+/// so this tries pages all over the scratch.
 fn mark_some(bitmap: &File, scratch: &Scratch, look: &Look) -> Result<Marked, Finding> {
     let start = scratch.range().start.0;
     for page in (0..HUGE_PAGE_SIZE / BASE_PAGE_SIZE).step_by(64) {

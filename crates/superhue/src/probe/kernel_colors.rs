@@ -1,4 +1,4 @@
-//! Whether the kernel chooses pages by color itself.
+//! Checks that the kernel chooses pages by color itself.
 
 use std::thread;
 
@@ -15,7 +15,7 @@ use super::Probe;
 use super::finding::{Finding, Trial, symbol};
 use super::surroundings::Surroundings;
 
-/// Pages touched in a color.
+/// Pages that the trial touches in one color.
 const PAGES: usize = 32;
 
 pub(super) const KERNEL: Probe = Probe {
@@ -40,7 +40,7 @@ fn kernel(around: &Surroundings) -> Trial {
     Ok(conclude(&coloring, &bounds, got))
 }
 
-/// Whether there is something to try.
+/// Returns `Ok` if page coloring is on and there are colors to choose from.
 fn check_offer(coloring: &PageColors) -> Result<(), Finding> {
     let geometry = coloring.geometry();
     if !coloring.enabled {
@@ -58,7 +58,7 @@ fn check_offer(coloring: &PageColors) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Of [`PAGES`] pages touched, those that came on the first color of `allowed`.
+/// Touches [`PAGES`] pages and returns the number of them that have the first color of `allowed`.
 fn touch(around: &Surroundings, allowed: &ColorSet) -> Result<u64, Finding> {
     let color = allowed
         .iter()
@@ -91,7 +91,7 @@ fn touch(around: &Surroundings, allowed: &ColorSet) -> Result<u64, Finding> {
         })
     });
     touched.map_err(refused)?;
-    // Something else of this process may have come.
+    // Another part of this process may have allocated pages of that color.
     Ok(count()?.saturating_sub(before).min(PAGES as u64))
 }
 
@@ -118,7 +118,7 @@ fn conclude(coloring: &PageColors, bounds: &Bounds, got: u64) -> Finding {
     let found = format!(
         "{colors} colors ({geometry}); of {PAGES} pages {got} came on the color asked for{bounded}"
     );
-    // Something else of this process may have gone.
+    // Another part of this process may have freed pages of that color.
     if got + PAGES as u64 / 8 >= PAGES as u64 {
         Finding::yes(found)
     } else {
@@ -168,7 +168,7 @@ mod tests {
 
         let garbled = found("enabled perhaps\n");
         assert_eq!(garbled.availability, Availability::Unknown);
-        // It says so, and the effect cannot be seen.
+        // The file says that coloring is on, but the effect cannot be seen.
         let odd = found("enabled 1\ngeometry masks:0x1000\ncolors 2\n");
         assert_eq!(odd.availability, Availability::Unknown, "{odd:?}");
     }

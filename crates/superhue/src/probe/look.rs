@@ -1,4 +1,4 @@
-//! Where the effect of a trial shows: the page tables of the caller or of a scratch child.
+//! Views of a trial's effect: the page tables of the caller or of a scratch child.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,16 +18,16 @@ use super::finding::{errno_of, symbol};
 #[derive(Debug)]
 pub(super) struct Look(PathBuf);
 
-/// Why a look showed nothing, as a clause.
+/// Reason why a look showed nothing, as a clause.
 pub(super) type Blind = String;
 
 impl Look {
-    /// At the caller.
+    /// Looks at the caller.
     pub(super) fn own(roots: &Roots) -> Self {
         Self(roots.proc.join("self"))
     }
 
-    /// At another process.
+    /// Looks at another process.
     pub(super) fn at(roots: &Roots, pid: u32) -> Self {
         Self(roots.of_process(pid, ""))
     }
@@ -41,7 +41,7 @@ impl Look {
         File::open(&path).map_err(|error| cannot("open", &path, errno_of(&error)))
     }
 
-    /// Whether one entry maps the whole region: by `PAGEMAP_SCAN`, before Linux 6.7 by smaps.
+    /// Returns true if one entry maps the whole region: by `PAGEMAP_SCAN`, before Linux 6.7 by smaps.
     pub(super) fn is_huge(&self, region: Region) -> Result<bool, Blind> {
         match is_huge(self.pagemap()?, region) {
             Ok(huge) => Ok(huge),
@@ -52,7 +52,7 @@ impl Look {
         }
     }
 
-    /// How many base pages of the range, at most one region's worth, are present.
+    /// Returns the number of base pages of the range, at most one region's worth, that are present.
     pub(super) fn present(&self, range: VirtRange) -> Result<PageCount, Blind> {
         let entries = self.entries(range)?;
         Ok(PageCount(
@@ -60,7 +60,7 @@ impl Look {
         ))
     }
 
-    /// How many base pages of the range, at most one region's worth, are in swap.
+    /// Returns the number of base pages of the range, at most one region's worth, that are in swap.
     pub(super) fn swapped(&self, range: VirtRange) -> Result<PageCount, Blind> {
         let entries = self.entries(range)?;
         Ok(PageCount(
@@ -68,7 +68,7 @@ impl Look {
         ))
     }
 
-    /// The pagemap entry of one address.
+    /// Returns the pagemap entry of one address.
     pub(super) fn entry(&self, addr: VirtAddr) -> Result<Entry, Blind> {
         let range = VirtRange {
             start: addr,
@@ -95,7 +95,7 @@ impl Look {
             .collect())
     }
 
-    /// A `kB` field of smaps, for the mapping that starts at `start`.
+    /// Returns a `kB` field of smaps, for the mapping that starts at `start`.
     pub(super) fn smaps(&self, start: VirtAddr, field: &str) -> Result<ByteCount, Blind> {
         let path = self.file("smaps");
         let smaps = fs::read(&path).map_err(|error| cannot("read", &path, errno_of(&error)))?;
@@ -117,8 +117,8 @@ impl Entry {
         (self.0 >> 62) & 1 == 1
     }
 
-    /// The page frame's number; `None` when the page is absent or the kernel hides the number
-    /// (it then says 0).
+    /// Returns the page frame's number; `None` when the page is absent or the kernel hides the number
+    /// (the entry then holds 0).
     pub(super) fn frame(self) -> Option<Pfn> {
         let number = self.0 & ((1 << 55) - 1);
         (self.is_present() && number != 0).then_some(Pfn(number))
@@ -195,7 +195,7 @@ mod tests {
 
         let mut advised = Scratch::untouched(HUGE_PAGE_SIZE as usize).unwrap();
         assert_eq!(look.present(advised.range()), Ok(PageCount(0)));
-        // Refused by a kernel without superpages, where the next line is as true.
+        // A kernel without huge pages refuses this; the next line holds there as well.
         let _ = advised.advise_huge();
         advised.touch();
         let is_whole = look.present(advised.range()) == Ok(PageCount(PAGES_PER_REGION));

@@ -1,7 +1,7 @@
-//! The hardware as it describes itself, and whether that is the real one.
+//! The hardware's description of itself, and whether it is real hardware.
 //!
-//! Nothing is tried here: what can be believed of such descriptions is found out in
-//! [`hardware`](superhue_procfs::hardware), and only measurement could overrule it.
+//! This module tries nothing: [`hardware`](superhue_procfs::hardware) judges which parts of such
+//! descriptions can be trusted, and only measurement could overrule it.
 
 use superhue_model::ByteCount;
 use superhue_procfs::hardware::{AssessedCache, Machine, Usability, Virtualization};

@@ -1,23 +1,22 @@
-//! What this machine lets *this* caller do, found out by trying it: the engine behind
+//! Probes of what this machine lets *this* caller do, by trying it: the engine behind
 //! `superhue check`.
 //!
 //! A kernel version says little. Distributions port features back, configurations leave them out,
 //! containers and virtual machines hide them, seccomp filters and security modules forbid them, and
-//! some need a capability that the caller may or may not hold. So each capability is put to a
-//! trial: the very thing that Superhue would do, done once, to scratch memory that belongs to
-//! nobody else, and its effect looked for where it should show. An answer of `Ok` proves nothing
-//! yet.
+//! some need a capability that the caller may or may not hold. So a trial tests each capability:
+//! it does once what Superhue would do, on scratch memory that no other program uses, and checks
+//! the effect where it should show. An answer of `Ok` proves nothing yet.
 //!
 //! ```text
 //!   scratch mapping            what the caller may do to itself
-//!   scratch child              what it may do to another process, or what cannot be taken back
-//!   file below /proc or /sys   what cannot be tried without changing the machine: only read
+//!   scratch child              what it may do to another process, or what it cannot undo
+//!   file below /proc or /sys   what it cannot try without changing the machine: only read
 //! ```
 //!
 //! A trial leaves nothing behind: no mapping, descriptor, thread or process, no setting of the
-//! machine. (The one trial that would touch a global setting for a moment must be asked for, see
-//! [`ProbeOptions`].) It never fails: whatever is missing is a [`Availability`] with the reason and,
-//! where there is one, the remedy. A trial that cannot even be held says [`Availability::Unknown`].
+//! machine. (The one trial that would change a global setting for a moment needs an option, see
+//! [`ProbeOptions`].) It never fails: a missing feature is an [`Availability`] with the reason and,
+//! where there is one, the remedy. A trial that cannot even run gives [`Availability::Unknown`].
 //!
 //! Each family of trials is a file; a capability is one `Probe` in it and one line of `PROBES`.
 
@@ -50,49 +49,49 @@ use superhue_procfs::Roots;
 use finding::{Finding, Trial};
 use surroundings::Surroundings;
 
-/// Whether something can be done here.
+/// Verdict on one capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Availability {
-    /// Tried, and the effect was seen.
+    /// The trial ran and its effect was seen.
     Yes,
-    /// Some of it works, or it would but for something that may pass.
+    /// Part of it works, or it fails for a reason that may pass.
     Partial,
-    /// Tried, and refused or without effect.
+    /// The trial was refused or had no effect.
     No,
-    /// The trial could not be held.
+    /// The trial could not run.
     Unknown,
 }
 
-/// One thing Superhue can make use of, and whether it can be done here.
+/// One capability that Superhue can use, and its verdict here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capability {
     /// Stable key.
     pub id: &'static str,
-    /// A few words for people.
+    /// Name in a few words, for people.
     pub name: &'static str,
-    /// Whether it can be done.
+    /// Verdict of the trial.
     #[serde(rename = "verdict")]
     pub availability: Availability,
-    /// What the trial showed, with the kernel's error by symbol where there was one.
+    /// Observation of the trial, with the kernel's error by symbol where there was one.
     pub found: String,
-    /// How it was found out.
+    /// Method of the trial.
     pub how: &'static str,
-    /// What Superhue uses it for.
+    /// Purpose for which Superhue uses it.
     pub used_for: &'static str,
-    /// How to get (more of) it; `None` where there is nothing to gain or no way.
+    /// Way to get (more of) it; `None` where there is nothing to gain or no way.
     pub remedy: Option<String>,
 }
 
-/// What trials may do beyond touching scratch memory.
+/// Permissions of trials beyond touching scratch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeOptions {
-    /// Where nobody uses DAMON, set up an idle DAMON thread in sysfs for a moment, since which
-    /// kinds of monitoring the kernel has shows only then. Changes, and restores, a global setting.
+    /// Sets up an idle DAMON thread in sysfs for a moment where no program uses DAMON, since only then
+    /// the kernel shows which kinds of monitoring it has. Changes, and restores, a global setting.
     pub may_touch_damon: bool,
 }
 
-/// One trial, and what goes with its result.
+/// One trial, and the texts that accompany its result.
 #[derive(Debug)]
 struct Probe {
     id: &'static str,
@@ -102,7 +101,7 @@ struct Probe {
     run: fn(&Surroundings) -> Trial,
 }
 
-/// Every trial, in the order in which a reader wants to see the results.
+/// All trials, in the order in which a reader wants to see the results.
 const PROBES: &[&Probe] = &[
     &base::PAGE_SIZE,
     &base::CAPABILITIES,
@@ -131,21 +130,21 @@ const PROBES: &[&Probe] = &[
     &pmu::PMU,
 ];
 
-/// The keys of all capabilities, in the order in which [`all`] returns them.
+/// Returns the keys of all capabilities, in the order in which [`all`] returns them.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     PROBES.iter().map(|probe| probe.id)
 }
 
 /// Tries everything; takes well under a second.
 ///
-/// Trials are held on the running system whatever `roots` says; `roots` is where their effect and
-/// the settings are looked for.
+/// Trials always run on the running system; `roots` is where they look for their effect and
+/// for the settings.
 #[must_use]
 pub fn all(roots: &Roots) -> Vec<Capability> {
     all_with(roots, ProbeOptions::default())
 }
 
-/// Tries everything, with more allowed.
+/// Tries everything, with the permissions of `options`.
 #[must_use]
 pub fn all_with(roots: &Roots, options: ProbeOptions) -> Vec<Capability> {
     let around = Surroundings::of(roots, options);
@@ -155,7 +154,7 @@ pub fn all_with(roots: &Roots, options: ProbeOptions) -> Vec<Capability> {
         .collect()
 }
 
-/// Tries one thing; `None` when no capability has the key.
+/// Tries one capability; returns `None` when none has the key.
 #[must_use]
 pub fn one(id: &str, roots: &Roots) -> Option<Capability> {
     let probe = PROBES.iter().find(|probe| probe.id == id)?;

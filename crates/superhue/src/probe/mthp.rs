@@ -1,6 +1,6 @@
-//! Folios between a base page and a superpage (mTHP, Linux 6.8).
+//! Folios between a base page and a huge page (mTHP, Linux 6.8).
 //!
-//! No file tells which folio a page is part of. But a fault maps the whole folio at once: touch one
+//! No file shows the folio of a page. But a fault maps the whole folio at once: touch one
 //! byte of a mapping that is exactly as large and as aligned as the folio, and count the pages that
 //! have become present. Mapping no more than that keeps larger folios out.
 
@@ -23,7 +23,7 @@ pub(super) const MTHP: Probe = Probe {
     run: mthp,
 };
 
-/// One enabled size and whether a fault made such a folio.
+/// One enabled size, and true if a fault made such a folio.
 type Made = (ByteCount, Result<bool, Blind>);
 
 fn mthp(around: &Surroundings) -> Trial {
@@ -44,7 +44,7 @@ fn mthp(around: &Surroundings) -> Trial {
     Ok(conclude(sizes.len(), &trials))
 }
 
-/// Whether a fault in advised memory should make folios of a size with this mode.
+/// Returns true if a fault in advised memory should make folios of a size with this mode.
 fn is_on(mode: MthpMode, top: Option<ThpMode>) -> bool {
     match mode {
         MthpMode::Always | MthpMode::Madvise => true,
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn one_base_page_is_not_taken_for_a_folio() {
-        // Whatever the machine's settings, a fault in one page's worth maps one page.
+        // Under any settings of the machine, a fault in one page's worth maps one page.
         let look = Look::own(&superhue_procfs::Roots::default());
         assert_eq!(trial(ByteCount(BASE_PAGE_SIZE), &look), Ok(true));
     }

@@ -22,7 +22,7 @@ pub(super) const PMU: Probe = Probe {
     run: pmu,
 };
 
-/// What one counter came to: whether it counted at all, or why it could not be had.
+/// Result of one counter: true if it counted at all, or the error that kept it from starting.
 type Counted = Result<bool, Errno>;
 
 fn pmu(around: &Surroundings) -> Trial {

@@ -22,7 +22,7 @@ fn scan(around: &Surroundings) -> Trial {
     let pagemap = Look::own(&around.roots)
         .pagemap()
         .map_err(Finding::unknown)?;
-    // Its first page is resident, and that one only.
+    // Only its first page is resident.
     let scratch = Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     let range = scratch.range();
     let mut found = [PageRegion::default(); 2];

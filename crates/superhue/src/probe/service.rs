@@ -1,4 +1,4 @@
-//! Asks whether the daemon makes huge pages for this user, who needs no `CAP_SYS_NICE` then.
+//! Checks that the daemon makes huge pages for this user, who then needs no `CAP_SYS_NICE`.
 
 use superhue_act::{ServiceError, Terms, UserService};
 
@@ -34,7 +34,7 @@ fn conclude(answer: Result<Terms, ServiceError>) -> Finding {
             ))
         }
         Err(error @ ServiceError::NotThere(_)) => Finding::no(error.to_string()).remedy(REMEDY),
-        // The text says what to do.
+        // The daemon's text contains the remedy.
         Err(error @ ServiceError::Refused(_)) => Finding::no(error.to_string()),
         Err(error @ (ServiceError::OtherNamespace(_) | ServiceError::NotUnderstood { .. })) => {
             Finding::no(error.to_string())

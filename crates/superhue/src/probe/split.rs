@@ -1,13 +1,13 @@
-//! Splitting a superpage into base pages, by every way there is.
+//! Splitting a huge page into base pages, by every available way.
 //!
 //! ```text
 //!   from inside    madvise(MADV_COLD) of one base page       programs that link the library
 //!   from outside   process_madvise(MADV_COLD), likewise      attach, run; CAP_SYS_NICE
-//!   debugfs        PID,0xSTART,0xEND to split_huge_pages     where the advice is not to be had
+//!   debugfs        PID,0xSTART,0xEND to split_huge_pages     where the advice does not work
 //! ```
 //!
-//! The advice is explained at `superhue_sys::advise::Operation::advice`; the file in
-//! `Documentation/admin-guide/mm/transhuge.rst`. debugfs is found wherever it is mounted.
+//! `superhue_sys::advise::Operation::advice` explains the advice;
+//! `Documentation/admin-guide/mm/transhuge.rst` the file. The probe finds debugfs at any mount point.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -52,15 +52,15 @@ fn split(around: &Surroundings) -> Trial {
     ))
 }
 
-/// What became of each way.
+/// Result of each way.
 struct Ways {
     inside: Finding,
     outside: Finding,
     debugfs: Finding,
 }
 
-/// One finding of three: outside and debugfs are each enough for everything that Superhue does; from
-/// inside it is done only by programs that link the library.
+/// Joins three findings into one: outside and debugfs each suffice for everything that Superhue does;
+/// only programs that link the library split from inside.
 fn join(around: &Surroundings, ways: Ways) -> Finding {
     let Ways {
         inside,
@@ -105,10 +105,10 @@ fn join(around: &Surroundings, ways: Ways) -> Finding {
     }
 }
 
-/// Part of what is found when bytes were lost.
+/// Part of the finding when bytes were lost.
 const LOST: &str = "lost bytes: do not use this kernel";
 
-/// The advice about own memory, and what becomes of zeroes.
+/// Tries the advice on own memory, and checks whether pages of zeroes return.
 fn inside(look: &Look) -> Trial {
     let mut scratch = superpage(look, |scratch| scratch.fill(SEED))?;
     if let Err(errno) = own_split(scratch.region()) {
@@ -117,7 +117,7 @@ fn inside(look: &Look) -> Trial {
     let huge = look.is_huge(scratch.region()).map_err(Finding::unseen)?;
     let mut finding = conclude(huge, scratch.is_intact(SEED));
     if finding.availability == Availability::Yes {
-        // Of the next one a single byte is used.
+        // The next huge page has one used byte.
         scratch = superpage(look, Scratch::touch)?;
         let start = scratch.range().start;
         let before = look.smaps(start, "Rss").map_err(Finding::unseen)?;
@@ -134,11 +134,11 @@ fn inside(look: &Look) -> Trial {
     Ok(finding)
 }
 
-/// The advice about another process's memory.
+/// Tries the advice on another process's memory.
 fn outside(around: &Surroundings) -> Trial {
     around.survive(RiskyCall::ProcessMadvise)?;
     let child = ScratchChild::start().map_err(Finding::no_child)?;
-    // Whether the caller is barred from superpages is inherited, and not the question here.
+    // The child inherits the caller's own ban on huge pages, which this trial is not about.
     let _ = child.set_thp_switch(ThpSwitch::System);
     let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
     child.fill(SEED).map_err(Finding::no_child)?;
@@ -167,7 +167,7 @@ fn outside(around: &Surroundings) -> Trial {
 
 const NOTHING_TO_SPLIT: &str = "no huge page to split";
 
-/// A superpage of own memory, of which the bytes are written before it is made one.
+/// Makes a huge page of own memory, after `write` has filled its bytes.
 fn superpage(look: &Look, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, Finding> {
     let mut scratch =
         Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
@@ -207,7 +207,7 @@ fn by_debugfs(around: &Surroundings, look: &Look) -> Trial {
 }
 
 fn trial(file: &Path, look: &Look) -> Trial {
-    // Opening changes nothing, so whether that is allowed can be seen first.
+    // Opening changes nothing, so it shows first whether writing is allowed.
     let mut file = OpenOptions::new()
         .write(true)
         .open(file)
@@ -244,12 +244,12 @@ fn closed(file: &Path, error: &io::Error) -> Finding {
     }
 }
 
-/// Where debugfs is mounted, from `/proc/PID/mounts` (`fstab(5)`).
+/// Returns the mount point of debugfs, from `/proc/PID/mounts` (`fstab(5)`).
 fn debugfs(mounts: &str) -> Option<String> {
     mounts.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (place, kind) = (words.next()?, words.next()?);
-        // Blanks in the path are octal escapes; so is nothing else that a debugfs mount would have.
+        // The kernel writes blanks in the path as octal escapes; a debugfs mount point has no other character that it escapes.
         (kind == "debugfs").then(|| place.replace("\\040", " "))
     })
 }

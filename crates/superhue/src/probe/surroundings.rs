@@ -1,4 +1,4 @@
-//! What every trial may need to know about its caller: where to look, what is held, what forbids.
+//! Facts about the caller that every trial may need: roots, capabilities, seccomp filters.
 
 use std::fs;
 
@@ -10,16 +10,16 @@ use superhue_sys::seccomp::RiskyCall;
 use super::ProbeOptions;
 use super::finding::Finding;
 
-/// The caller and its place.
+/// The caller and its environment.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     pub(super) roots: Roots,
     pub(super) options: ProbeOptions,
-    /// Effective capabilities; `None` when the kernel does not say.
+    /// Effective capabilities; `None` when the kernel does not show them.
     pub(super) held: Option<CapabilitySet>,
-    /// Whether a seccomp filter is in force; `None` when not known.
+    /// True if a seccomp filter is in force; `None` when not known.
     pub(super) filtered: Option<bool>,
-    /// Whether the caller's capabilities count in its own user namespace only (rootless
+    /// True if the caller's capabilities count in its own user namespace only (rootless
     /// containers); `None` when not known.
     pub(super) user_namespace: Option<bool>,
 }
@@ -38,17 +38,17 @@ impl Surroundings {
         }
     }
 
-    /// What the hardware says about itself.
+    /// Reads the hardware's description of itself.
     pub(super) fn hardware(&self) -> Hardware {
         Hardware::read(&self.roots, &self.cpuid())
     }
 
-    /// Whether there is a hypervisor.
+    /// Finds out whether there is a hypervisor.
     pub(super) fn virtualization(&self) -> Virtualization {
         Virtualization::read(&self.roots, &self.cpuid())
     }
 
-    /// The processor's own answers, unless the files are those of another machine.
+    /// Returns the processor's own answers, unless `roots` are of another machine.
     fn cpuid(&self) -> Cpuid {
         if self.roots == Roots::default() {
             Cpuid::native()
@@ -57,8 +57,8 @@ impl Surroundings {
         }
     }
 
-    /// Passes unless a seccomp filter kills whoever makes this call, so that it must not be tried
-    /// in this process.
+    /// Returns `Ok` unless a seccomp filter kills the caller of this system call, so that this
+    /// process must not try it.
     pub(super) fn survive(&self, call: RiskyCall) -> Result<(), Finding> {
         if self.filtered == Some(false) {
             return Ok(());
@@ -74,7 +74,7 @@ impl Surroundings {
         }
     }
 
-    /// What would turn an `EPERM` of a call that needs `capabilities` (or none) into a yes.
+    /// Returns the remedy for an `EPERM` of a call that needs `capabilities` (or none).
     pub(super) fn permit(&self, capabilities: CapabilitySet, call: RiskyCall) -> String {
         let filter = (self.filtered != Some(false)).then(|| allow(call.name()));
         match (self.grant(capabilities), filter) {
@@ -88,7 +88,7 @@ impl Surroundings {
         }
     }
 
-    /// How to get those of `capabilities` that are missing; `None` when all are held and count.
+    /// Returns the way to get the missing ones of `capabilities`; `None` when all are held and count.
     pub(super) fn grant(&self, capabilities: CapabilitySet) -> Option<String> {
         let missing = capabilities - self.held.unwrap_or(CapabilitySet::empty());
         if !missing.is_empty() {
@@ -103,7 +103,7 @@ impl Surroundings {
     }
 }
 
-/// How to let a system call pass a filter.
+/// Returns the way to let a system call pass a filter.
 fn allow(name: &str) -> String {
     format!(
         "a seccomp profile that allows {name} (systemd: SystemCallFilter=, containers: \
@@ -111,7 +111,7 @@ fn allow(name: &str) -> String {
     )
 }
 
-/// The capabilities that Superhue has a use for, by name.
+/// The capabilities that Superhue uses, by name.
 pub(super) const RELEVANT: [(CapabilitySet, &str); 5] = [
     (CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
     (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
@@ -120,7 +120,7 @@ pub(super) const RELEVANT: [(CapabilitySet, &str); 5] = [
     (CapabilitySet::PERFMON, "CAP_PERFMON"),
 ];
 
-/// Names of the relevant ones among `capabilities`, joined for a sentence.
+/// Returns the names of the relevant ones among `capabilities`, joined for a sentence.
 pub(super) fn names(capabilities: CapabilitySet) -> String {
     let names: Vec<&str> = RELEVANT
         .into_iter()
@@ -130,7 +130,7 @@ pub(super) fn names(capabilities: CapabilitySet) -> String {
     names.join(" + ")
 }
 
-/// Mode 2 in the `Seccomp` line of `/proc/PID/status` (`proc_pid_status(5)`).
+/// Returns true if the `Seccomp` line of `/proc/PID/status` (`proc_pid_status(5)`) shows a mode other than 0; `None` without that line.
 fn is_filtered(status: &str) -> Option<bool> {
     let mode = status
         .lines()
@@ -138,7 +138,7 @@ fn is_filtered(status: &str) -> Option<bool> {
     Some(mode.trim() != "0")
 }
 
-/// Whether a user namespace maps every user to itself, as the initial one does
+/// Returns true if a user namespace maps every user to itself, as the initial one does
 /// (`user_namespaces(7)`).
 fn maps_everybody(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])

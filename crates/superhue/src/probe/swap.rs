@@ -1,4 +1,4 @@
-//! Whether pages can be taken out to swap that is memory.
+//! Checks that pages can be moved to swap that is in memory.
 
 use superhue_act::{OWN_SWAP_SIZE, SwapError, SwapInUse, ZswapInUse};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
@@ -10,7 +10,7 @@ use super::look::Look;
 use super::surroundings::Surroundings;
 use super::{Availability, Probe};
 
-/// Pages taken out.
+/// Pages that the trial moves out.
 const PAGES: u64 = 16;
 
 pub(super) const SWAP: Probe = Probe {
@@ -36,7 +36,7 @@ fn swap(around: &Surroundings) -> Trial {
     }
 }
 
-/// The same, where zswap has to be before it (see [`ZswapInUse`]).
+/// Turns a `Yes` into a `Partial` unless zswap, which has to be in front of the swap, is on (see [`ZswapInUse`]).
 fn with_zswap(mut finding: Finding, zswap: Option<bool>) -> Finding {
     let (said, remedy) = match zswap {
         Some(true) => return finding,
@@ -54,7 +54,7 @@ fn with_zswap(mut finding: Finding, zswap: Option<bool>) -> Finding {
     finding
 }
 
-/// Pages that left memory.
+/// Moves pages out, and returns the number of pages that left memory.
 fn take_out(scratch: &mut Scratch, look: &Look) -> Result<u64, Finding> {
     scratch.fill(1);
     scratch.page_out().map_err(|errno| {
@@ -75,7 +75,7 @@ fn conclude(which: &str, out: u64, is_intact: bool, room: Option<ByteCount>) -> 
     if out == PAGES {
         return Finding::yes(found);
     }
-    // A page may be on its way to a list of the kernel's.
+    // A page may be in a per-CPU batch of the kernel, on its way to an LRU list, and stay.
     match room {
         Some(room) if room.0 < PAGES * BASE_PAGE_SIZE => Finding::partial(format!(
             "{found}: this control group may swap {room} more (memory.swap.max)"
@@ -86,7 +86,7 @@ fn conclude(which: &str, out: u64, is_intact: bool, room: Option<ByteCount>) -> 
     }
 }
 
-/// What there is instead, and whether some can be made.
+/// Returns the finding where no swap in memory is in use: the swap there is instead, and whether Superhue can make some.
 fn without(missing: SwapError, may_make: Result<(), SwapError>) -> Finding {
     let found = match &missing {
         SwapError::None => "no swap is on".to_owned(),

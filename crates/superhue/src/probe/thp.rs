@@ -1,4 +1,4 @@
-//! When the kernel makes superpages by itself, and the switch that one process has over that.
+//! Huge pages that the kernel makes by itself, and the switch that one process has over that.
 
 use rustix::io::Errno;
 use superhue_model::HUGE_PAGE_SIZE;
@@ -30,7 +30,7 @@ pub(super) const PER_PROCESS: Probe = Probe {
     run: per_process,
 };
 
-/// Whether touching fresh memory made superpages.
+/// True where touching fresh memory made a huge page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AtFault {
     plain: bool,
@@ -106,7 +106,7 @@ fn per_process(around: &Surroundings) -> Trial {
     Ok(conclude_from_switch(never, only_advised))
 }
 
-/// What a child saw that had set its switch; the inner error is the switch's own.
+/// Tries memory in a child that has set its switch. The inner error is that of setting the switch.
 fn under(
     switch: ThpSwitch,
     child: &ScratchChild,
@@ -118,7 +118,7 @@ fn under(
     let at_fault = |advise: bool| {
         let region = child.map(Backing::Untouched).map_err(Finding::no_child)?;
         if advise {
-            // Refused by a kernel without superpages, which then makes none at a fault either.
+            // A kernel without huge pages refuses this, and makes none at a fault either.
             let _ = child.advise_huge();
         }
         child.touch().map_err(Finding::no_child)?;
@@ -136,7 +136,7 @@ fn under(
     }))
 }
 
-/// What became of memory under a switch.
+/// Results of faults and of a collapse under a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct UnderSwitch {
     at_fault: AtFault,

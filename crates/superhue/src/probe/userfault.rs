@@ -1,8 +1,8 @@
-//! userfaultfd: being told of faults in user mode, in kernel mode too, and moving pages.
+//! userfaultfd: receiving faults in user mode and in kernel mode, and moving pages.
 //!
-//! The trial of a fault: a thread touches a hole, and waits; the hole is filled from here, and the
-//! thread must come back having seen what it was filled with. Closing the descriptor wakes whoever
-//! still waits, so a trial that goes wrong ends with an answer too.
+//! The trial of a fault: a thread touches a hole and waits; this thread fills the hole, and the
+//! other must return with the bytes of the fill. Closing the descriptor wakes all threads that
+//! still wait, so a trial that goes wrong ends with an answer too.
 
 use std::fs::OpenOptions;
 use std::thread;
@@ -49,13 +49,13 @@ pub(super) const MOVE: Probe = Probe {
 };
 
 const SEED: u64 = 0x0fa1;
-/// How often a page may be busy before that counts.
+/// Attempts at a move before a busy page counts as a failure.
 const ATTEMPTS: u32 = 5;
 const DEVICE: &str = "/dev/userfaultfd";
 const THE_DEVICE: &str =
     "read and write access to /dev/userfaultfd (root has it; Linux 6.1 or later)";
 
-/// Longest time to wait for a fault that must come; only ever spent when it does not.
+/// Longest time to wait for a fault that must come; spent only when it does not come.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn user(around: &Surroundings) -> Trial {
@@ -101,7 +101,7 @@ fn full(around: &Surroundings) -> Trial {
     })
 }
 
-/// By the system call, or why not.
+/// Opens a userfaultfd by the system call; the error is the reason, as a clause.
 fn open_by_call(around: &Surroundings) -> Result<Userfault, String> {
     around
         .survive(RiskyCall::Userfaultfd)
@@ -109,13 +109,13 @@ fn open_by_call(around: &Surroundings) -> Result<Userfault, String> {
     Userfault::open(Faults::All).map_err(|errno| format!("userfaultfd(2): {}", symbol(errno)))
 }
 
-/// A userfaultfd that anybody may have, and the features it lists.
+/// Opens a userfaultfd for user-mode faults, which needs no privilege, and returns the features that it lists.
 fn open_user(around: &Surroundings) -> Result<(Userfault, u64), Finding> {
     around.survive(RiskyCall::Userfaultfd)?;
     let userfault = Userfault::open(Faults::User).map_err(|errno| {
         let finding = failed("userfaultfd(2)", errno);
         match errno {
-            // Needs no capability, so that it can only be a filter.
+            // The call needs no capability, so only a filter can refuse it.
             Errno::PERM | Errno::ACCESS => {
                 finding.remedy(around.permit(CapabilitySet::empty(), RiskyCall::Userfaultfd))
             }
@@ -159,12 +159,12 @@ fn move_page(around: &Surroundings) -> Trial {
     let mut moved = userfault.move_pages(&hole, &mut source);
     for _ in 1..ATTEMPTS {
         match moved {
-            // A page that is locked or being migrated just now.
+            // The page is locked or being migrated at the moment.
             Err(Errno::AGAIN | Errno::BUSY) => moved = userfault.move_pages(&hole, &mut source),
             _ => break,
         }
     }
-    // Unregisters: a hole must be the kernel's to fill again, or looking at it would wait for ever.
+    // Unregisters: the kernel must fill holes again, or a look at one would wait for ever.
     drop(userfault);
     Ok(match moved {
         Err(errno) => failed("listed, but refused", errno),
@@ -179,7 +179,7 @@ fn page() -> Result<Scratch, Errno> {
     Scratch::untouched(BASE_PAGE_SIZE as usize)
 }
 
-/// Has a thread `touch` a hole, and fills it when the fault is reported.
+/// Makes a thread `touch` a hole, and fills it when the fault is reported.
 fn resolve(
     userfault: Userfault,
     touch: impl Fn(&Scratch) -> Result<(), Errno> + Sync,
@@ -223,7 +223,7 @@ fn answer(
         tv_nsec: 20_000_000,
     };
     while Instant::now() < deadline {
-        // Asked before polling: an event that a finished thread has caused is there by now.
+        // Read before polling: the event that a finished thread has caused is there by now.
         let over = finished();
         match poll(&mut [PollFd::new(userfault, PollFlags::IN)], Some(&pause)) {
             Ok(0) if over => return Err(Finding::no("the hole was touched without a fault")),
@@ -251,7 +251,7 @@ fn failed(step: &str, errno: Errno) -> Finding {
     Finding::no(format!("{step}: {}", symbol(errno)))
 }
 
-/// The features by name, those not yet named by bit.
+/// Returns the names of the features; a feature without a name is given by its bit.
 fn names(features: u64) -> String {
     let named = |bit: usize| {
         FEATURES
@@ -273,7 +273,7 @@ fn names(features: u64) -> String {
 mod tests {
     use super::*;
 
-    /// One that is ready for [`resolve`]; `None`, said aloud, where the machine has none.
+    /// Returns a userfaultfd for [`resolve`]; `None`, and reports a skipped test, where the machine has none.
     fn opened() -> Option<Userfault> {
         match Userfault::open(Faults::User) {
             Ok(userfault) => {

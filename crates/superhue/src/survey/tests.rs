@@ -4,7 +4,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A `/proc` of processes that are what a test says.
+/// A `/proc` with processes that a test makes.
 struct Machine {
     folder: tempfile::TempDir,
 }
@@ -24,7 +24,7 @@ impl Machine {
         self.folder.path().join(format!("proc/{pid}"))
     }
 
-    /// A process with so many MiB, of which some are huge.
+    /// Writes a process with `mebibytes` MiB of memory, of which `huge` MiB are huge.
     fn process(&self, pid: u32, start: u64, name: &str, mebibytes: u64, huge: u64) {
         let write = |file: &str, text: String| {
             let path = self.of(pid).join(file);
@@ -111,7 +111,7 @@ fn who_has_changed_is_looked_at_again_and_what_was_gained_is_known() {
     assert_eq!(&*grown[0].name, "renamed");
     let gain = grown[0].gain.unwrap();
     assert!((4.9..=5.1).contains(&gain), "10 huge pages in 2 s: {gain}");
-    // In the end everybody is.
+    // After long enough, all processes are due.
     assert_eq!(step(&mut survey, 60), [1, 2]);
 }
 
@@ -125,7 +125,7 @@ fn a_number_that_is_given_anew_is_another_process() {
     machine.end(2);
     machine.process(1, 9, "new", 60, 0);
     step(&mut survey, 2);
-    // Who it is is known; what memory it has, at the next step.
+    // The identity is known at once, the memory at the next step.
     assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, None)]);
     step(&mut survey, 3);
     assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, Some(0))]);
@@ -149,7 +149,7 @@ fn those_who_are_wanted_go_first_and_the_avoided_are_not_looked_at() {
     assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
 }
 
-/// The bound is on what is begun: without anything left, nothing is.
+/// The bound is on new work: without allowance, no work begins.
 #[test]
 fn what_is_not_paid_for_waits() {
     let machine = Machine::new();
@@ -160,7 +160,7 @@ fn what_is_not_paid_for_waits() {
     survey.for_new.spend(Duration::ZERO, SECOND);
     assert_eq!(step(&mut survey, 0), Vec::<u32>::new());
     assert!(shown(&survey).is_empty());
-    // Those that somebody waits for have a part of their own, but have to be known.
+    // Wanted processes have a part of their own, but only known processes are looked at.
     survey.enter(7, Duration::ZERO);
     let mut looked = Vec::new();
     let mut told = |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));

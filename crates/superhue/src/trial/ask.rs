@@ -1,4 +1,4 @@
-//! Numbers from outside: what a command prints, what a Prometheus server answers. Bounded in time and size.
+//! Numbers from outside: from the output of a command or the answer of a Prometheus server. Bounded in time and size.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -13,58 +13,58 @@ use superhue_sys::process::SignalSet;
 
 use crate::launch::shell;
 
-/// A command or a server that has not answered by then does not answer.
+/// Time after which a command or a server counts as not answering.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// More than this is no number.
+/// Longest answer in bytes; longer output is no number.
 pub const LONGEST_ANSWER: usize = 1 << 20;
 
-/// How often it is asked whether to stop while one waits.
+/// Interval between two checks of `stop` while a command runs.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Why there is no number.
+/// Reason why there is no number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoNumber {
-    /// The command could not be started.
+    /// The command did not start.
     #[error("cannot run `{command}`: {why}")]
     NotRun {
         /// The command.
         command: String,
-        /// Why.
+        /// Reason, from the error of the system.
         why: String,
     },
-    /// It ended with another status than 0.
+    /// The command ended with another status than 0.
     #[error("`{command}` failed ({how}){said}")]
     Failed {
         /// The command.
         command: String,
-        /// How it ended.
+        /// Exit status or signal.
         how: String,
-        /// The last line of what it said, after a colon; empty for none.
+        /// Last line of its output, after a colon; empty for none.
         said: String,
     },
-    /// It took too long, and was killed.
+    /// The command took too long, and was killed.
     #[error("`{0}` did not answer within 5 s and was ended: let it print a number and exit")]
     Late(String),
-    /// It printed too much, and was killed.
+    /// The command printed too much, and was killed.
     #[error("`{0}` printed more than 1 MiB and was ended: let it print a number and exit")]
     Flood(String),
-    /// What it said is no number.
+    /// The answer is no number.
     #[error("{who} said `{said}`, which is {problem}")]
     Nonsense {
-        /// Who said it.
+        /// Source of the answer.
         who: String,
-        /// The beginning of it.
+        /// Beginning of the answer.
         said: String,
-        /// What is wrong with it.
+        /// Fault of the answer.
         problem: String,
     },
-    /// The server did not answer as it should.
+    /// The server gave no valid answer.
     #[error("{url}: {why}")]
     Server {
-        /// Which one.
+        /// Address of the server.
         url: String,
-        /// What was wrong.
+        /// Fault of the server or of its answer.
         why: String,
     },
     /// The trial ended meanwhile.
@@ -72,27 +72,27 @@ pub enum NoNumber {
     Stopped,
 }
 
-/// Something that can be asked for a number.
+/// Source of numbers.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A command (`sh -c`), and what to read in its output.
+    /// A command (`sh -c`), and the expression for the number in its output.
     Command {
         /// The command.
         command: String,
-        /// Which part of the output is the number; all of it, if `None`.
+        /// Expression for the number in the output; `None` if the whole output is the number.
         regex: Option<Box<UserMetric>>,
     },
     /// An instant query to a Prometheus server.
     Prometheus {
-        /// Where it listens, e.g. `http://127.0.0.1:9090`.
+        /// Address at which it listens, e.g. `http://127.0.0.1:9090`.
         url: String,
-        /// In its language.
+        /// Query in the server's language.
         query: String,
     },
 }
 
 impl Source {
-    /// What is asked, for reports.
+    /// Returns the command or the query, for reports.
     #[must_use]
     pub fn asked(&self) -> &str {
         match self {
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// Asks once. `stop` is asked again and again whether to give up; a server is waited for without it, for at most 5 s.
+    /// Reads one number. Calls `stop` again and again, and gives up when it returns true; waits for a server without that, for at most 5 s.
     ///
     /// # Errors
     /// See [`NoNumber`].
@@ -116,7 +116,7 @@ impl Source {
     }
 }
 
-/// A few words of something long.
+/// Returns the first words of a long text.
 fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut words: String = line.chars().take(60).collect();
@@ -126,7 +126,7 @@ fn short(text: &str) -> String {
     words
 }
 
-/// What a command prints on standard output.
+/// Returns the text that a command prints on standard output.
 fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, NoNumber> {
     let name = short(command);
     let not_run = |error: std::io::Error| NoNumber::NotRun {
@@ -147,7 +147,7 @@ fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, No
     let until = Instant::now() + ANSWER_WITHIN;
     let mut said = Vec::new();
     let mut buffer = [0_u8; 4096];
-    // Until it is closed by all that have it.
+    // Reads until all processes that hold the pipe have closed it.
     loop {
         match out.read(&mut buffer) {
             Ok(0) => break,
@@ -197,7 +197,7 @@ fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, No
     Ok(said)
 }
 
-/// A command with all that it started: none of it outlives the answer.
+/// A command with all processes that it started: none of them outlives the answer.
 struct Group(Child);
 
 impl Drop for Group {
@@ -228,7 +228,7 @@ fn number_in(said: &str, regex: Option<&UserMetric>, who: &str) -> Result<f64, N
     })
 }
 
-/// The value of an instant query (Prometheus' HTTP API, `/api/v1/query`).
+/// Returns the value of an instant query (Prometheus' HTTP API, `/api/v1/query`).
 fn query_of(url: &str, query: &str) -> Result<f64, NoNumber> {
     let trouble = |why: String| NoNumber::Server {
         url: url.to_owned(),
@@ -237,7 +237,7 @@ fn query_of(url: &str, query: &str) -> Result<f64, NoNumber> {
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(ANSWER_WITHIN))
         .max_redirects(0)
-        // What the environment says is meant for other addresses.
+        // A proxy in the environment is meant for other addresses.
         .proxy(None)
         .http_status_as_error(false)
         .build()
@@ -259,7 +259,7 @@ fn query_of(url: &str, query: &str) -> Result<f64, NoNumber> {
     value_in(&answer).map_err(|why| trouble(format!("`{}`: {why}", short(query))))
 }
 
-/// The one number in an answer.
+/// Returns the one number in an answer.
 fn value_in(answer: &serde_json::Value) -> Result<f64, String> {
     if answer["status"] != "success" {
         let error = answer["error"].as_str().unwrap_or("no success");
@@ -290,10 +290,10 @@ fn value_in(answer: &serde_json::Value) -> Result<f64, String> {
     number.ok_or_else(|| format!("{value} is not a finite number"))
 }
 
-/// An expression for the number in a command's output, as those of `compare --metric`.
+/// Parses an expression for the number in a command's output, in the syntax of `compare --metric`.
 ///
 /// # Errors
-/// Why it is none.
+/// A sentence that names the fault of the expression.
 pub fn expression(text: &str) -> Result<UserMetric, String> {
     UserMetric::parse(&format!("metric={text}")).map_err(|error| error.to_string())
 }
@@ -313,7 +313,7 @@ mod tests {
         patiently(|| source.ask(&mut || false))
     }
 
-    /// Asks until there is an answer in time: on a busy machine a command may have no CPU for so long.
+    /// Asks until there is an answer in time: on a busy machine a command may get no CPU for longer than [`ANSWER_WITHIN`].
     fn patiently(mut ask: impl FnMut() -> Result<f64, NoNumber>) -> Result<f64, NoNumber> {
         let begun = Instant::now();
         loop {
@@ -358,7 +358,7 @@ mod tests {
             command,
             regex: None,
         };
-        // As soon as it has started.
+        // True as soon as the background process has started.
         let mut stop = || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'));
         let stopped = patiently(|| source.ask(&mut stop));
         assert_eq!(stopped, Err(NoNumber::Stopped));
@@ -373,7 +373,7 @@ mod tests {
             assert!(Instant::now() < until, "{pid} lives on");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Whoever leaves its output open is not waited for without end.
+        // A command that leaves its output open is waited for until the deadline only.
         let hangs = Source::Command {
             command: "exec sleep 1000".to_owned(),
             regex: None,
@@ -382,7 +382,7 @@ mod tests {
         assert!(matches!(late, Err(NoNumber::Late(_))), "{late:?}");
     }
 
-    /// A server that gives one answer.
+    /// Starts a server that gives one answer.
     fn answers(answer: Vec<u8>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Limits on what must not suffer: watched in a thread of their own, so that a slow command holds nothing up.
+//! Limits on numbers that must not suffer, read in a thread of their own, so that a slow command delays nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use superhue_model::{ByteCount, parse_duration};
 
 use super::ask::Source;
 
-/// How often a guard is read; less often if that takes long.
+/// Interval between two readings of a guard; longer if a reading takes long.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A guard that cannot be read so often in a row ends the trial, too.
+/// Failed readings in a row after which a guard ends the trial, too.
 const IN_VAIN: u32 = 3;
 
 /// A name, a comparison and a limit: `p99 < 5ms`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
-    /// What is limited.
+    /// Name of the limited number.
     pub name: String,
-    /// Whether values above it cross it, or values below.
+    /// True if the limit is an upper bound, false if it is a lower bound.
     pub is_most: bool,
-    /// In seconds, bytes, or whatever the number is.
+    /// The bound, in seconds, bytes, or the unit of the number.
     pub value: f64,
     text: String,
 }
@@ -32,7 +32,7 @@ impl Limit {
     /// Reads `NAME < LIMIT` or `NAME > LIMIT`, where LIMIT is a number, a time (`5ms`, in seconds then) or a size (`1G`, in bytes).
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the fault of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is not NAME < LIMIT or NAME > LIMIT, e.g. 'p99 < 5ms'");
         let at = text.find(['<', '>']).ok_or_else(wrong)?;
@@ -66,37 +66,37 @@ impl Limit {
     }
 }
 
-/// A limit, and where its numbers come from.
+/// A limit, and the source of its numbers.
 #[derive(Debug, Clone)]
 pub struct Guard {
     /// The limit.
     pub limit: Limit,
-    /// Who is asked.
+    /// Source of its numbers.
     pub source: GuardSource,
 }
 
-/// Where a guard's numbers come from.
+/// Source of a guard's numbers.
 #[derive(Debug, Clone)]
 pub enum GuardSource {
     /// A command or a query.
     Asked(Source),
-    /// Resident memory of the target, in bytes (what it shares counts for each process).
+    /// Resident memory of the target, in bytes (shared memory counts for each process).
     Rss,
 }
 
 #[derive(Debug, Default)]
 struct State {
     guards: Vec<TrialGuard>,
-    /// What ends the trial.
+    /// First alarm, which ends the trial.
     alarm: Option<Alarm>,
 }
 
-/// What a guard has to say.
+/// Reason for which a guard ends the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Alarm {
-    /// Its limit is crossed.
+    /// A value has crossed its limit.
     Crossed(String),
-    /// It cannot be read.
+    /// Its readings failed.
     Unreadable(String),
 }
 
@@ -112,14 +112,14 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Resident bytes of the target at the moment.
+/// Function that returns resident bytes of the target at the moment.
 pub(super) type Rss = Arc<dyn Fn() -> Option<f64> + Send + Sync>;
 
 impl Guards {
-    /// Starts to watch.
+    /// Starts to read all guards.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// The system cannot start a thread for them.
     pub(super) fn start(guards: Vec<Guard>, rss: Rss) -> std::io::Result<Self> {
         let told = guards.iter().map(|guard| TrialGuard {
             condition: guard.limit.text.clone(),
@@ -150,18 +150,18 @@ impl Guards {
         })
     }
 
-    /// What ends the trial, if anything does.
+    /// Returns the alarm that ends the trial, if there is one.
     pub(super) fn alarm(&self) -> Option<Alarm> {
         lock(&self.state).alarm.clone()
     }
 
-    /// Whether each was read at least once, or one of them has something to say.
+    /// Returns true once every guard has been read at least once, or one has raised an alarm.
     pub(super) fn has_looked(&self) -> bool {
         let state = lock(&self.state);
         state.alarm.is_some() || state.guards.iter().all(|guard| guard.readings > 0)
     }
 
-    /// What they have seen.
+    /// Returns the readings of all guards.
     pub(super) fn told(&self) -> Vec<TrialGuard> {
         lock(&self.state).guards.clone()
     }
@@ -212,7 +212,7 @@ fn watch(guards: &[Guard], rss: &Rss, state: &Mutex<State>, stop: &AtomicBool) {
                         return;
                     }
                 }
-                // While a target is started anew nothing can be read.
+                // Resident memory cannot be read while the target restarts, so that is no alarm.
                 Err(why) => {
                     *in_vain += 1;
                     let is_memory = matches!(guard.source, GuardSource::Rss);
@@ -224,7 +224,7 @@ fn watch(guards: &[Guard], rss: &Rss, state: &Mutex<State>, stop: &AtomicBool) {
                 }
             }
         }
-        // A tenth of the time at most.
+        // The readings take at most a tenth of the time.
         std::thread::park_timeout(EVERY.max(begun.elapsed() * 9));
     }
 }

@@ -1,13 +1,13 @@
-//! What switches a policy on and off in running processes.
+//! Switches a policy on and off in running processes.
 //!
 //! ```text
-//!   on     the policy's watch runs; the regions it had made huge are collapsed again
+//!   on     the policy's watch runs; the regions that it had made huge are collapsed again
 //!   off    the watch stands still; those regions are split, and no others
 //! ```
 //!
-//! A split loses nothing and moves nothing, and what a collapse makes is what the policy would have made: the bytes are the same in all states, so it can
-//! be left in any of them, and is if superhue is killed. What was huge before the trial is never touched, since only what the policy's own
-//! collapses made is remembered.
+//! A split loses and moves nothing, and a collapse makes only pages that the policy would have made: the bytes are the same in all states. So
+//! the target can stay in any of them, and does if superhue is killed. Memory that was huge before the trial stays as it is, since the lever
+//! remembers only the policy's own collapses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,22 +27,22 @@ use crate::means::Means;
 use crate::session::new_actuator;
 use crate::watch::Mappings;
 
-/// Actions between two questions whether to stop.
+/// Actions between two checks for a stop.
 const CHUNK: usize = 8;
 
-/// How long the watch may take to come to rest: it ends what it does at the moment.
+/// Longest time to wait for the watch to stand still: it first completes the action in progress.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Regions that are looked at to see how far a switch took.
+/// Regions that are checked to measure how far a switch took effect.
 const SAMPLE: usize = 128;
 
-/// The time of which collapses may take a part (see [`Config::max_stall`]).
+/// Period of which collapses may take a part (see [`Config::max_stall`]).
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Sleeps; whether to stop.
+/// Function that sleeps, and returns true to stop.
 pub(super) type Nap<'a> = dyn FnMut(Duration) -> bool + 'a;
 
-/// The regions that the policy made huge, with what that added.
+/// The regions that the policy made huge, with the pages that this added.
 #[derive(Debug, Default, Clone)]
 struct Made(Arc<Mutex<BTreeMap<(ProcessId, Region), PageCount>>>);
 
@@ -68,7 +68,7 @@ impl Made {
     }
 }
 
-/// Does what another actuator does, and remembers what came of it.
+/// Actuator that passes actions to another one, and remembers the regions that become huge.
 struct Remembering {
     actuator: Box<dyn Actuator>,
     made: Made,
@@ -76,8 +76,8 @@ struct Remembering {
 
 impl Actuator for Remembering {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
-        // Shared memory is left alone: a split from one process would not be one for the others. To the policy it looks as if
-        // the kernel could not.
+        // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
+        // error as from a kernel that cannot collapse it.
         let is_private = |action: &Action| matches!(action.owner(), Owner::Process(_));
         let private = plan.actions.iter().copied().filter(is_private).collect();
         let done = self.actuator.perform(&Plan { actions: private }, stop);
@@ -106,7 +106,7 @@ impl Actuator for Remembering {
     }
 }
 
-/// What switching came to.
+/// Counts and longest times of switching.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Switched {
     pub(super) times_on: u64,
@@ -122,21 +122,21 @@ pub(super) struct Lever {
     roots: Roots,
     watch: LiveWatch,
     made: Made,
-    /// Pages that each region lacked when it had been split.
+    /// Absent pages of each region after it was split.
     absent: BTreeMap<(ProcessId, Region), PageCount>,
     actuator: Box<dyn Actuator>,
     max_stall: Option<Duration>,
     is_on: bool,
-    /// Nothing is really switched: a trial of the trial.
+    /// Switches nothing really: a trial of the trial.
     is_dummy: bool,
     pub(super) switched: Switched,
 }
 
 impl Lever {
-    /// Starts a watch that follows the policy: on. What it switches it does by `means`.
+    /// Starts a watch that follows the policy: on. The lever switches by `means`.
     ///
     /// # Errors
-    /// When there can be no thread for it.
+    /// The system cannot start a thread for it.
     pub(super) fn new(config: &Config, means: &Means, is_dummy: bool) -> std::io::Result<Self> {
         let made = Made::default();
         let theirs = made.clone();
@@ -160,22 +160,22 @@ impl Lever {
         })
     }
 
-    /// Says who belongs to it.
+    /// Sets the processes of the target.
     pub(super) fn feed(&self, members: Members) {
         self.watch.feed(members);
     }
 
-    /// How the watch stands.
+    /// Returns the last account of the watch.
     pub(super) fn account(&self) -> Arc<WatchAccount> {
         self.watch.account()
     }
 
-    /// Regions that the policy made huge.
+    /// Returns the number of regions that the policy made huge.
     pub(super) fn regions(&self) -> usize {
         self.made.lock().len()
     }
 
-    /// Forgets regions of processes that are gone; how many there were before and are left.
+    /// Forgets regions of processes that have ended; returns the numbers of regions before and after.
     pub(super) fn forget_the_dead(&self) -> (usize, usize) {
         let mut made = self.made.lock();
         let before = made.len();
@@ -188,7 +188,7 @@ impl Lever {
         (before, made.len())
     }
 
-    /// Switches; how long that took. With `stop` in the middle of it the state is in between, which harms nobody.
+    /// Switches; returns the time that it took. A stop in the middle leaves a state in between, which harms no process.
     pub(super) fn switch(&mut self, on: bool, nap: &mut Nap<'_>) -> Duration {
         let begun = Instant::now();
         if on == self.is_on || self.is_dummy {
@@ -214,7 +214,7 @@ impl Lever {
         took
     }
 
-    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Returns how many are left.
+    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Returns the number of regions that are huge.
     pub(super) fn finish(&mut self, keep: bool) -> u64 {
         let mut nap = |time: Duration| {
             std::thread::sleep(time);
@@ -225,7 +225,7 @@ impl Lever {
         }
         self.hold(&mut nap);
         if !keep {
-            // Also of a switch that was broken off; at once, since nobody measures any more.
+            // Also after a switch that was broken off; without pauses, since nothing is measured any more.
             self.split_all(None, &mut nap);
             self.is_on = false;
         }
@@ -233,7 +233,7 @@ impl Lever {
         self.huge()
     }
 
-    /// Waits until the watch does nothing any more.
+    /// Waits until the watch stands still.
     fn hold(&self, nap: &mut Nap<'_>) {
         self.watch.hold(true);
         let begun = Instant::now();
@@ -264,7 +264,7 @@ impl Lever {
             region,
         });
         let failed = self.perform(actions.collect(), max_stall, nap);
-        // Pages of zeroes are gone with a split, whoever wrote them: what is missing now is what a huge page was before.
+        // A split drops all pages of zeroes: the absent pages now are the growth of the next collapse.
         self.absent = made
             .into_iter()
             .filter_map(|(process, region)| {
@@ -276,7 +276,7 @@ impl Lever {
         failed
     }
 
-    /// Does all of it, spread out as far as `max_stall` asks; how many were not done.
+    /// Performs all actions, with pauses so that they keep within `max_stall`; returns the number of failures.
     fn perform(
         &mut self,
         actions: Vec<Action>,
@@ -311,7 +311,7 @@ impl Lever {
         failed
     }
 
-    /// The share of its regions that are huge, by some of them; `None` without regions, or where that is not seen.
+    /// Returns the share of its regions that are huge, from a sample; `None` without regions, or where the kernel does not show it.
     pub(super) fn huge_share(&self) -> Option<f64> {
         let made = self.made.lock();
         let step = made.len().div_ceil(SAMPLE).max(1);
@@ -326,7 +326,7 @@ impl Lever {
         (!seen.is_empty()).then(|| huge as f64 / seen.len() as f64)
     }
 
-    /// How many of its regions are huge.
+    /// Returns the number of its regions that are huge.
     fn huge(&self) -> u64 {
         let made = self.made.lock().clone();
         let huge = made.into_keys().filter(|&(process, region)| {
@@ -335,14 +335,14 @@ impl Lever {
         huge.count() as u64
     }
 
-    /// Whether it cannot do what it was asked for.
+    /// Returns the reason why the watch cannot work here, if it cannot.
     pub(super) fn trouble(&self) -> Option<String> {
         self.account().trouble.clone()
     }
 }
 
 impl Drop for Lever {
-    /// Whatever goes wrong, nothing of the trial's is left behind.
+    /// Stops the watch, and lets it run on to its end if it stands still. Regions stay as they are.
     fn drop(&mut self) {
         self.watch.stop();
         self.watch.hold(false);

@@ -1,4 +1,4 @@
-//! What is measured over a block: readings at its start, its middle and its end, or all along.
+//! Measurement of a block: readings at its start, its middle and its end, or throughout.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use superhue_sys::process::cpu_time_of;
 
 use super::ask::{NoNumber, Source};
 
-/// Levels are read so often in a block.
+/// Number of readings of a level in a block.
 const READINGS: u32 = 16;
 
-/// And no more often than this.
+/// Shortest interval between two of these readings.
 const LEAST_APART: Duration = Duration::from_millis(50);
 
-/// A reading that takes unusually long is taken so often at most.
+/// Upper bound on attempts at a reading that takes unusually long.
 const ATTEMPTS: u32 = 3;
 
-/// Why a block has no value.
+/// Reason why a block has no value.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum NoValue {
     /// The trial is to end.
@@ -30,15 +30,15 @@ pub(super) enum NoValue {
     /// A reading failed.
     #[error(transparent)]
     Reading(#[from] NoNumber),
-    /// A counter was the same at the end.
+    /// The counter was the same at the end of the block.
     #[error("the metric did not move")]
     DidNotMove,
-    /// A counter went backwards.
+    /// The counter went backwards.
     #[error(
         "the counter went backwards (from {0} to {1}); --metric-kind gauge is for numbers that do"
     )]
     Backwards(f64, f64),
-    /// Ratios are of positive numbers.
+    /// The value is not positive, so it has no ratio.
     #[error("the metric is {0}, and ratios can be taken of numbers above 0 only")]
     NotPositive(f64),
 }
@@ -54,14 +54,14 @@ pub(super) struct Value {
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     processes: BTreeMap<ProcessId, Duration>,
-    /// Of those that have ended, up to the last reading.
+    /// CPU time of ended processes, up to their last reading.
     ended: Duration,
-    /// A file of the control group that counts for all of them, however short they live.
+    /// File of the control group that counts CPU time for all of them, including short-lived processes.
     group: Option<PathBuf>,
 }
 
 impl CpuTimes {
-    /// By the `cpu.stat` of a control group (version 2) if there is one, else by processes.
+    /// Counts by the `cpu.stat` of a control group (version 2) if there is one, otherwise by processes.
     pub(super) fn of_group(group: Option<PathBuf>) -> Self {
         Self {
             group: group.filter(|file| usage_in(file).is_some()),
@@ -69,7 +69,7 @@ impl CpuTimes {
         }
     }
 
-    /// CPU seconds that `members` have used by now, with those that have ended since they were first seen.
+    /// Returns CPU seconds that `members` have used by now, and processes that have ended since they were first seen.
     pub(super) fn now(&mut self, members: impl Iterator<Item = ProcessId>) -> f64 {
         if let Some(usage) = self.group.as_deref().and_then(usage_in) {
             return usage.as_secs_f64();
@@ -77,7 +77,7 @@ impl CpuTimes {
         let mut now = BTreeMap::new();
         for id in members {
             if let Some(time) = cpu_time_of(id.pid) {
-                // A number that was taken over by another process has a smaller time.
+                // Another process with the same number may have taken over, with a smaller time.
                 let before = self.processes.get(&id).copied().unwrap_or_default();
                 now.insert(id, time.max(before));
             }
@@ -93,7 +93,7 @@ impl CpuTimes {
     }
 }
 
-/// `usage_usec` of a `cpu.stat` (`Documentation/admin-guide/cgroup-v2.rst`).
+/// Returns `usage_usec` of a `cpu.stat` (`Documentation/admin-guide/cgroup-v2.rst`).
 fn usage_in(file: &std::path::Path) -> Option<Duration> {
     let text = fs::read_to_string(file).ok()?;
     let mut lines = text.lines();
@@ -101,11 +101,11 @@ fn usage_in(file: &std::path::Path) -> Option<Duration> {
     Some(Duration::from_micros(usage.trim().parse().ok()?))
 }
 
-/// What a meter needs of the trial around it.
+/// Services that a meter needs from its trial.
 pub(super) trait Around {
-    /// Sleeps; whether to stop.
+    /// Sleeps; returns true to stop.
     fn nap(&mut self, time: Duration) -> bool;
-    /// CPU seconds of the target so far.
+    /// Returns CPU seconds of the target so far.
     fn cpu(&mut self) -> f64;
 }
 
@@ -115,11 +115,11 @@ pub(super) struct Meter {
     /// `None` for CPU time alone.
     pub(super) source: Option<Source>,
     pub(super) kind: MetricKind,
-    /// The time that a reading takes if nothing holds it up.
+    /// Duration of a reading without delays.
     shortest: Cell<Option<Duration>>,
 }
 
-/// One reading, and when it was.
+/// One reading, and its time.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -137,7 +137,7 @@ impl Meter {
         }
     }
 
-    /// Reads once; for how long that took.
+    /// Reads once; returns the time that it took.
     pub(super) fn try_out(&self, around: &mut dyn Around) -> Result<Duration, NoValue> {
         let begun = Instant::now();
         let reading = self.read(around)?;
@@ -147,7 +147,7 @@ impl Meter {
         Ok(begun.elapsed())
     }
 
-    /// Reads; again, and better, if that took unusually long: all that is known of a number is that it is of some moment in between.
+    /// Reads, and repeats a reading that took unusually long to get a better one: the number is of an unknown moment during the reading.
     fn read(&self, around: &mut dyn Around) -> Result<Reading, NoValue> {
         let (mut best, mut shortest) = self.read_once(around)?;
         for _ in 1..ATTEMPTS {
@@ -160,13 +160,13 @@ impl Meter {
                 (best, shortest) = (reading, took);
             }
         }
-        // What is usual may change.
+        // The usual duration may grow slowly.
         let usual = self.shortest.get().unwrap_or(shortest);
         self.shortest.set(Some(shortest.min(usual + usual / 16)));
         Ok(best)
     }
 
-    /// One reading, and how long it took.
+    /// Takes one reading; returns it and its duration.
     fn read_once(&self, around: &mut dyn Around) -> Result<(Reading, Duration), NoValue> {
         let Some(source) = &self.source else {
             let at = Instant::now();
@@ -285,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// CPU time that is the number of questions for it.
+    /// CPU time that counts the calls for it.
     #[derive(Default)]
     struct Asked(f64);
 
@@ -317,7 +317,7 @@ mod tests {
         let mut around = Asked::default();
         let cpu = Meter::new(None, MetricKind::Counter);
         let value = cpu.block(BLOCK, &mut around).unwrap().value;
-        // Two more at the end than at the start, after a fifth of a second at least.
+        // Two more calls at the end than at the start, after a fifth of a second at least.
         assert!(value > 0.0 && value <= 10.0, "{value}");
         let level = meter("echo 3", MetricKind::Gauge);
         let value = level.block(BLOCK, &mut around).unwrap();
@@ -328,7 +328,7 @@ mod tests {
         let file = file.display();
         let command = format!("n=$(cat {file}); echo $((n + 100)) > {file}; echo $n");
         let work = meter(&command, MetricKind::Work).block(BLOCK, &mut around);
-        // However often it was read: a hundred pieces of work for each two questions, but that a better reading counts as of its middle.
+        // For any number of readings: a hundred pieces of work for each two calls, except that a better reading counts as of its middle.
         let work = work.unwrap().value;
         assert!((work - 0.02).abs() < 1e-9, "{work}");
     }

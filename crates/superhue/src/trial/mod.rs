@@ -1,17 +1,17 @@
 //! A trial: is a policy worth it for a program as it runs?
 //!
 //! ```text
-//!   learn     the policy's watch runs until it has made huge what it wants to        (lever)
-//!   pairs     | settle | on  | settle | off |     or the other way round, by a coin  (timetable)
+//!   learn     the policy's watch runs until it has made all the huge pages it wants  (lever)
+//!   pairs     | settle | on  | settle | off |     or off first, by a coin            (timetable)
 //!                        measured       measured                                     (meter)
-//!   each pair ──ln(on / off)──> sequence: go on, or keep / leave / no difference
-//!   always    guards, signals, who belongs to it; any of them ends it
-//!   end       keep: the policy's pages stay; else: what the trial made huge is split
+//!   each pair --ln(on / off)--> sequence: another pair, or keep / leave / no difference
+//!   always    guards, signals, the target's processes; any of them ends it
+//!   end       keep: the policy's pages stay; else: pages that the trial made huge are split
 //! ```
 //!
-//! A pair is left out only for what would have struck it in either order: no valid reading, or the program was started anew. That a switch took only in
-//! part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the report says
-//! how far switches took. Statistics: `superhue_compare::sequence`.
+//! A pair is left out only for a reason that would have struck it in either order: no valid reading, or the program restarted. A switch that took
+//! effect only in part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the
+//! report shows how far switches took effect. Statistics: `superhue_compare::sequence`.
 
 mod ask;
 mod guard;
@@ -46,82 +46,82 @@ use lever::{Lever, Switched};
 use meter::{Around, CpuTimes, Meter, NoValue};
 use who::Who;
 
-/// How often it is looked who belongs to the target.
+/// Interval between two searches for the target's processes.
 const SEARCH: Duration = Duration::from_millis(250);
 
-/// The policy has learned enough when it has made nothing huge for so long.
+/// Time without new huge pages after which the policy has learned enough.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// A pair does not count if so large a share of the regions is gone with their processes.
+/// Share of regions; a pair does not count if more of them have gone with their processes.
 const GONE: f64 = 0.1;
 
-/// Pairs in a row without a value, after which there is no use in going on.
+/// Pairs in a row without a value after which the trial fails.
 const IN_VAIN: u32 = 5;
 
-/// What a trial is asked for.
+/// Options of a trial.
 #[derive(Debug, Clone)]
 pub struct TrialPlan {
-    /// The policy, and how it is brought about.
+    /// The policy, and the means by which it acts.
     pub config: Config,
-    /// Whom it is about.
+    /// Processes of the trial.
     pub targets: TrialTargets,
-    /// Where numbers come from; `None` for CPU time.
+    /// Source of numbers; `None` for CPU time.
     pub source: Option<Source>,
-    /// What is made of them.
+    /// Meaning of the numbers.
     pub kind: MetricKind,
-    /// Which way is better.
+    /// Direction in which the numbers are better.
     pub better: Better,
-    /// What must not suffer.
+    /// Limits that must hold during the trial.
     pub guards: Vec<Guard>,
-    /// The probability of a wrong verdict.
+    /// Probability of a wrong verdict.
     pub alpha: f64,
-    /// Effects below this share are no difference.
+    /// Effects below this share count as no difference.
     pub within: f64,
-    /// When it ends undecided.
+    /// Time after which it ends undecided.
     pub limit: Duration,
-    /// How long the policy may take to find what it wants.
+    /// Longest time for the policy to find the regions that it wants.
     pub learn: Duration,
-    /// The length of blocks; `None` for what suits.
+    /// Length of blocks; `None` to choose a suitable one.
     pub block: Option<Duration>,
-    /// Decides the order.
+    /// Seed of the coin that decides the order in each pair.
     pub seed: u64,
     /// Switches nothing: a trial of the trial.
     pub nothing_switched: bool,
 }
 
-/// Why a trial did not begin. Nothing was changed then.
+/// Reason why a trial did not begin. The machine is unchanged then.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// There is no such target, or it may not be looked at.
+    /// There is no such target, or the caller may not inspect it.
     #[error(transparent)]
     Who(#[from] WhoError),
-    /// Its memory cannot be placed.
+    /// Superhue cannot place its memory.
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The metric gives no number.
     #[error("the metric cannot be used: {0}")]
     Metric(String),
-    /// A guard's limit is crossed before anything was done.
+    /// A guard's limit was crossed before the trial changed anything.
     #[error("before the trial, {0}: nothing was changed")]
     Guard(String),
-    /// It was ended before anything was done.
+    /// A signal ended the trial before it changed anything.
     #[error("ended before anything was changed")]
     Interrupted,
-    /// No thread.
+    /// The system could not start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// How far it is.
+/// Progress of a trial.
 #[derive(Debug)]
 pub enum TrialStep<'a> {
-    /// The policy looks for what it wants to make huge; regions so far.
+    /// The policy looks for regions to make huge; the number of them so far.
     Learning(usize),
-    /// A pair was measured, or could not be (with the reason).
+    /// A pair was measured, or has no value for the given reason.
     Pair(&'a Trial, Option<&'a str>),
 }
 
-/// Why it ends.
+/// Reason for the end of a trial.
 enum End {
     Signal,
     Alarm(Alarm),
@@ -131,12 +131,12 @@ enum End {
     NothingToDo(String),
 }
 
-/// Runs a trial to its end. `wait` waits, and says whether somebody wants it to end; `tell` is told how far it is.
+/// Runs a trial to its end. `wait` waits, and returns true to end the trial; `tell` receives its progress.
 ///
-/// The target is left as [`Trial::verdict`] says, whatever happens: on `keep` with the policy's pages, else without what the trial made.
+/// In any case the trial leaves the target as [`Trial::verdict`] says: on `keep` with the policy's pages, else without the pages that it made.
 ///
 /// # Errors
-/// See [`TrialError`]; nothing was changed then. What goes wrong later is part of the result.
+/// See [`TrialError`]; the machine is unchanged then. Later errors are part of the result.
 pub fn run(
     plan: &TrialPlan,
     wait: &mut dyn FnMut(Duration) -> bool,
@@ -168,7 +168,7 @@ pub fn run(
     };
     world.share();
     let meter = Meter::new(plan.source.clone(), plan.kind);
-    // All that can be wrong is found out before anything is changed.
+    // All faults of the plan show here, before the trial changes anything.
     while !world.guards.has_looked() {
         if world.nap(Duration::from_millis(10)) && world.guards.alarm().is_none() {
             return Err(TrialError::Interrupted);
@@ -211,7 +211,7 @@ pub fn run(
     Ok(trial)
 }
 
-/// Makes sure that a process given by number may be looked at, and that a group has one that may.
+/// Makes sure that the caller may inspect a process that is given by number, or at least one process of a group.
 fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Result<(), WhoError> {
     let look = |id: &ProcessId| first_look(roots, *id).map(drop);
     let first: Option<ReadError> = match targets {
@@ -219,7 +219,7 @@ fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Res
             let id = members.iter().find(|id| id.pid == *pid);
             id.and_then(|id| look(id).err())
         }
-        // Of a group those that may not are left alone; of no use if that is all of them.
+        // Processes of a group that the caller may not inspect are left alone; an error if those are all.
         _ => {
             let looks: Vec<_> = members.iter().map(look).collect();
             let all_refused = !looks.is_empty() && looks.iter().all(Result::is_err);
@@ -232,7 +232,7 @@ fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Res
     first.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Bytes that superpages map of all of them; `None` where the kernel does not tell.
+/// Returns bytes that huge pages map in all of them; `None` where the kernel does not report it.
 fn huge_of(roots: &Roots, members: &[ProcessId]) -> Option<u64> {
     use superhue_procfs::process::{PageScanner, view};
     let mut scanner = PageScanner::new();
@@ -264,7 +264,7 @@ fn resident_of(roots: Roots, members: &SharedMembers) -> guard::Rss {
 fn blank(plan: &TrialPlan, world: &World<'_>, huge_before: Option<u64>) -> Trial {
     let source = match &plan.source {
         None => TrialSource::Cpu,
-        // With CPU time for each piece of work, too.
+        // Also for the kind that measures CPU time for each piece of work.
         Some(Source::Command { .. }) => TrialSource::Command,
         Some(Source::Prometheus { .. }) => TrialSource::Prometheus,
     };
@@ -312,18 +312,18 @@ fn blank(plan: &TrialPlan, world: &World<'_>, huge_before: Option<u64>) -> Trial
     }
 }
 
-/// What goes on around a trial: time, signals, guards, the target's processes.
+/// Environment of a trial: time, signals, guards, the target's processes.
 struct World<'a> {
     who: Who,
     cpu: CpuTimes,
     guards: Guards,
     wait: &'a mut dyn FnMut(Duration) -> bool,
-    /// What ends the trial, once something has.
+    /// Reason for the end of the trial, once there is one.
     end: Option<End>,
     next_search: Instant,
     members: Vec<ProcessId>,
     shared_members: SharedMembers,
-    /// Those that the lever knows.
+    /// Members that the lever has.
     fed: Members,
 }
 
@@ -350,7 +350,7 @@ impl World<'_> {
         shared.clone_from(&self.members);
     }
 
-    /// Tells the lever who belongs to it.
+    /// Passes the target's processes to the lever.
     fn feed(&mut self, lever: &Lever) {
         let label: Arc<str> = self.who.name().into();
         let members = self.members.iter().map(|&id| (id, Arc::clone(&label)));
@@ -382,7 +382,7 @@ impl Around for World<'_> {
     }
 }
 
-/// A trial under way.
+/// A trial in progress.
 struct Course<'a> {
     plan: &'a TrialPlan,
     meter: Meter,
@@ -393,12 +393,12 @@ struct Course<'a> {
     timetable: Timetable,
     trial: Trial,
     growth: u64,
-    /// Much of what the policy had made huge went with its processes.
+    /// True after many of the regions that the policy had made huge went with their processes.
     broken: bool,
 }
 
 impl Course<'_> {
-    /// Until it ends.
+    /// Runs until the trial ends.
     fn go(&mut self, world: &mut World<'_>, tell: &mut dyn FnMut(TrialStep<'_>)) -> End {
         if let Err(end) = self.learn(world, tell) {
             return end;
@@ -460,7 +460,7 @@ impl Course<'_> {
         }
     }
 
-    /// Waits until the policy has made huge what it wants to. Its switch is on then.
+    /// Waits until the policy has made all the huge pages it wants. Its switch is on then.
     fn learn(
         &mut self,
         world: &mut World<'_>,
@@ -480,7 +480,7 @@ impl Course<'_> {
             }
             let now = self.lever.regions();
             if now != regions {
-                // A few at a time are what a program that grows brings along.
+                // A program that grows adds a few regions at a time, which do not count.
                 if now.abs_diff(regions) > regions / 50 {
                     changed = Instant::now();
                 }
@@ -488,7 +488,7 @@ impl Course<'_> {
                 tell(TrialStep::Learning(now));
             }
             if world.members.is_empty() {
-                // A service that is being started anew.
+                // The service restarts.
                 until = Instant::now() + self.plan.learn;
             }
             let is_quiet = regions > 0 && changed.elapsed() >= QUIET;
@@ -545,10 +545,10 @@ impl Course<'_> {
         )
     }
 
-    /// Switches off and on again, twice: how long that takes says how long blocks must be.
+    /// Switches off and on again, twice: the time that this takes determines the length of blocks.
     fn try_switching(&mut self, world: &mut World<'_>) -> Result<(), End> {
         let mut longest = Duration::ZERO;
-        // Frames that are used for the first time cost a guest more than those that were huge pages before: the second time counts.
+        // In a guest, first use of a frame costs more than use of a frame that was in a huge page before: only the second round counts.
         for (on, counts) in [(false, false), (true, false), (false, true), (true, true)] {
             let took = self.lever.switch(on, &mut |time| world.nap(time));
             if let Some(end) = world.end.take() {
@@ -570,7 +570,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures two blocks: the pair, its difference, and those of the halves of its blocks.
+    /// Measures two blocks; returns the pair, the difference between its blocks, and the differences between the halves of each block.
     fn pair(
         &mut self,
         world: &mut World<'_>,
@@ -614,7 +614,7 @@ impl Course<'_> {
         Ok((pair, (on.value / off.value).ln(), halves))
     }
 
-    /// Looks after what changes by itself.
+    /// Updates members, lost regions and growth after a pair.
     fn tend(&mut self, world: &mut World<'_>) {
         world.feed(&self.lever);
         let (before, left) = self.lever.forget_the_dead();
@@ -626,7 +626,7 @@ impl Course<'_> {
     }
 
     fn discard(&mut self, reason: &str, tell: &mut dyn FnMut(TrialStep<'_>)) {
-        // Numbers in a reason would make each one of its own.
+        // A reason with numbers in it would be a kind of its own each time.
         let known = self.trial.discarded.len() < 16 || self.trial.discarded.contains_key(reason);
         let key = if known { reason } else { "for other reasons" };
         *self.trial.discarded.entry(key.to_owned()).or_default() += 1;
@@ -646,7 +646,7 @@ impl Course<'_> {
         self.trial.seconds = self.begun.elapsed().as_secs_f64();
     }
 
-    /// Leaves the target as it is to be left, and says how it all went.
+    /// Leaves the target in its final state, and returns the result.
     fn conclude(mut self, end: End, world: &mut World<'_>) -> Trial {
         let keeps = match self.plan.better {
             Better::Lower => Shown::Below,
@@ -667,7 +667,7 @@ impl Course<'_> {
                 (TrialOutcome::Failed, Some(why))
             }
         };
-        // Those it is to be undone for.
+        // The processes for which the trial's huge pages are split.
         world.search();
         let account: Arc<WatchAccount> = self.lever.account();
         let left = self.lever.finish(outcome == TrialOutcome::Keep);

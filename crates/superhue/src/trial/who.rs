@@ -1,4 +1,4 @@
-//! Whose memory a trial is about: processes that come and go, or one that must stay.
+//! Processes of a trial: a set that may change, or one process that must stay.
 
 use std::path::PathBuf;
 
@@ -10,29 +10,29 @@ use superhue_procfs::process::{descendants, identify, still_runs};
 
 use crate::targets::others;
 
-/// Whom a trial is about.
+/// Processes of a trial, as the user names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrialTargets {
-    /// A process, and those that it starts.
+    /// A process, and its descendants.
     Process(u32),
     /// The processes of a control group: its path below the mount or in full.
     Cgroup(PathBuf),
-    /// The processes of a unit of systemd, by name.
+    /// The processes of a systemd unit, by name.
     Unit(String),
 }
 
-/// They cannot be had.
+/// Error in finding the processes.
 #[derive(Debug, thiserror::Error)]
 pub enum WhoError {
-    /// The process cannot be looked at.
+    /// The process cannot be inspected.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The control group cannot.
+    /// The control group cannot be found.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
 }
 
-/// Who belongs to it now.
+/// Search for the present processes of a trial.
 #[derive(Debug)]
 pub(super) struct Who {
     roots: Roots,
@@ -61,7 +61,7 @@ impl Who {
         })
     }
 
-    /// As the user named it.
+    /// Returns the target's name as the user gave it.
     pub(super) fn name(&self) -> String {
         match &self.targets {
             TrialTargets::Process(pid) => pid.to_string(),
@@ -70,7 +70,7 @@ impl Who {
         }
     }
 
-    /// The file that counts CPU time for all of them, if there is a control group.
+    /// Returns the file that counts CPU time for all of them, if there is a control group.
     pub(super) fn cpu_file(&self) -> Option<PathBuf> {
         match &self.found {
             Found::Process(_) => None,
@@ -78,8 +78,8 @@ impl Who {
         }
     }
 
-    /// The processes there are now; none of a group that is empty or gone, and may come back. `None` once a process is gone that was
-    /// named by its number.
+    /// Returns the present processes: none for a group that is empty or gone, which may come back; `None` once a process that was
+    /// given by number has ended.
     pub(super) fn members(&mut self) -> Option<Vec<ProcessId>> {
         match &self.found {
             Found::Process(id) => {
@@ -99,7 +99,7 @@ impl Who {
             Found::Group(group) => match group.members() {
                 Ok(members) => Some(others(&self.roots, members.pids)),
                 Err(_) => {
-                    // Stopped; a start makes another one of the same name.
+                    // The service has stopped; a start makes another group of the same name.
                     if let Ok(found) = find(&self.roots, &self.targets) {
                         self.found = found;
                     }

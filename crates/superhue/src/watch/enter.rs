@@ -1,4 +1,4 @@
-//! Entering what was done into the snapshot and the record, which saves a look.
+//! Enters completed actions into the snapshot and the record, which saves a look.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount, Proce
 use super::{Superpages, Watch};
 
 impl Watch {
-    /// Enters what was done into the snapshot, which saves another look.
+    /// Enters completed actions into the snapshot, which saves another look.
     pub(super) fn apply(&mut self, outcome: &Outcome) {
         let mut changed = BTreeSet::new();
         let mut split: BTreeMap<ProcessId, BTreeSet<Region>> = BTreeMap::new();

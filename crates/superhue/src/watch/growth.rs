@@ -1,24 +1,24 @@
-//! Whether a process is filling its memory at this moment.
+//! Detects a process that is filling its memory at this moment.
 //!
-//! A collapse holds the program up and copies what it has just written. A program that fills its memory loses by that at once, and gains only
-//! when it comes to use what it has filled. So the fact is observed here, and policies leave such memory alone for as long as it lasts.
+//! A collapse holds the program up and copies data that it has just written. A program that fills its memory loses by that at once, and gains
+//! only later, when it uses that memory. So this module detects such growth, and policies leave the memory alone while it lasts.
 
 use std::time::Duration;
 
 use superhue_model::PageCount;
 
 /// Growth that counts as filling: 64 MiB a second, and 2 MiB at least. Programs that read from a disk or the network are slower, and a
-/// collapse behind their back costs them nothing.
+/// concurrent collapse costs them nothing.
 const FAST: u64 = 64 << 8;
 const LEAST: u64 = 512;
 
-/// The shortest time over which growth is measured.
+/// Shortest time over which growth is measured.
 const STEP: Duration = Duration::from_millis(10);
 
-/// How long after fast growth a process still counts as filling.
+/// Time after fast growth for which a process still counts as filling.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How the memory of one process grows.
+/// Growth of the memory of one process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growth {
     at: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// A process that has `pages` when it is first seen: how it came to them is not known.
+    /// Starts with a process that has `pages` at the first look: its earlier growth is not known.
     pub(super) const fn new(at: Duration, pages: PageCount) -> Self {
         Self {
             at,
@@ -36,14 +36,14 @@ impl Growth {
         }
     }
 
-    /// Takes in that it has `pages` now.
+    /// Records that it has `pages` now.
     pub(super) fn see(&mut self, at: Duration, pages: PageCount) {
         let elapsed = at.saturating_sub(self.at);
         if elapsed < STEP {
             return;
         }
         let grown = pages.0.saturating_sub(self.pages.0);
-        // Pages for each second of the time that has passed.
+        // Pages that fast growth adds in the elapsed time.
         let needed = u128::from(FAST) * elapsed.as_nanos() / 1_000_000_000;
         if grown >= LEAST && u128::from(grown) >= needed {
             self.fills_until = at + PAUSE;
@@ -51,12 +51,12 @@ impl Growth {
         (self.at, self.pages) = (at, pages);
     }
 
-    /// Leaves out what a collapse has added.
+    /// Leaves out pages that a collapse has added.
     pub(super) fn leave_out(&mut self, added: PageCount) {
         self.pages += added;
     }
 
-    /// Whether it is filling its memory.
+    /// Returns true while the process fills its memory.
     pub(super) fn fills(&self, at: Duration) -> bool {
         at < self.fills_until
     }
@@ -98,7 +98,7 @@ mod tests {
         ours.leave_out(PageCount(5000));
         ours.see(ms(20), PageCount(6000));
         assert!(!ours.fills(ms(20)));
-        // Looks that follow one another at once say nothing.
+        // Looks at shorter intervals than `STEP` are no evidence.
         let mut quick = Growth::new(ms(0), PageCount(0));
         quick.see(ms(9), PageCount(5000));
         assert!(!quick.fills(ms(9)));

@@ -1,4 +1,4 @@
-//! Heat in the loop: sampling what is watched, and looking into superpages that lie idle.
+//! Heat in the loop: samples watched memory, and counts zeroes in idle huge pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use superhue_procfs::process::Zeroes;
 use super::{Watch, has_work, note_reason, program_name};
 use crate::heat::{Sampler, TrackingCost};
 
-/// What tracking came to, for the report.
+/// Result of tracking, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
     pub(crate) chosen: Option<Chosen>,
@@ -23,7 +23,7 @@ pub(crate) struct Tracked {
     pub(crate) untracked: BTreeMap<String, String>,
 }
 
-/// The policy and tracker that were used, and why.
+/// The policy and tracker that were used, and the reason.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) pages: crate::Pages,
@@ -32,7 +32,7 @@ pub(crate) struct Chosen {
 }
 
 impl Watch {
-    /// Reads and arms what is due, and enters the heat found into the snapshot; whether accesses
+    /// Reads and arms what is due, and enters the heat into the snapshot; returns true if accesses
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
         let colored = self.watched.keeper.is_some();
@@ -42,7 +42,7 @@ impl Watch {
         let snapshot = &mut self.snapshot;
         sampler.retain(|id| snapshot.process(id).is_some());
         for process in &snapshot.processes {
-            // Colors are for memory that makes no whole region, too.
+            // Recoloring needs heat also of memory that has no whole region.
             if colored || has_work(process) {
                 sampler.add(process.id);
             }
@@ -51,7 +51,7 @@ impl Watch {
         for sampled in sampler.step(self.begun.elapsed()) {
             match sampled.result {
                 Ok(change) => moved |= change.grew || change.moved >= NOTABLE_MOVE,
-                // Sampled anew, or gone: neither is a failure.
+                // The number belongs to another process by now, or the process has ended: neither is a failure.
                 Err(TrackError::Replaced(_)) => continue,
                 Err(TrackError::Read(error)) if error.is_vanished() => continue,
                 Err(error) => {
@@ -73,13 +73,13 @@ impl Watch {
         moved
     }
 
-    /// How long until the next sample is due.
+    /// Returns the time until the next sample is due.
     pub(super) fn until_next_sample(&self) -> Option<Duration> {
         let due = self.setup.sampler.as_ref()?.due()?;
         Some(due.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Looks into superpages that the policy would take back if they held mostly zeroes.
+    /// Counts zeroes in huge pages that the policy would split if they held mostly zeroes.
     pub(super) fn look_for_zeroes(&mut self) {
         let policy = &mut self.setup.policy;
         for (id, region) in policy.wants_zeroes() {
@@ -91,7 +91,7 @@ impl Watch {
         }
     }
 
-    /// Has the memory of processes that change sampled again soon.
+    /// Requests new samples soon of processes whose memory a plan changes.
     pub(super) fn resample_changed(&mut self, plan: &Plan) {
         for action in &plan.actions {
             let processes = self.mappers_of(action.owner(), action.region());
@@ -103,7 +103,7 @@ impl Watch {
         }
     }
 
-    /// Enters into the record what tracking came to.
+    /// Enters the result of tracking into the record.
     pub(super) fn conclude_tracking(&mut self) {
         let tracked = &mut self.watched.tracked;
         if self.undecided.is_none() {
@@ -122,11 +122,11 @@ impl Watch {
     }
 }
 
-/// Bytes that receive 50, 90 and 99 % of the accesses that were sampled.
+/// Returns bytes that receive 50, 90 and 99 % of the sampled accesses.
 pub(crate) fn hot_set(hot_set: &HotSet) -> Option<[ByteCount; 3]> {
     let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share));
     Some([half?, most?, nearly_all?])
 }
 
-/// Accesses that differ this much from the sample before call for another decision soon.
+/// Difference of accesses from the sample before that calls for another decision soon.
 const NOTABLE_MOVE: f32 = 0.1;

@@ -1,4 +1,4 @@
-//! What a watch keeps of a process between looks, and when it is looked at again.
+//! State of a process between looks, and the time of its next look.
 
 use std::time::Duration;
 
@@ -8,53 +8,53 @@ use superhue_procfs::process::Activity;
 use super::growth::Growth;
 use super::superpages::Superpages;
 
-/// A process that has neither run nor faulted since is looked at in full again after this long, or as long as it has slept by then, and after this
-/// long at most: others may have changed its memory (khugepaged, reclaim). What changes its size by much is seen before that.
+/// Shortest and longest time until the next full look at a process that has neither run nor faulted since the last one; in between, the time
+/// for which it had slept by then. Other parties may have changed its memory (khugepaged, reclaim). A large change of its size shows earlier.
 const FULL_LOOK_OF_SLEEPERS: Duration = Duration::from_secs(30);
 const FULL_LOOK_AT_MOST: Duration = Duration::from_secs(600);
 
-/// The sizes of a process that stands still are read again after this share of the time for which it has, and after this long at most.
+/// Sizes of a process that stand still are read again after this share of the time for which they have, and after `STILL_AT_MOST` at most.
 const STILL_SHARE: u32 = 8;
 const STILL_AT_MOST: Duration = Duration::from_secs(8);
 
-/// Sizes that are due within this share of their time are read with those that are due now.
+/// Sizes that are due within this share of their interval are read together with sizes that are due now.
 const STILL_TOGETHER: u32 = 4;
 
-/// What a first look in full costs, before it is known.
+/// Estimated cost of a first full look.
 const FIRST_LOOK: Duration = Duration::from_micros(200);
 
-/// What is kept of a process between looks, beside its view in the snapshot.
+/// State of a process between looks, beside its view in the snapshot.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// When it was first seen.
+    /// Time at which it was first seen.
     pub(super) since: Duration,
     pub(super) resident: PageCount,
     pub(super) growth: Growth,
     pub(super) looked: Duration,
     pub(super) cost: Duration,
-    /// Its processor time and faults by then.
+    /// Its CPU time and faults at the last full look.
     pub(super) activity: Option<Activity>,
-    /// The last time its sizes were read, and the time since which they stand still and it has not been seen to run.
+    /// Time of the last read of its sizes; `still_since` is the time since which they stand still and it has not been seen to run.
     pub(super) glanced: Duration,
     pub(super) still_since: Duration,
-    /// The last time it was found not to have run since the last full look.
+    /// Last time at which it had not run since the last full look.
     pub(super) asleep_at: Duration,
-    /// The last attempt was refused; worth another one, but not at once.
+    /// True if the last attempt was refused; worth another one, but not at once.
     pub(super) refused: bool,
-    /// A collapse found its memory other than it was seen.
+    /// True if a collapse found its memory other than in the last look.
     pub(super) is_stale: bool,
     pub(super) superpages: Superpages,
-    /// Collapses of its memory that were done, and how long they took.
+    /// Number of collapses of its memory that were done, and their total time.
     pub(super) collapses: (u64, Duration),
-    /// What it is called; of interest only where somebody may ask while the watch goes on.
+    /// Its name; kept only where accounts may show it while the watch runs.
     pub(super) name: String,
-    /// Where its stack ends: the same in all that were forked from one process and have not executed another program since, as
-    /// good as never in others.
+    /// End of its stack: the same in all processes that were forked from one process and have not executed another program since, and
+    /// almost never in other processes.
     pub(super) stack: Option<VirtAddr>,
 }
 
 impl Known {
-    /// Returns what is known of a process whose first full look is put off.
+    /// Returns the state of a process whose first full look is put off.
     pub(super) fn unseen(at: Duration, resident: PageCount) -> Self {
         Self {
             since: at,
@@ -80,7 +80,7 @@ impl Known {
         self.glanced + self.between_glances()
     }
 
-    /// Says whether its sizes are to be read now, on account of others that are due.
+    /// Returns true if its sizes should be read now, together with those of other processes that are due.
     pub(super) fn is_glanced_at(&self, now: Duration) -> bool {
         now + self.between_glances() / STILL_TOGETHER >= self.next_glance()
     }
@@ -96,7 +96,7 @@ impl Known {
         slept.clamp(FULL_LOOK_OF_SLEEPERS, FULL_LOOK_AT_MOST)
     }
 
-    /// Notes that something was done to its memory, or is to be.
+    /// Notes that an action has changed its memory, or will.
     pub(super) const fn stir(&mut self, at: Duration) {
         self.still_since = at;
         self.glanced = Duration::ZERO;

@@ -1,18 +1,18 @@
 //! The loop: look, sample, decide, act, learn, sleep ([`Watch::run`]).
 //!
 //! ```text
-//!   look      who belongs to it, and what their memory is like            Watch::look, family.rs
-//!   sample    which pages were accessed, where the policy goes by it      Watch::sample, heat/sampler.rs
+//!   look      members, and the state of their memory                      Watch::look, family.rs
+//!   sample    pages that were accessed, where the policy needs them       Watch::sample, heat/sampler.rs
 //!   act       the policy decides; the actuator collapses and splits;      Watch::act, crates/hugepages/{policy,act}
-//!             the policy learns what became of it
-//!   color     hot pages are given frames of other colors                 Watch::color, colors/keeper.rs
+//!             the policy learns the results
+//!   color     hot pages receive frames of other colors                    Watch::color, colors/keeper.rs
 //!   sleep     20 ms while something happens, longer while nothing does
 //! ```
 //!
-//! * `heat`: which of their memory is accessed;
+//! * `heat`: accesses to the members' memory;
 //! * `objects`: shared memory, which has no process of its own;
-//! * `enter`: what was done, entered into the snapshot and the record;
-//! * `superpages`: what the superpages of a process come to.
+//! * `enter`: enters completed actions into the snapshot and the record;
+//! * `superpages`: sums over the huge pages of a process.
 
 mod enter;
 mod growth;
@@ -57,48 +57,48 @@ use superpages::Superpages;
 pub(crate) use heat::{Tracked, hot_set};
 pub(crate) use objects::{KnownObject, Mappings};
 
-/// Distance between looks while something happens, and the longest one while nothing does.
+/// Interval between looks while something happens; `CALM` is the longest interval while nothing does.
 const LIVELY: Duration = Duration::from_millis(20);
 const CALM: Duration = Duration::from_millis(250);
 
-/// A process whose size stands still is looked at in full this often all the same, or as many times
-/// the cost of a look apart as takes half of what looks may cost.
+/// Shortest interval between full looks at a process whose size stands still; longer where they would take
+/// more than half of the share for looks.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
-/// Full looks may take this long beyond their share, for the time in which a program fills its memory.
+/// Time that full looks may take in advance of their share, while a program fills its memory.
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 
-/// Among this many processes or more, one without room for a huge page is looked at in full only if its share pays for that.
+/// Number of processes from which on a process without room for a huge page gets a full look only if the share of looks pays for it.
 const CROWD: usize = 64;
 
-/// A process that has ended by then is too short to be worth a tracker: to make one takes 30 ms.
+/// Time that a process must last to be worth a tracker: making one takes 30 ms.
 const SHORT: Duration = Duration::from_millis(500);
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
 
-/// A change of size that calls for a full look: so many pages, or this share of the resident ones.
+/// Change of size that calls for a full look: this many pages, and at least one part in `NOTABLE_SHARE` of the resident pages.
 const NOTABLE_PAGES: u64 = 128;
 const NOTABLE_SHARE: u64 = 1000;
 
-/// How long a watch sleeps that has nobody to watch and is told when that changes.
+/// Time for which a watch sleeps that has no members and is woken when that changes.
 const ASLEEP: Duration = Duration::from_secs(60);
 
-/// Programs for which a reason is kept why they could not be read or tracked: a watch may see more in a year than fit in memory.
+/// Upper bound on programs with a reason why they could not be read or tracked: in a year, a watch may see more of them than fit in memory.
 const REASONS: usize = 64;
 
 /// Planned actions that a dry run keeps.
 const DRY_RUN_CAPACITY: usize = 100_000;
 
-/// Asks the loop to end, or wakes it, from another thread.
+/// Request to the loop, from another thread, to end or to wake.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<(Mutex<Asked>, Condvar)>);
 
-/// What the loop was asked for.
+/// State of such requests.
 #[derive(Debug, Default)]
 struct Asked {
     to_end: bool,
-    /// Something else than time has passed: whoever sleeps is to look again.
+    /// A sleeping loop must look again before its time.
     to_wake: bool,
 }
 
@@ -122,9 +122,9 @@ impl Stop {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it was woken.
+    /// Sleeps for `time`, or until a request to end or to wake; returns true if it was woken.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
-        // Whoever sleeps here is held up by nobody.
+        // A sleeping thread is not busy with any process.
         busy::note(0);
         let sleeps = |asked: &mut Asked| !asked.to_end && !asked.to_wake;
         let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
@@ -133,16 +133,16 @@ impl Stop {
     }
 }
 
-/// What a watch found and did.
+/// Observations and results of a watch.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) timeline: Timeline,
     pub(crate) ledger: Ledger,
     pub(crate) bloat_bound: Option<ByteCount>,
     pub(crate) peak_rss: Option<ByteCount>,
-    /// The most that was held of huge pages given back in part; `None` where it could not be told at the last look.
+    /// The most memory that was held for parts of huge pages that were given back; `None` where it could not be measured at the last look.
     pub(crate) peak_held: Option<ByteCount>,
-    /// The most that was charged to the group of the processes; `None` if it was never theirs alone.
+    /// The highest charge on the group of the processes; `None` if the group was never theirs alone.
     pub(crate) peak_charged: Option<ByteCount>,
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
@@ -153,12 +153,12 @@ pub(crate) struct Watched {
     /// Programs whose memory could not be read, with the reason.
     pub(crate) unreadable: BTreeMap<String, String>,
     pub(crate) planned: Vec<Action>,
-    /// The shared objects they map.
+    /// Shared objects that the processes map.
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
     pub(crate) tracked: Tracked,
-    /// Where memory lies, if the kernel places it.
+    /// Pages by color, if the kernel places them.
     pub(crate) census: Option<Census>,
-    /// What became of colors, if memory is recolored.
+    /// State and results of recoloring, if memory is recolored.
     pub(crate) keeper: Option<Keeper>,
 }
 
@@ -169,38 +169,38 @@ pub(crate) struct Watch {
     pub(crate) actuator: Box<dyn Actuator>,
     pub(crate) dry_run: bool,
     pub(crate) setup: Setup,
-    /// What `setup` is to be made from once there is a process whose memory is worth it.
+    /// Configuration of `setup`, until there is a process whose memory is worth it.
     pub(crate) undecided: Option<(Config, Mechanism)>,
-    /// Colors are wanted, and no tracker was looked for yet that they go by.
+    /// Configuration of a tracker for recoloring, until one has been tried.
     untracked: Option<Config>,
     zero_pages: ZeroPages,
     scanner: PageScanner,
     objects: Objects,
     lazily_freed: LazilyFreed,
     charge: Charge,
-    /// A plan turned out to be older than what it was about.
+    /// True after a plan was out of date when the actuator carried it out.
     looks_at_once: bool,
     torn: Torn,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, Known>,
-    /// Pages that our collapse of a region of private memory added.
+    /// Pages that a collapse by Superhue added to a region of private memory.
     grown: HashMap<(ProcessId, Region), PageCount>,
-    /// What watching may cost, as a share of one CPU's time.
+    /// Upper bound on the cost of watching, as a share of one CPU's time.
     pub(crate) max_overhead: f64,
-    /// What is left of that for full looks.
+    /// Part of that which is left for full looks.
     allowance: Allowance,
-    /// CPU time that the small looks at all processes cost the last time.
+    /// CPU time of the last round of small looks at all processes.
     glance: Duration,
     pub(crate) begun: Instant,
     pub(crate) watched: Watched,
-    /// Who may change it while it goes on, and is told how it stands.
+    /// Link to the owner, who may change the watch while it runs and receives its accounts.
     pub(crate) live: Option<Live>,
 }
 
 impl Watch {
-    /// A watch that goes by `setup`; `None` leaves that open until some process
-    /// has memory that superpages could be made of, since making a tracker costs more than many a
-    /// command.
+    /// Makes a watch with `setup`; `None` leaves the choice open until some process
+    /// has memory that huge pages could be made of, since making a tracker costs more than many
+    /// commands.
     pub(crate) fn new(
         config: &Config,
         mechanism: &Mechanism,
@@ -236,13 +236,13 @@ impl Watch {
         }
     }
 
-    /// Lets somebody change it while it goes on.
+    /// Lets an owner change the watch while it runs.
     pub(crate) fn with_live(mut self, live: Live) -> Self {
         self.live = Some(live);
         self
     }
 
-    /// Has what it does done by another, made from the one it has.
+    /// Replaces the actuator by one that `make` builds from it.
     pub(crate) fn with_actuator(
         mut self,
         make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator>,
@@ -251,7 +251,7 @@ impl Watch {
         self
     }
 
-    /// Bounds what watching costs from now on.
+    /// Limits the cost of watching from now on.
     pub(crate) fn limit(&mut self, max_overhead: f64) {
         self.max_overhead = max_overhead;
         self.family.limit(max_overhead);
@@ -264,7 +264,7 @@ impl Watch {
         }
     }
 
-    /// Bounds what promotion may add from now on.
+    /// Limits the memory that promotion adds from now on.
     pub(crate) fn allow(&mut self, budget: Share) {
         self.setup.policy.allow(Some(budget));
         if let Some((config, _)) = &mut self.undecided {
@@ -272,30 +272,30 @@ impl Watch {
         }
     }
 
-    /// What superpages map of a process; `None` where that is not known.
+    /// Returns the bytes of a process that huge pages map; `None` where they are not known.
     pub(crate) fn huge_mapped(&self, id: ProcessId) -> Option<ByteCount> {
         self.known.get(&id)?.superpages.mapped
     }
 
-    /// Collapses of a process's memory that were done, and how long they took.
+    /// Returns the number of collapses of a process's memory that were done, and their total time.
     pub(crate) fn collapses_of(&self, id: ProcessId) -> (u64, Duration) {
         let known = self.known.get(&id);
         known.map_or_else(Default::default, |known| known.collapses)
     }
 
-    /// What a process was called at its last full look.
+    /// Returns the name that a process had at its last full look.
     pub(crate) fn name_of(&self, id: ProcessId) -> String {
         let known = self.known.get(&id);
         known.map_or_else(String::new, |known| known.name.clone())
     }
 
-    /// Has shared objects collapsed by an actuator that goes by the same `mappings`.
+    /// Shares `mappings` of shared objects with the actuator, which collapses through them.
     pub(crate) fn with_objects(mut self, mappings: Mappings) -> Self {
         self.objects = Objects::over(mappings);
         self
     }
 
-    /// Counts pages by color at every full look: the kernel places them.
+    /// Counts pages by color at every full look, for memory that the kernel places.
     pub(crate) fn with_census(mut self, census: Option<Census>) -> Self {
         self.watched.census = census;
         self
@@ -307,8 +307,8 @@ impl Watch {
         self
     }
 
-    /// Watches until told to stop, or until there is nobody left to watch if `until_empty`; then at least once, however soon it is
-    /// told.
+    /// Watches until `stop` is set or, with `until_empty`, until no process is left; with `until_empty` it looks at least once, even if `stop`
+    /// is set before.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
         let mut pause = LIVELY;
         let mut next_look = Duration::ZERO;
@@ -318,12 +318,12 @@ impl Watch {
                 (next_look, pause) = (self.begun.elapsed(), LIVELY);
                 continue;
             }
-            // Samples come due between looks, and must not make all processes be looked at.
+            // Samples come due between looks, and must not cause a look at all processes.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
             let looks = ends || self.begun.elapsed() >= next_look;
             let may_act = self.obey();
             let changed = looks && self.look();
-            // What was found is said before anything is done about it.
+            // The result of a look is published before any action on it.
             if changed && self.live.as_ref().is_some_and(Live::is_silent) {
                 self.publish();
             }
@@ -374,8 +374,8 @@ impl Watch {
         self.watched
     }
 
-    /// Returns the next time at which the sizes of a process are to be read. New processes come from elsewhere: the owner names them, or a search
-    /// with a pace of its own finds them.
+    /// Returns the next time at which the sizes of a process are due. New processes come from elsewhere: the owner names them, or a search with a
+    /// pace of its own finds them.
     fn next_glance(&self) -> Duration {
         if self.live.as_ref().is_none_or(|live| !live.is_fed()) {
             return Duration::ZERO;
@@ -384,19 +384,19 @@ impl Watch {
         next.unwrap_or_default()
     }
 
-    /// Enters what is known only at the end.
+    /// Enters results that are known only at the end.
     fn conclude(&mut self) {
         self.watched.ledger = self.setup.policy.ledger().clone();
         self.watched.processes_seen = self.family.seen();
         self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
         self.conclude_tracking();
-        // What became of the last collapses.
+        // This look shows the effect of the last collapses.
         self.look_at_objects(true);
         self.watched.objects = std::mem::take(&mut self.objects.known);
     }
 
-    /// Brings the snapshot up to date; whether anything notable changed.
+    /// Updates the snapshot; returns true if anything notable changed.
     fn look(&mut self) -> bool {
         let begun = Instant::now();
         self.snapshot.at = self.begun.elapsed();
@@ -431,7 +431,7 @@ impl Watch {
         changed
     }
 
-    /// Looks at one process as closely as is worth it; whether it had changed, and the CPU time
+    /// Looks at one process as closely as is worth it; returns true if it had changed, and the CPU time
     /// of a full look if there was one.
     fn look_at(&mut self, id: ProcessId) -> (bool, Duration) {
         let Ok(resident) = resident_now(&self.roots, id.pid) else {
@@ -472,7 +472,7 @@ impl Watch {
             let since = at.saturating_sub(known.looked);
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
             let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
-            // What a look found would be old at once, and it holds the program up.
+            // A look at growing memory would be out of date at once, and it holds the program up.
             let is_news =
                 known.is_stale || (changed && !known.refused && !(spares && growth.fills(at)));
             (is_news || overdue) && self.allowance.covers(at, known.cost)
@@ -480,13 +480,13 @@ impl Watch {
         if !due || !changed && self.sleeps(id) {
             return (changed, Duration::ZERO);
         }
-        // Before the look: what it does meanwhile is news.
+        // Read before the look: activity during the look counts as new.
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
         if let Ok(view) = &mut seen {
-            // Before they are counted: what is freed meanwhile shows in the next look, or right before a collapse.
+            // Before the pages are counted: pages freed meanwhile show in the next look, or right before a collapse.
             if let Err(error) = self.lazily_freed.take_out(view) {
                 tracing::debug!(process = %id, %error, "lazily freed pages not counted");
             }
@@ -505,7 +505,7 @@ impl Watch {
         }
         let cost = begun.elapsed();
         let cpu = cpu_time().saturating_sub(cpu_before);
-        // What is dearer than was known, as every first look is, must not keep others from theirs.
+        // A look that costs more than expected, as every first look does, must not delay the looks at other processes.
         self.allowance.spend_without_debt(at, cost);
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
@@ -552,7 +552,7 @@ impl Watch {
         (changed || is_new, cpu)
     }
 
-    /// Says whether a process that is due for a full look has slept since the last one. Each time the next question comes later.
+    /// Returns true if a process that is due for a full look has slept since the last one. The interval between checks grows.
     fn sleeps(&mut self, id: ProcessId) -> bool {
         let at = self.snapshot.at;
         let Some(known) = self.known.get_mut(&id) else {
@@ -575,13 +575,13 @@ impl Watch {
         has_slept
     }
 
-    /// Whether pages of a process may be shared with another one that is watched.
+    /// Returns true if a process may share pages with another one that is watched.
     fn has_kin(&self, id: ProcessId, stack: Option<VirtAddr>) -> bool {
         let is_kin = |(other, known): (&ProcessId, &Known)| *other != id && known.stack == stack;
         stack.is_some() && self.known.iter().any(is_kin)
     }
 
-    /// Puts a view into the snapshot; what is known of the process's heat stays.
+    /// Puts a view into the snapshot and keeps the known heat of the process.
     fn store(&mut self, mut view: ProcessView) {
         let known = self.snapshot.process_mut(view.id);
         view.heat = known.and_then(|known| known.heat.take());
@@ -602,7 +602,7 @@ impl Watch {
         note_reason(&mut self.watched.unreadable, name, reason);
     }
 
-    /// Decides and acts on the snapshot; whether anything was planned.
+    /// Decides and acts on the snapshot; returns true if anything was planned.
     fn act(&mut self, stop: &Stop) -> bool {
         self.choose_if_needed();
         self.warm_objects();
@@ -617,7 +617,7 @@ impl Watch {
             let part = Plan {
                 actions: chunk.to_vec(),
             };
-            // What is left of a plan that turns out to be old is put off until the next look.
+            // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
             let outcome = self.actuator.perform(&part, &ends);
             is_stale |= self.note_stale(&outcome);
@@ -636,7 +636,7 @@ impl Watch {
         !plan.actions.is_empty()
     }
 
-    /// Notes processes that have given memory back since they were seen; whether there are any.
+    /// Marks processes that have given memory back since the last look; returns true if there are any.
     fn note_stale(&mut self, outcome: &Outcome) -> bool {
         let mut any = false;
         for result in &outcome.results {
@@ -655,7 +655,7 @@ impl Watch {
         any
     }
 
-    /// Places memory by color where that is due; whether anything was done.
+    /// Places memory by color where that is due; returns true if anything was done.
     fn color(&mut self) -> bool {
         let Some(keeper) = &mut self.watched.keeper else {
             return false;
@@ -666,7 +666,7 @@ impl Watch {
         if !keeper.has_work(now, &members) {
             return false;
         }
-        // The policy first: it may track accesses, and then that tracker is the only one.
+        // The policy first: if it tracks accesses, its tracker is the only one.
         if let Some(config) = self.untracked.take() {
             self.choose();
             self.setup.track(&config);
@@ -680,7 +680,7 @@ impl Watch {
         self.watched.keeper.as_ref()?.due(self.begun.elapsed())
     }
 
-    /// Chooses once there is a process whose memory is worth it, and has lasted.
+    /// Chooses policy and tracker once there is a process whose memory is worth it, and which has lasted.
     fn choose_if_needed(&mut self) {
         if self.undecided.is_none() {
             return;
@@ -696,7 +696,7 @@ impl Watch {
         }
     }
 
-    /// Chooses policy and tracker, if they are not chosen yet.
+    /// Chooses policy and tracker, unless they are chosen already.
     fn choose(&mut self) {
         if let Some((config, mechanism)) = self.undecided.take() {
             match Setup::of(&config, &mechanism) {
@@ -704,14 +704,14 @@ impl Watch {
                     tracing::debug!(pages = %setup.pages, because = setup.because, "chosen");
                     self.setup = setup;
                 }
-                // A policy or tracker that was asked for is made before the watch begins.
+                // A policy or tracker that the configuration names is made before the watch begins.
                 Err(error) => self.setup.because = error.to_string(),
             }
         }
     }
 }
 
-/// Whether it is worth adding up what a process uses of what it shares since a fork: that walks all its page tables, of which those of a
+/// Returns true if a process is worth the read of its share of pages from a fork: that read walks all its page tables, of which those of a
 /// large shared mapping may be nearly all.
 fn is_mostly_private(view: &ProcessView) -> bool {
     let (all, private) = (
@@ -721,19 +721,19 @@ fn is_mostly_private(view: &ProcessView) -> bool {
     private.0 >= all.0 / 4
 }
 
-/// Where the stack of a process ends.
+/// Returns the end of the stack of a process.
 fn stack_of(view: &ProcessView) -> Option<VirtAddr> {
     let stack = view.vmas.iter().find(|vma| vma.kind == VmaKind::Stack);
     stack.map(|vma| vma.range.end)
 }
 
-/// Whether a process has memory that superpages could be made of.
+/// Returns true if a process has memory that huge pages could be made of.
 fn has_work(process: &ProcessView) -> bool {
     let shared = |vma: &Vma| vma.aligned_part().is_some() && vma.range.regions().next().is_some();
     !process.regions.is_empty() || process.vmas.iter().any(shared)
 }
 
-/// Returns what looks in full may cost.
+/// Returns the allowance of full looks.
 fn allowance_of_looks(config: &Config) -> Allowance {
     let share = config.max_overhead * ceiling::LOOKS;
     let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(LOOKS_IN_ADVANCE);
@@ -743,14 +743,14 @@ fn allowance_of_looks(config: &Config) -> Allowance {
     allowance
 }
 
-/// Keeps the first reason for each name, and of many names some.
+/// Keeps the first reason for each name, for at most `REASONS` names.
 fn note_reason(reasons: &mut BTreeMap<String, String>, name: String, reason: String) {
     if reasons.len() < REASONS {
         reasons.entry(name).or_insert(reason);
     }
 }
 
-/// The name of a process's program, or its number where that is hidden.
+/// Returns the name of a process's program, or its number where the name is hidden.
 fn program_name(roots: &Roots, id: ProcessId) -> String {
     stat(roots, id.pid).map_or_else(|_| id.to_string(), |stat| stat.comm)
 }

@@ -1,4 +1,4 @@
-//! Shared objects in the loop: who maps them, what of them is resident, and how hot they are.
+//! Shared objects in the loop: their mappers, their resident memory, and their heat.
 //!
 //! ```text
 //!   memory maps of all members ──> mappers by object ──> look at the object, as often as at a process
@@ -20,21 +20,21 @@ use super::{FULL_LOOK_AT_LEAST, Watch};
 use crate::ceiling;
 use crate::objects::{mappers_by_object, misaligned_by, name_of, processes_of};
 
-/// How many processes are named for one region; see `act`, which tries them in order.
+/// Upper bound on the processes that are named for one region; `act` tries them in order.
 const WAYS: usize = 4;
 
-/// How many mappers' page tables are read at each look: the first one's among them, through whom regions are collapsed.
+/// Mappers whose page tables each look reads; the first of them, through which regions are collapsed, is always included.
 const MAPPERS_GLANCED_AT: usize = 4;
 
-/// Objects that are remembered for the report when nobody maps them any more.
+/// Objects that are kept for the report after their last mapper has gone.
 const REMEMBERED: usize = 64;
 
-/// Who maps which object. Written when the loop looks, read when it acts.
+/// Mappers of each object. The loop writes them when it looks, and reads them when it acts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mappings(Arc<Mutex<BTreeMap<ObjectId, Vec<Mapper>>>>);
 
 impl Mappings {
-    /// Processes that map the whole region aligned, and where.
+    /// Returns the processes that map the whole region aligned, each with the region at which it maps it.
     pub(crate) fn of(&self, object: ObjectId, region: Region) -> Vec<(ProcessId, Region)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mappers = known.get(&object).map_or(&[][..], Vec::as_slice);
@@ -52,32 +52,32 @@ impl Mappings {
     }
 }
 
-/// What is known of the shared objects.
+/// State of the shared objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     mappings: Mappings,
     pub(super) known: BTreeMap<ObjectId, KnownObject>,
-    /// Some memory map was read since they were gathered.
+    /// True if a memory map was read since mappers were last gathered.
     pub(super) maps_changed: bool,
-    /// Some heat was read since it was summed up.
+    /// True if heat was read since it was last summed up.
     pub(super) heat_changed: bool,
 }
 
-/// One of them.
+/// State of one shared object.
 #[derive(Debug)]
 pub(crate) struct KnownObject {
-    /// What the kernel calls it.
+    /// Name that the kernel shows for it.
     pub(crate) name: String,
-    /// How many processes map it now, and the most that did at any look.
+    /// Number of processes that map it now; `most_mappers` is the highest number at any look.
     mappers: usize,
     pub(crate) most_mappers: usize,
-    /// By how much the first mapping that is misaligned is off.
+    /// Misalignment of the first misaligned mapping, in bytes.
     pub(crate) misaligned_by: Option<u64>,
     /// The last look that showed it in memory.
     pub(crate) last: Option<ObjectLook>,
     /// Regions that were collapsed.
     pub(crate) collapsed: u64,
-    /// Pages that this added.
+    /// Pages that these collapses added.
     pub(crate) growth: PageCount,
     looked: Option<Duration>,
     cost: Duration,
@@ -93,7 +93,7 @@ impl Objects {
 }
 
 impl Watch {
-    /// Finds out who maps what, and looks at the objects that are due, or at all of them.
+    /// Gathers mappers, and looks at the objects that are due, or at all of them.
     pub(super) fn look_at_objects(&mut self, all: bool) {
         let changed = std::mem::take(&mut self.objects.maps_changed);
         if changed {
@@ -122,7 +122,7 @@ impl Watch {
         }
     }
 
-    /// Notes which objects are mapped by a process that fills its memory.
+    /// Marks the objects that a process maps which fills its memory.
     fn note_what_fills(&mut self) {
         let processes = self.snapshot.processes.iter();
         let filling: BTreeSet<ProcessId> = processes
@@ -166,7 +166,7 @@ impl Watch {
             object.misaligned_by = misaligned_by(mappers);
         }
         if known.len() > found.len() + REMEMBERED {
-            // Those that came to nothing are not missed in a report.
+            // The report does not need objects without a collapse.
             known.retain(|_, object| object.mappers > 0 || object.collapsed > 0);
         }
         if known.len() > found.len() + REMEMBERED {
@@ -211,7 +211,7 @@ impl Watch {
         }
     }
 
-    /// Sums up how hot the objects are, if there is news.
+    /// Sums up the heat of the objects, if there is new heat.
     pub(super) fn warm_objects(&mut self) {
         if !std::mem::take(&mut self.objects.heat_changed) {
             return;
@@ -243,7 +243,7 @@ impl Watch {
         }
     }
 
-    /// Has the processes sampled again soon that map what an action changed.
+    /// Returns the processes that an action on a region changes: its owner, or the mappers of the whole region.
     pub(super) fn mappers_of(&self, owner: Owner, region: Region) -> Vec<ProcessId> {
         match owner {
             Owner::Process(id) => vec![id],
@@ -255,10 +255,10 @@ impl Watch {
     }
 }
 
-/// The heat of an object: that of all its mappers together.
+/// Returns the heat of an object: the sum of the heat of all its mappers.
 ///
-/// A page that two of them touch counts twice, as far as a region has pages. Mappers that were not sampled yet are taken to be like
-/// those that were: of a hundred it takes minutes until each was. `None` until some mapper was.
+/// A page that two of them touch counts twice, up to the number of pages in a region. Mappers without samples so far count like the
+/// sampled ones: with a hundred mappers it takes minutes to sample each. `None` until some mapper has samples.
 fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
     let heat = |id| {
         snapshot
@@ -285,7 +285,7 @@ fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
             let Some(region) = mapper.region_at(seen.region) else {
                 continue;
             };
-            // Whether it touches the same pages again one sample does not say.
+            // One sample does not show whether the process touches the same pages again.
             let rate = match seen.active {
                 Some(_) if heat.samples < 2 => 0.0,
                 _ => seen.rate,
@@ -309,7 +309,7 @@ fn heat_of(mappers: &[Mapper], snapshot: &Snapshot) -> Option<ProcessHeat> {
     Some(sum)
 }
 
-/// The heat of a region as `everyone` finds it, if `sampled` of them find it `seen`.
+/// Returns the heat of a region for `everyone`, if `sampled` of the mappers see it as `seen`.
 #[allow(clippy::cast_precision_loss, reason = "numbers of processes")]
 fn of_all(seen: RegionHeat, everyone: usize, sampled: usize) -> RegionHeat {
     let more = everyone as f32 / sampled.max(1) as f32;
@@ -324,14 +324,14 @@ fn of_all(seen: RegionHeat, everyone: usize, sampled: usize) -> RegionHeat {
         .map(|active| PageCount(pages(active.0 as f32) as u64));
     RegionHeat {
         active,
-        // Of a superpage it is a share of samples.
+        // For a huge page the rate is a share of samples.
         rate: active.map_or(seen.rate, |_| pages(seen.rate)),
         per_second: seen.per_second * more,
         ..seen
     }
 }
 
-/// The heat of one region as two processes see it.
+/// Returns the heat of one region that two processes see.
 fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
     #[allow(clippy::cast_precision_loss, reason = "at most 512 pages")]
     let most = PAGES_PER_REGION as f32;
@@ -340,7 +340,7 @@ fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
             Some(PageCount((a + b).0.min(PAGES_PER_REGION))),
             (one.rate + other.rate).min(most),
         ),
-        // To one of them it is a superpage, whose rate is a share of samples.
+        // In one of them a huge page maps the region, so its rate is a share of samples.
         (Some(_), None) => (None, other.rate),
         (None, Some(_)) => (None, one.rate),
         (None, None) => (None, one.rate.max(other.rate)),
@@ -440,7 +440,7 @@ mod tests {
             .map(|heat| (heat.region, heat.active.map(|pages| pages.0), heat.rate))
             .collect();
         let expected = [
-            // The third is taken to be like the two; what the first saw but once may be other pages each time.
+            // The third counts like the other two; pages that the first saw only once may differ each time.
             (region(0), Some(150), 0.0),
             (region(2), Some(512), 10.5),
             (region(3), None, 0.5),

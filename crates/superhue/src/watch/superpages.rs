@@ -1,31 +1,30 @@
-//! What the superpages of a process come to.
+//! Sums over the huge pages of a process.
 
 use std::collections::HashMap;
 
 use superhue_model::{ByteCount, PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region};
 
-/// The superpages of one process, counted when its regions change and not at every glance.
+/// The huge pages of one process, counted when its regions change and not at every glance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Superpages {
-    /// Bytes mapped by them; `None` where the kernel does not tell.
+    /// Bytes that they map; `None` where the kernel does not report it.
     pub(super) mapped: Option<ByteCount>,
-    /// The most that they can hold beyond what the program touched.
+    /// The most memory that they can hold beyond touched pages.
     pub(super) bloat: PageCount,
-    /// What the kernel holds of huge pages whose parts were given back; `None` where it cannot be told.
+    /// Pages that the kernel holds for parts of huge pages that were given back; `None` where they cannot be counted.
     pub(super) held: Option<PageCount>,
 }
 
 impl Superpages {
-    /// Those of a process that has not been seen.
+    /// Sums of a process without a look so far.
     pub(super) const NONE: Self = Self {
         mapped: Some(ByteCount(0)),
         bloat: PageCount(0),
         held: Some(PageCount(0)),
     };
 
-    /// Counts those of a process. Beyond what it touched is what our collapses added (`grown`), and of
-    /// each superpage that the kernel made by itself all but the page whose touch made it; and what is held of those that were given
-    /// back in part.
+    /// Counts the huge pages of a process. `bloat` is the growth by Superhue's collapses (`grown`); for each huge page that the kernel made by
+    /// itself all pages but the one whose touch made it; and the pages held of huge pages that were given back in part.
     pub(super) fn of(view: &ProcessView, grown: &HashMap<(ProcessId, Region), PageCount>) -> Self {
         let huge = (view.regions.iter()).filter(|region| region.huge == Some(true));
         let bloat = huge.map(|region| {

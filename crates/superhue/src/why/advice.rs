@@ -1,10 +1,10 @@
-//! What the user can do about each reason: pure.
+//! Advice to the user for each reason, as pure functions.
 
 use superhue_procfs::system::thp::{ShmemMode, ThpMode};
 
 use super::{Backing, Machine, Reason};
 
-/// What can be done about memory that is not huge for this reason, in process `pid`.
+/// Returns advice about memory that is not huge for this reason, in process `pid`.
 pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machine) -> String {
     let fixed = match reason {
         Reason::Hugetlb => "nothing to do: these pages are huge already",
@@ -76,7 +76,7 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
     fixed.to_owned()
 }
 
-/// How address and offset of a mapping come to agree.
+/// Returns the way to make address and offset of a mapping agree.
 pub(crate) const fn how_to_align(backing: Backing) -> &'static str {
     match backing {
         Backing::SharedMemory => {

@@ -1,4 +1,4 @@
-//! Why the memory of a process is not huge: every resident byte that no superpage maps, with the first reason that holds.
+//! Reasons why the memory of a process is not huge: every resident byte that no huge page maps, with the first reason that holds.
 //!
 //! ```text
 //!   smaps ── mappings, flags ──┐
@@ -6,7 +6,7 @@
 //!   mountinfo, status, words ──┘
 //! ```
 //!
-//! Nothing is left out: by mapping and in total, huge bytes and the bytes of all reasons are the resident bytes, exactly.
+//! The sum is exact, by mapping and in total: huge bytes and the bytes of all reasons are the resident bytes.
 
 mod advice;
 mod reason;
@@ -34,21 +34,21 @@ use reason::{Window, classify};
 use crate::given_back::LazilyFreed;
 use crate::group_limits::GroupLimits;
 
-/// The most regions of which it is looked up which pages other processes map as well: 32 GiB. Each takes some 5 us.
+/// Upper bound on regions that are checked for pages that other processes map as well: 32 GiB. Each takes some 5 us.
 const SHARING_LOOKED_UP: usize = 1 << 14;
 
-/// What the machine does about superpages by itself.
+/// Settings by which the machine makes huge pages by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// For which anonymous memory the kernel makes 2 MiB superpages.
+    /// Kinds of anonymous memory for which the kernel makes huge pages of 2 MiB.
     pub enabled: Option<ThpMode>,
-    /// For which shared memory.
+    /// Kinds of shared memory for which it does.
     pub shmem_enabled: Option<ShmemMode>,
-    /// Superpages that could be handed out at once, without compaction.
+    /// Huge pages that could be allocated at once, without compaction.
     pub free_superpages: Option<u64>,
-    /// The background thread's limits.
+    /// Limits of the background thread.
     pub khugepaged: Option<Khugepaged>,
-    /// Why something above is not known.
+    /// Reasons why some of these are not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_because: Vec<String>,
 }
@@ -58,82 +58,82 @@ pub struct Machine {
 pub struct Amount {
     /// The reason.
     pub reason: Reason,
-    /// Aligned 2 MiB windows with such memory, those that the mapping fills in part included.
+    /// Aligned 2 MiB windows with such memory, including windows that the mapping fills in part.
     pub regions: u64,
     /// Resident bytes in them.
     pub bytes: ByteCount,
     /// Bytes of it that are swapped out, which `bytes` leaves out.
     pub swapped_bytes: ByteCount,
-    /// Bytes that would become resident if all of it were made huge; 0 where that cannot be.
+    /// Bytes that would become resident if all of it were made huge; 0 where that is impossible.
     pub growth_bytes: ByteCount,
-    /// Bytes that would be copied although other processes keep the old pages.
+    /// Bytes that a collapse would copy although other processes keep the old pages.
     pub copied_bytes: ByteCount,
 }
 
-/// Why one mapping is not huge.
+/// Reasons why one mapping is not huge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MappingWhy {
-    /// Where it lies.
+    /// Address range.
     pub range: VirtRange,
-    /// What the kernel calls it; `None` for plain anonymous memory.
+    /// Name that the kernel shows for it; `None` for plain anonymous memory.
     pub name: Option<String>,
-    /// What backs it.
+    /// Kind of memory behind it.
     pub backing: Backing,
     /// Resident bytes.
     pub resident_bytes: ByteCount,
-    /// The part of them mapped by superpages, those of hugetlbfs left out.
+    /// Part of `resident_bytes` that huge pages map, without hugetlbfs.
     pub huge_bytes: ByteCount,
-    /// By how much address and offset differ modulo 2 MiB, if they do.
+    /// Difference of address and offset modulo 2 MiB, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misaligned_by: Option<ByteCount>,
-    /// Resident bytes that another mapping of this process shows as well, and that are counted there alone: rings and garbage collectors map a
+    /// Resident bytes that another mapping of this process shows as well, and that count only there: rings and garbage collectors map a
     /// file twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mapped_again_bytes: Option<ByteCount>,
-    /// How many other processes map its shared pages, on average; only where a fork's pages are the reason.
+    /// Number of other processes that map its shared pages, on average; only where a fork's pages are the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_with: Option<f64>,
     /// The rest by reason, most first.
     pub reasons: Vec<Amount>,
 }
 
-/// What can be done about one reason.
+/// Advice about one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
     /// The reason.
     pub reason: Reason,
-    /// Of what kind the memory is.
+    /// Kind of the memory.
     pub backing: Backing,
     /// Bytes of such memory.
     pub bytes: ByteCount,
-    /// What to do.
+    /// The advice, for people.
     pub text: String,
 }
 
-/// Why the memory of one process is not huge.
+/// Reasons why the memory of one process is not huge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Why {
-    /// Resident bytes as counted page by page, once each: `huge_bytes` and the bytes of all reasons. The kernel's RSS counts a page that is
-    /// mapped twice twice.
+    /// Resident bytes, counted page by page and once each: `huge_bytes` and the bytes of all reasons. The kernel's RSS counts a page with two
+    /// mappings twice.
     pub resident_bytes: ByteCount,
-    /// The part of them mapped by superpages, those of hugetlbfs left out.
+    /// Part of `resident_bytes` that huge pages map, without hugetlbfs.
     pub huge_bytes: ByteCount,
-    /// How pages were counted.
+    /// Method of counting pages.
     pub method: ScanMethod,
-    /// Pages of a region that policy `resident` asks for.
+    /// Pages of a region that policy `resident` needs.
     pub enough_pages: PageCount,
-    /// Regions of which it was not looked up whether other processes share them, because there are so many.
+    /// Regions that were not checked for pages of other processes, because there are too many regions.
     pub sharing_unknown: u64,
     /// The sums over all mappings, most first.
     pub reasons: Vec<Amount>,
-    /// What can be done, in the same order.
+    /// Advice, in the same order.
     pub advice: Vec<Advice>,
     /// The mappings with resident or swapped memory, those with most memory that is not huge first.
     pub mappings: Vec<MappingWhy>,
 }
 
 impl Machine {
-    /// How the machine is set now. What cannot be read is not known.
+    /// Reads the present settings of the machine. Settings that cannot be read are `None`.
     #[must_use]
     pub fn read(roots: &Roots) -> Self {
         let mut unknown_because = Vec::new();
@@ -150,7 +150,7 @@ impl Machine {
     }
 }
 
-/// For which shared memory the kernel makes 2 MiB superpages, all files considered.
+/// Returns the kinds of shared memory for which the kernel makes huge pages of 2 MiB, by all setting files together.
 fn shmem_mode(settings: &ThpSettings) -> Option<ShmemMode> {
     let top = settings.shmem_enabled;
     let size = settings.of_size(ByteCount(HUGE_PAGE_SIZE));
@@ -160,10 +160,10 @@ fn shmem_mode(settings: &ThpSettings) -> Option<ShmemMode> {
     }
 }
 
-/// Looks at every page of `id`, whose mappings are `vmas`, and says why it is not huge.
+/// Looks at every page of `id`, whose mappings are `vmas`, and finds the reasons why it is not huge.
 ///
 /// # Errors
-/// When the process is gone or may not be looked at.
+/// The process has ended or may not be inspected.
 pub(crate) fn explain(
     roots: &Roots,
     id: ProcessId,
@@ -176,7 +176,7 @@ pub(crate) fn explain(
     let uses = scanner.window_uses(roots, id, vmas)?;
     let mut windows: Vec<Window> = uses.iter().map(|window| shape(window, vmas)).collect();
 
-    // Most memory is nobody else's, as `smaps` says of a whole mapping.
+    // Most mappings share no page with other processes, as `smaps` shows for the whole mapping; those need no check of each page.
     let is_asked = |(place, window): (usize, &Window)| {
         let vma = uses[place].vma;
         let may = mappings[vma].may_share() && shared_bytes(&vmas[vma]) != Some(ByteCount(0));
@@ -205,7 +205,7 @@ pub(crate) fn explain(
         }
         window.guarded = mapping.is_guarded(roots, id, region);
     }
-    // Nothing is promised by asking: the group is asked as if one huge page were made.
+    // The check reserves nothing: it tests for room for one huge page.
     let target = Target::at(id, Region::containing(VirtAddr(0)));
     let no_room = limits.object(Duration::ZERO, &target).is_some();
     for mapping in &mut mappings {
@@ -219,7 +219,7 @@ pub(crate) fn explain(
     Ok(why)
 }
 
-/// The facts about a window, but for what is shared.
+/// Returns the facts about a window, without shared pages, lazily freed pages and guard pages.
 fn shape(window: &WindowUse, vmas: &[VmaUse]) -> Window {
     Window {
         whole: vmas[window.vma].vma.range.contains(&window.region.range()),
@@ -232,12 +232,12 @@ fn shape(window: &WindowUse, vmas: &[VmaUse]) -> Window {
     }
 }
 
-/// Bytes of a mapping that other processes map as well.
+/// Returns bytes of a mapping that other processes map as well.
 fn shared_bytes(vma: &VmaUse) -> Option<ByteCount> {
     Some(vma.memory.shared_clean? + vma.memory.shared_dirty?)
 }
 
-/// How many other processes map the shared pages of a mapping, on average: each page's share in `Pss` is one n-th of it.
+/// Returns the number of other processes that map the shared pages of a mapping, on average: of a page with n mappers, `Pss` counts one n-th.
 #[allow(
     clippy::cast_precision_loss,
     reason = "a ratio of byte counts below 2^52"
@@ -250,7 +250,7 @@ fn shared_with(vma: &VmaUse) -> Option<f64> {
     (share.0 > 0).then(|| (shared.0 as f64 / share.0 as f64 - 1.0).max(1.0))
 }
 
-/// Pages of a region that policy `resident` asks for.
+/// Returns the number of pages of a region that policy `resident` needs.
 fn enough() -> PageCount {
     let bytes = Resident::default()
         .min_resident
@@ -329,15 +329,15 @@ fn sum_up(
     }
 }
 
-/// What part of a shared object a region of a mapping shows: the object, and the offset in bytes. `None` for private memory, and for a region
-/// that begins before the mapping.
+/// Returns the part of a shared object that a region of a mapping shows: the object, and the offset in bytes. `None` for private memory, and
+/// for a region that begins before the mapping.
 fn part_of(vma: &VmaUse, region: Region) -> Option<(ObjectId, u64)> {
     let part = vma.vma.kind.part()?;
     let inside = region.start().0.checked_sub(vma.vma.range.start.0)?;
     Some((part.object, part.offset + inside))
 }
 
-/// One window's part in its reason.
+/// Returns the memory of one window as an amount of its reason.
 fn amount(reason: Reason, window: &Window) -> Amount {
     let grows = matches!(
         reason,
@@ -376,7 +376,7 @@ fn sort(amounts: &mut [Amount]) {
     amounts.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.reason));
 }
 
-/// What can be done, for each reason and kind of memory that differ in it, in the order of the reasons.
+/// Returns advice for each reason, and for each kind of memory that needs its own advice, in the order of the reasons.
 fn advised(why: &Why, pid: u32, machine: &Machine) -> Vec<Advice> {
     let mut found: Vec<Advice> = Vec::new();
     for reason in &why.reasons {
@@ -400,7 +400,7 @@ fn advised(why: &Why, pid: u32, machine: &Machine) -> Vec<Advice> {
                 }),
             }
         }
-        // Most kinds of memory are advised alike.
+        // Most kinds of memory get the same advice.
         let mut of_reason: Vec<Advice> = Vec::new();
         for one in found.drain(first..) {
             match of_reason.iter_mut().find(|known| known.text == one.text) {
@@ -453,7 +453,7 @@ mod tests {
             .filter(|one| matches!(one.reason, Reason::Special | Reason::Hugetlb))
             .map(|one| one.bytes)
             .sum();
-        // Other tests' threads come and go meanwhile.
+        // Threads of other tests start and end meanwhile.
         let rss: ByteCount = vmas.iter().filter_map(|vma| vma.memory.rss).sum();
         let counted = why.resident_bytes - not_ours;
         assert!(counted.0.abs_diff(rss.0) < 8 << 20, "{counted} {rss}");

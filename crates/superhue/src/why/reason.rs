@@ -1,4 +1,4 @@
-//! The reasons for which memory is not huge, and which of them holds: pure.
+//! The reasons why memory is not huge, and pure functions that find the one that holds.
 
 use serde::Serialize;
 use superhue_model::{
@@ -7,7 +7,7 @@ use superhue_model::{
 use superhue_procfs::Roots;
 use superhue_procfs::process::{VmFlags, VmaUse, has_guard_pages};
 
-/// Why resident memory is not mapped by a superpage: the first of these that holds, in this order.
+/// Reason why no huge page maps resident memory: the first of these that holds, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
@@ -27,7 +27,7 @@ pub enum Reason {
     ReadOnly,
     /// The program forbade it (`MADV_NOHUGEPAGE`), or the kernel did, as it does for the stacks of threads since Linux 6.7.
     Forbidden,
-    /// It is switched off for the process (`PR_SET_THP_DISABLE`).
+    /// Huge pages are switched off for the process (`PR_SET_THP_DISABLE`).
     Disabled,
     /// A userfaultfd watches the memory.
     Userfaultfd,
@@ -39,20 +39,20 @@ pub enum Reason {
     CopyOnWrite,
     /// Too many of its pages were freed lazily (`MADV_FREE`): a collapse would take them back.
     FreedLazily,
-    /// A file of which not all of the window is in memory.
+    /// A file of which a part of the window is not in memory.
     NotCached,
-    /// Fewer pages were ever touched than policy `resident` asks for.
+    /// The program has touched fewer pages than policy `resident` needs.
     Sparse,
-    /// Enough pages were touched, but too many of them are swapped out.
+    /// The program has touched enough pages, but too many of them are swapped out.
     Swapped,
     /// A control group of the process has no room for a huge page.
     NoRoom,
-    /// Nothing stands in the way that can be seen from outside.
+    /// No obstacle is visible from outside.
     Possible,
 }
 
 impl Reason {
-    /// All of them, in the order in which they are tried.
+    /// All reasons, in the order in which they are tried.
     pub const ALL: [Self; 19] = [
         Self::Hugetlb,
         Self::Special,
@@ -75,7 +75,7 @@ impl Reason {
         Self::Possible,
     ];
 
-    /// A few words for a table, to be read after "not huge:".
+    /// Returns a few words for a table, to be read after "not huge:".
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -102,11 +102,11 @@ impl Reason {
     }
 }
 
-/// What backs a mapping, as far as superpages care.
+/// Kind of memory behind a mapping, as far as it matters to huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backing {
-    /// Private memory without a file, the heap included.
+    /// Private memory without a file, including the heap.
     Anonymous,
     /// The stack that the kernel grows.
     Stack,
@@ -114,7 +114,7 @@ pub enum Backing {
     SharedMemory,
     /// A file on a tmpfs that is mounted, e.g. in `/dev/shm`.
     Tmpfs,
-    /// An ordinary file, or a private copy of any.
+    /// An ordinary file, or a private copy of any file.
     File,
     /// Memory of hugetlbfs.
     Hugetlb,
@@ -129,7 +129,7 @@ const SPECIAL: VmFlags = VmFlags::IO
     .union(VmFlags::DONT_EXPAND);
 
 impl Backing {
-    /// What backs `vma`.
+    /// Returns the kind of memory behind `vma`.
     #[must_use]
     pub(super) fn of(vma: &VmaUse) -> Self {
         let flags = vma.flags.unwrap_or_default();
@@ -144,12 +144,12 @@ impl Backing {
             VmaKind::Anonymous | VmaKind::Heap => Self::Anonymous,
             VmaKind::Stack => Self::Stack,
             VmaKind::Shmem(_) => Self::of_object(vma.name.as_deref().unwrap_or_default()),
-            // Pages that were written are the process's own, and lie in a mapping of a file all the same.
+            // Written pages belong to the process alone, but still lie in a mapping of a file.
             _ => Self::File,
         }
     }
 
-    /// What backs a shared object that the kernel calls `name`.
+    /// Returns the kind of a shared object that the kernel calls `name`.
     #[must_use]
     pub(crate) fn of_object(name: &str) -> Self {
         let own = ["/memfd:", "/SYSV", "/dev/zero", "[anon_shmem:"];
@@ -160,28 +160,28 @@ impl Backing {
         }
     }
 
-    /// Whether it is shared memory of either kind.
+    /// Returns true for shared memory of either kind.
     #[must_use]
     pub const fn is_shared_memory(self) -> bool {
         matches!(self, Self::SharedMemory | Self::Tmpfs)
     }
 }
 
-/// What holds for a whole mapping.
+/// Facts about a whole mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(super) backing: Backing,
     pub(super) writable: bool,
     pub(super) flags: VmFlags,
-    /// By how much its address and offset differ modulo 2 MiB; 0 for memory without a file.
+    /// Difference of its address and offset modulo 2 MiB; 0 for memory without a file.
     pub(super) misaligned_by: ByteCount,
-    /// Superpages are switched off for the process.
+    /// Huge pages are switched off for the process.
     pub(super) disabled: bool,
-    /// What is shared of it was merged (KSM).
+    /// Pages of it were merged (KSM), so its shared pages count as merged.
     pub(super) merged: bool,
     /// A control group of the process has no room for a huge page.
     pub(super) no_room: bool,
-    /// It is a file of which the kernel makes huge pages.
+    /// True for a file of which the kernel makes huge pages.
     pub(super) is_local_file: bool,
 }
 
@@ -202,7 +202,7 @@ impl Mapping {
         }
     }
 
-    /// Why no window of the mapping can be huge, as far as that is so for all whole ones.
+    /// Returns the reason why no whole window of the mapping can be huge; `None` where no reason holds for all of them.
     pub(crate) fn obstacle(&self) -> Option<Reason> {
         let obstacles = [
             (self.misaligned_by.0 != 0, Reason::Misaligned),
@@ -227,21 +227,21 @@ impl Mapping {
             .find_map(|(holds, reason)| holds.then_some(reason))
     }
 
-    /// Whether guard pages lie in one of its regions now. Most mappings have none, as their flags tell.
+    /// Returns true if guard pages lie in `region` now. Most mappings have none, as their flags show.
     pub(crate) fn is_guarded(&self, roots: &Roots, id: ProcessId, region: Region) -> bool {
         self.flags.contains(VmFlags::GUARD) && has_guard_pages(roots, id, region).unwrap_or(false)
     }
 
-    /// Whether pages of it that others map as well would be copied by a collapse.
+    /// Returns true if a collapse would copy pages that other processes map as well.
     pub(super) fn may_share(&self) -> bool {
         self.backing == Backing::Anonymous && self.obstacle().is_none()
     }
 }
 
-/// What holds for one window of a mapping.
+/// Facts about one window of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// It is the whole of an aligned 2 MiB window.
+    /// The mapping fills the aligned 2 MiB window.
     pub(super) whole: bool,
     /// One entry of the page table maps it.
     pub(super) huge: bool,
@@ -249,20 +249,20 @@ pub(super) struct Window {
     pub(super) swapped: PageCount,
     /// Pages that other processes map as well, copy-on-write.
     pub(super) shared: PageCount,
-    /// Resident pages that were freed lazily, at most.
+    /// Upper bound on resident pages that were freed lazily.
     pub(super) lazy: PageCount,
     /// Guard pages lie in it.
     pub(super) guarded: bool,
 }
 
 impl Window {
-    /// Pages that a collapse would add.
+    /// Returns the number of pages that a collapse would add.
     pub(super) fn growth(&self) -> PageCount {
         PageCount(PAGES_PER_REGION) - self.resident + self.lazy
     }
 }
 
-/// Why `window` is not huge; `None` if it is. `enough` pages are what policy `resident` asks for.
+/// Returns the reason why `window` is not huge; `None` if it is. Policy `resident` needs `enough` pages.
 pub(super) fn classify(mapping: &Mapping, window: &Window, enough: PageCount) -> Option<Reason> {
     let reason = match mapping.backing {
         Backing::Hugetlb => Reason::Hugetlb,
@@ -418,7 +418,7 @@ pub(super) mod tests {
             ..worst
         };
         assert_eq!(why(aligned, FULL), Some(Reason::Forbidden));
-        // A pool's pages are marked huge as well, and are not ours.
+        // A pool's pages are marked huge as well, but do not belong to Superhue.
         let pool = Mapping {
             backing: Backing::Hugetlb,
             ..MAPPING
@@ -426,11 +426,11 @@ pub(super) mod tests {
         assert_eq!(why(pool, huge), Some(Reason::Hugetlb));
     }
 
-    /// One VMA as `smaps` describes it.
+    /// Parses one VMA as `smaps` describes it.
     pub(in super::super) fn vma(head: &str, flags: &str) -> VmaUse {
         let text = format!("{head}\nRss: 4 kB\nVmFlags: {flags}\n");
         let mut one = parse_smaps(text.as_bytes()).unwrap().remove(0);
-        // As the reader does that knows which devices are memory.
+        // Does the same as the reader that knows which devices are memory.
         if one.vma.kind == VmaKind::Shared
             && one.part.object.device.0 == 0
             && one.name.as_deref() != Some("anon_inode:[io_uring]")

@@ -1,4 +1,4 @@
-//! Running the probes in a process of their own, under other circumstances than the tests'.
+//! Runs the probes in a process of their own, in other environments than that of the tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// The example program.
+/// Returns the path of the example program.
 ///
 /// Cargo puts examples beside the directory of test programs. A plain `cargo test` builds them; with
-/// `--test probe` alone, those built before are run.
+/// `--test probe` alone, the tests run the examples that were built before.
 pub(crate) fn program() -> PathBuf {
     let this = env::current_exe().unwrap();
     let program = this
@@ -31,7 +31,7 @@ pub(crate) fn program() -> PathBuf {
     program
 }
 
-/// What the example printed.
+/// Output of the example.
 #[derive(Debug)]
 pub(crate) struct Report {
     capabilities: BTreeMap<String, Value>,
@@ -40,7 +40,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs a command that prints one. `Err` is what it said instead.
+    /// Runs a command that prints a report. `Err` is its status and standard error instead.
     pub(crate) fn of(command: &mut Command) -> Result<Self, String> {
         let output = command
             .stdin(Stdio::null())
@@ -82,12 +82,12 @@ impl Report {
         self.field(id, "found")
     }
 
-    /// Empty when there is none.
+    /// Returns the remedy, empty when there is none.
     pub(crate) fn remedy(&self, id: &str) -> &str {
         self.field(id, "remedy")
     }
 
-    /// Asserts a refusal with the given words in what was found and in the remedy.
+    /// Asserts a refusal with the given words in `found` and in the remedy.
     #[track_caller]
     pub(crate) fn assert_no(&self, id: &str, found: &str, remedy: &str) {
         assert_eq!(self.verdict(id), "no", "{id}: {self:#?}");

@@ -1,24 +1,24 @@
-//! Which workloads are meant.
+//! Choice of workloads.
 
 use std::fmt::Write as _;
 
 use superhue_bench::arm::Arm;
 use superhue_bench::workload::{Workload, all};
 
-/// Its own kind: not a figure by size, but jobs beside partners.
+/// A workload of its own kind: not a figure by size, but jobs beside partners.
 const ISOLATION: &str = "isolation";
 const ABOUT_ISOLATION: &str = "jobs of a victim while a partner has the CPU in between";
-/// Every one.
+/// Stands for all workloads.
 const ALL: &str = "all";
 
-/// What to measure.
+/// Workloads to measure.
 pub(super) struct Chosen {
     pub(super) workloads: Vec<Box<dyn Workload>>,
     pub(super) isolation: bool,
 }
 
 impl Chosen {
-    /// Those of these names, each once, in the order of the list; or why not.
+    /// Returns the workloads of these names, each once, in the order of the list; or the reason why not.
     pub(super) fn of(names: &[String]) -> Result<Self, String> {
         let known: Vec<&str> = all()
             .iter()
@@ -40,7 +40,7 @@ impl Chosen {
     }
 }
 
-/// What --list says.
+/// Returns the text of --list.
 pub(super) fn list() -> String {
     let mut out = String::from("workloads:\n");
     for workload in all() {

@@ -26,7 +26,7 @@ use crate::args::BenchArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print};
 use crate::verb::document::{LARGEST, read_document};
 
-/// Measures, or shows again.
+/// Measures, or shows a kept result again.
 pub fn bench(args: &BenchArgs) -> VerbResult {
     if args.list {
         return print(&chosen::list());
@@ -38,7 +38,7 @@ pub fn bench(args: &BenchArgs) -> VerbResult {
     }
     let chosen = Chosen::of(&args.workloads).map_err(|error| Failure::new(USAGE, error))?;
     let settings = settings(args)?;
-    // A folder that cannot be had is told before minutes of measuring.
+    // Reports an unusable folder before minutes of measuring.
     publish::prepare(args.output.as_deref())?;
     let document = measure(args, chosen, settings)?;
     if !document.has_results() {
@@ -180,10 +180,10 @@ fn now() -> Option<f64> {
     since.ok().map(|time| time.as_secs_f64())
 }
 
-/// What became of it, for a caller that has more to say.
+/// Success, for a caller that has more to print.
 const DONE: ExitCode = ExitCode::SUCCESS;
 
-/// The command line, whatever path the program was started by.
+/// Returns the command line with `superhue` as the program, whatever path started it.
 fn command() -> Vec<String> {
     let arguments = std::env::args_os().skip(1);
     let arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! What is told while it measures, and how it is stopped.
+//! Progress of a measurement, and its interruption.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use superhue::sys::process::SignalSet;
 use superhue_bench::measure::Watcher;
 
-/// What ends it early, keeping what was measured.
+/// Signals that end it early; the measured part is kept.
 const ENDING: [i32; 3] = [
     Signal::INT.as_raw(),
     Signal::TERM.as_raw(),
@@ -22,11 +22,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// From here on signals are asked for, not acted on.
+    /// Starts the bar. From here on signals are blocked and polled.
     pub(super) fn start() -> Self {
         let signals = SignalSet::of(&ENDING);
         let _ = signals.block();
-        // Draws nothing where standard error is no terminal.
+        // Draws nothing if standard error is no terminal.
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} (about {eta} left)");
         if let Ok(style) = style {

@@ -1,4 +1,4 @@
-//! Where results go: standard output, and a folder with one document and one picture for each workload.
+//! Destinations of results: standard output, and a folder with one document and one picture for each workload.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::DONE;
 use crate::output::{FAILED, Failure, VerbResult, print, print_document};
 use crate::verb::report_file::ReportFile;
 
-/// Before the name of the workload in the names of files.
+/// Prefix of file names, before the name of the workload.
 const PREFIX: &str = "colors-";
 
 fn failed(error: anyhow::Error) -> Failure {
@@ -92,7 +92,7 @@ pub(super) fn drawings(folder: Option<&Path>, document: &Document) -> VerbResult
 }
 
 fn write(folder: &Path, name: &str, ending: &str, text: &str) -> Result<(), Failure> {
-    // The name may come from a document somebody else wrote.
+    // The name may come from a foreign document.
     let safe = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let name: &str = if safe { name } else { "unnamed" };
     let path = folder.join(format!("{PREFIX}{name}.{ending}"));

@@ -1,11 +1,11 @@
-//! Which cache the colors are of.
+//! The cache whose colors are used.
 
 use superhue::procfs::hardware::{AssessedCache, Geometry};
 
-/// The level whose colors are used: the last one that is a core's own on most processors, and found by timing on all.
+/// The level whose colors are used: on most processors the last private cache of a core, which timing finds on all of them.
 const LEVEL: u32 = 2;
 
-/// The cache of this CPU whose colors are meant: its L2; without one, the nearest cache that has colors.
+/// Returns the cache of this CPU whose colors are meant: its L2; without one, the nearest cache that has colors.
 pub(super) fn of_cpu(caches: &[AssessedCache], cpu: u32) -> Option<&AssessedCache> {
     let mine = |judged: &&AssessedCache| {
         judged.cache.holds_data()
@@ -16,7 +16,7 @@ pub(super) fn of_cpu(caches: &[AssessedCache], cpu: u32) -> Option<&AssessedCach
     (caches.iter().filter(mine).find(second)).or_else(|| caches.iter().filter(mine).find(colored))
 }
 
-/// What its description says, as far as it can be used: a first guess for everything that is measured.
+/// The usable part of a cache's description: a first guess for all measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Claim {
     pub(super) ways: Option<u64>,

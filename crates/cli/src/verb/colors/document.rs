@@ -1,4 +1,4 @@
-//! What the verb prints as JSON: `superhue-colors/1`.
+//! JSON document of the verb: `superhue-colors/1`.
 
 use std::path::PathBuf;
 
@@ -12,47 +12,47 @@ use super::kernel::Kernel;
 /// The schema's name.
 pub(super) const SCHEMA: &str = "superhue-colors/1";
 
-/// Everything.
+/// The whole document.
 #[derive(Debug, Serialize)]
 pub(super) struct Document {
     pub(super) schema: &'static str,
     pub(super) version: &'static str,
-    /// The CPU measured on.
+    /// The CPU of the measurement.
     pub(super) cpu: u32,
     pub(super) processor: Option<String>,
     pub(super) virtualization: Virtualization,
-    /// Why the caches are not known, where they are not.
+    /// Reason why the caches are unknown; `null` if they are known.
     pub(super) caches_reason: Option<String>,
     pub(super) caches: Vec<AssessedCache>,
     pub(super) partitions: Vec<Partition>,
     pub(super) between_cpus: String,
-    /// The cache the colors are of.
+    /// The cache whose colors these are.
     pub(super) cache: String,
     pub(super) oracles: Vec<Oracle>,
-    /// The kernel's own page coloring, where it has one.
+    /// The kernel's own page coloring, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kernel: Option<Kernel>,
-    /// The oracle that is used; `null` where none is trusted.
+    /// The oracle that is used; `null` if none is trusted.
     pub(super) used: Option<&'static str>,
     /// The file of eviction sets that it shares with all processes; `null` for other oracles.
     pub(super) palette: Option<PathBuf>,
-    /// Memory the oracles were tried on.
+    /// Memory that the oracles were tried on.
     pub(super) pool_bytes: u64,
     pub(super) verification: Option<Latency>,
-    /// Why there is none, where it was asked for.
+    /// Reason for a missing verification that was requested.
     pub(super) verification_reason: Option<String>,
 }
 
-/// One oracle, and what its test came to.
+/// One oracle, and the result of its test.
 #[derive(Debug, Serialize)]
 pub(super) struct Oracle {
     pub(super) name: &'static str,
     /// `trusted`, `refuted` or `untested`.
     pub(super) trust: &'static str,
     pub(super) reason: Option<String>,
-    /// Colors it tells apart; `null` where it could not be asked.
+    /// Number of its colors; `null` if the oracle could not be used.
     pub(super) colors: Option<usize>,
-    /// Pages of the same color as those that push: how many were evicted.
+    /// Pages of the same color as the pages that push: how many were evicted.
     pub(super) predicted_to_conflict: Hits,
     /// Pages of other colors: how many were evicted.
     pub(super) predicted_not_to_conflict: Hits,
@@ -61,14 +61,14 @@ pub(super) struct Oracle {
     pub(super) confidence: Option<Confidence>,
 }
 
-/// Pages tried.
+/// Number of pages tried, and of evicted ones.
 #[derive(Debug, Serialize)]
 pub(super) struct Hits {
     pub(super) tried: usize,
     pub(super) evicted: usize,
 }
 
-/// A share with the interval in which the true one lies with 95 % confidence (Wilson).
+/// A share, and the interval in which the true share lies with 95 % confidence (Wilson).
 #[derive(Debug, Serialize)]
 pub(super) struct Confidence {
     pub(super) right: f64,

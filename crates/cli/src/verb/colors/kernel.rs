@@ -1,4 +1,4 @@
-//! What is shown of a kernel with page coloring, and what is to be said if it colors by the wrong bits.
+//! Report on a kernel with page coloring, and the advice if it colors by the wrong bits.
 
 use serde::Serialize;
 use superhue::ColoringStatus;
@@ -9,19 +9,19 @@ use superhue::procfs::system::page_color::geometry;
 
 use super::oracles::Tried;
 
-/// In the document, on such kernels only.
+/// The part of the document that only such kernels have.
 #[derive(Debug, Serialize)]
 pub(super) struct Kernel {
     #[serde(flatten)]
     pub(super) coloring: ColoringStatus,
-    /// The geometry that another oracle, which is right, comes to; `null` where none does.
+    /// The geometry by another, trusted oracle; `null` if there is none.
     pub(super) measured_geometry: Option<String>,
-    /// What to do; `null` if there is nothing to do.
+    /// Advice to the user; `null` if there is nothing to do.
     pub(super) advice: Option<String>,
 }
 
 impl Kernel {
-    /// Of a kernel, and of what came of testing all oracles; `calculated` are the masks of oracle pfn.
+    /// Combines a kernel's state and the tests of all oracles; `calculated` has the masks of oracle pfn.
     pub(super) fn new(
         coloring: ColoringStatus,
         tried: &mut [Tried],
@@ -43,7 +43,7 @@ impl Kernel {
         }
     }
 
-    /// For people.
+    /// Formats it as text.
     pub(super) fn text(&self) -> String {
         let coloring = &self.coloring;
         let state = if coloring.enabled { "on" } else { "off" };
@@ -63,7 +63,7 @@ impl Kernel {
     }
 }
 
-/// The index by an oracle that is right: its masks, or those that explain what was measured.
+/// Returns the index of a trusted oracle: its masks, or the masks that explain the measured colors.
 fn known_index(tried: &mut [Tried], calculated: Option<&ColorIndex>) -> Option<ColorIndex> {
     let trusted = |kind| {
         move |tried: &&mut Tried| tried.judgement.kind == kind && tried.judgement.is_trusted()

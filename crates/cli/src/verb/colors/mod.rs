@@ -37,16 +37,16 @@ use document::{Document, SCHEMA};
 use kernel::Kernel;
 use oracles::{Surroundings, Tried};
 
-/// Memory to try oracles on, at least; and as a multiple of the cache.
+/// Least memory to try oracles on, and that memory as a multiple of the cache.
 const POOL: ByteCount = ByteCount(32 << 20);
 const CACHES: u64 = 16;
-/// Repetitions of each point of --verify, and with --quick.
+/// Repetitions of each point of --verify, normally and with --quick.
 const REPETITIONS: usize = 9;
 const QUICK: usize = 3;
 /// Largest file of masks: hundreds of times more than makes sense.
 const LARGEST_INDEX: u64 = 64 << 10;
 
-/// Shows the colors of this machine's caches, and who can tell them.
+/// Shows the colors of this machine's caches, and the oracles that find them.
 pub fn colors(args: &ColorsArgs) -> VerbResult {
     if let Some(path) = &args.from {
         return show::again(args, path);
@@ -73,7 +73,7 @@ pub fn colors(args: &ColorsArgs) -> VerbResult {
     }
 }
 
-/// What has been shown may still be a failure: nobody could tell the colors, or the proof failed.
+/// Returns a failure after the output if no oracle is trusted, or the verification failed.
 fn verdict(args: &ColorsArgs, document: &Document, code: std::process::ExitCode) -> VerbResult {
     let unable = |reason: String| Err(Failure::new(UNABLE, reason));
     let Some(used) = document.used else {
@@ -124,7 +124,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     let bar = progress_bar();
     let mut tried: Vec<Tried> = Vec::new();
     for kind in OracleKind::ALL {
-        // Of a kernel without page coloring there is nothing to tell, unless somebody asks.
+        // A kernel without page coloring is not mentioned, unless --oracle names it.
         let is_there = kind != OracleKind::Kernel || coloring.is_ok();
         if args.oracle.map_or(is_there, |only| only == kind) {
             bar.set_message(format!("testing oracle {}", kind.name()));
@@ -182,7 +182,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     })
 }
 
-/// Removes the palettes of this user; whoever uses one keeps it.
+/// Removes the palettes of this user; processes that use one keep it.
 fn forget() -> VerbResult {
     let gone = SharedPalette::forget(&oracles::palettes(Search::default()));
     let gone = gone.map_err(|error| Failure::new(FAILED, error))?;
@@ -195,7 +195,7 @@ fn forget() -> VerbResult {
     print(&lines.collect::<String>())
 }
 
-/// What a verification is told beside the colors.
+/// Facts for a verification besides the colors.
 struct About {
     cache: String,
     processor: Option<String>,
@@ -218,7 +218,7 @@ fn verified(
     oracle
         .classify(pages, &mut colors)
         .map_err(|error| error.to_string())?;
-    // What the kernel dealt by color is not what it gives to those who ask for none.
+    // The pages that the kernel dealt by color differ from those of a process that requests no color.
     let plain = match kind {
         OracleKind::Kernel => {
             let size = ByteCount(pages.len() as u64 * BASE_PAGE_SIZE);
@@ -263,7 +263,7 @@ fn pool_for(cache: Option<&AssessedCache>) -> ByteCount {
     POOL.max(ByteCount(size.0.saturating_mul(CACHES)))
 }
 
-/// Shown on a terminal only.
+/// A bar that is drawn on a terminal only.
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {percent:>3} %") {

@@ -1,4 +1,4 @@
-//! The oracles of this machine, each put to the test.
+//! The oracles of this machine, each tested.
 
 use std::path::{Path, PathBuf};
 
@@ -16,16 +16,16 @@ use superhue::procfs::{ReadError, Roots};
 
 use super::cache::Claim;
 
-/// Ways where the cache does not say: as many as any second level has.
+/// Ways assumed if the cache does not report them: as many as any second level has.
 const MOST_WAYS: usize = 16;
 
-/// An oracle, and what comes with it.
+/// An oracle, and its properties.
 struct Opened {
     oracle: Box<dyn Oracle>,
-    /// As measured.
+    /// Measured ways.
     ways: Option<usize>,
     palette: Option<PathBuf>,
-    /// Memory that it is to be tried on, if it cannot tell the colors of any other.
+    /// Memory to try it on, if it knows the colors of no other memory.
     sample: Option<Sample>,
 }
 
@@ -57,7 +57,7 @@ impl Opened {
     }
 }
 
-/// Where this user's palettes are, and what is known of the cache beforehand.
+/// Returns the places of this user's palettes, with the known properties of the cache.
 pub(super) fn palettes(search: Search) -> PaletteConfig {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     PaletteConfig {
@@ -66,28 +66,28 @@ pub(super) fn palettes(search: Search) -> PaletteConfig {
     }
 }
 
-/// Times an oracle is tried that goes by timing.
+/// Attempts with an oracle that measures by timing.
 const PATIENCE: usize = 4;
 
-/// What oracles are made from.
+/// Inputs of the oracles.
 pub(super) struct Surroundings<'a> {
     pub(super) claim: Claim,
-    /// Masks from a file, instead of the index that follows from the geometry.
+    /// Masks from a file, which replace the index that follows from the geometry.
     pub(super) index: Option<ColorIndex>,
     pub(super) pool: ByteCount,
     pub(super) virtualization: &'a Virtualization,
-    /// Of a kernel with page coloring.
+    /// The state of the kernel's page coloring, if it has one.
     pub(super) coloring: &'a Result<PageColors, ReadError>,
 }
 
-/// An oracle that was put to the test, with the memory that it was tried on.
+/// A tested oracle, with the memory that it was tried on.
 pub(super) struct Tried {
     pub(super) judgement: Judgement,
-    /// Ways reckoned with.
+    /// Ways that the test assumed.
     pub(super) ways: usize,
-    /// The file of the palette, where colors come from one.
+    /// The file of the palette, if the colors come from one.
     pub(super) palette: Option<PathBuf>,
-    /// `None` where it could not be asked.
+    /// `None` if it could not be used.
     pub(super) oracle: Option<Box<dyn Oracle>>,
     pub(super) sample: Option<Sample>,
 }
@@ -99,7 +99,7 @@ fn no_colors() -> OracleError {
 }
 
 impl Surroundings<'_> {
-    /// Opens an oracle and tests it; up to [`PATIENCE`] times if it goes by timing, which others' noise can disturb.
+    /// Opens an oracle and tests it; up to [`PATIENCE`] times if it measures by timing, which other processes can disturb.
     pub(super) fn try_patiently(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
         let mut tried = self.try_oracle(kind, probe);
         for _ in 1..PATIENCE {
@@ -155,7 +155,7 @@ impl Surroundings<'_> {
     ) -> Tried {
         let sample = opened.sample.take().or(sample);
         let pages = sample.as_ref().map_or(&[][..], Sample::pages);
-        // What firmware says, else what the cliffs of the palette show.
+        // The ways that firmware reports, else those that the palette measured.
         let known = (self.claim.ways).and_then(|ways| usize::try_from(ways).ok());
         let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
         let mut judgement = judge_here(probe, opened.oracle.as_mut(), pages, ways);
@@ -169,7 +169,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// What the kernel deals.
+    /// Has the kernel deal pages by color.
     fn deal(&self) -> Result<Opened, OracleError> {
         let unavailable = |error: &ReadError| OracleError::Unavailable(error.to_string());
         let coloring = self.coloring.as_ref().map_err(unavailable)?;
@@ -177,7 +177,7 @@ impl Surroundings<'_> {
         deal(&Roots::default(), coloring, pool).map(Opened::dealt)
     }
 
-    /// The masks given, or what follows from the cache's description.
+    /// Returns the masks given, or those that follow from the cache's description.
     pub(super) fn calculated(&self) -> Result<ColorIndex, OracleError> {
         match &self.index {
             Some(index) => Ok(index.clone()),
@@ -210,7 +210,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Says why a calculation is wrong, where the machine tells.
+    /// Adds the reason why a calculation is wrong, if the machine shows one.
     fn explain(&self, judgement: &mut Judgement) {
         let Trust::Refuted(reason) = &mut judgement.trust else {
             return;

@@ -1,4 +1,4 @@
-//! Where the result goes: standard output, a report, pictures.
+//! Destinations of the result: standard output, a report, pictures.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::output::{FAILED, Failure, VerbResult, print, print_json};
 use crate::verb::document::read_document;
 use crate::verb::outputs::Outputs;
 
-/// Largest document that is read again.
+/// Largest document that is read.
 const LARGEST: u64 = 64 << 20;
 
-/// Writes the files asked for, and prints.
+/// Writes the requested files, and prints.
 pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) -> VerbResult {
-    // The files first: they are kept even if nobody reads standard output any more.
+    // Writes the files first: they are kept even if standard output is closed.
     if let Some(file) = outputs.report {
         file.write_json(document)
             .map_err(|error| Failure::new(FAILED, error))?;
@@ -33,7 +33,7 @@ pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) ->
     }
 }
 
-/// Shows and draws a kept verification again.
+/// Shows a kept verification, and draws it again.
 pub(super) fn again(args: &ColorsArgs, path: &Path) -> VerbResult {
     let latency = read(path)
         .map_err(|error| Failure::new(FAILED, format!("cannot use {}: {error}", path.display())))?;

@@ -1,4 +1,4 @@
-//! The result for people.
+//! The result as text.
 
 use superhue::procfs::hardware::{AssessedCache, Partition};
 use superhue_plot::Latency;
@@ -6,7 +6,7 @@ use superhue_plot::Latency;
 use super::document::{Document, Oracle};
 use crate::output::{self, table, text_of};
 
-/// Everything that was found.
+/// Returns the whole result as text.
 pub(super) fn text(document: &Document) -> String {
     let mut text = caches(document);
     text += &format!("\n{}.\n", capitalised(&document.between_cpus));
@@ -55,7 +55,7 @@ fn caches(document: &Document) -> String {
             .find(|judged| is_of(judged, partition));
         let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |n| n.to_string());
         let size = cache.and_then(|judged| judged.cache.size);
-        // The reason stands in `superhue check`; what is used is measured anyway.
+        // `superhue check` prints the reason; the colors that are used are measured anyway.
         let doubt = partition.doubt.as_ref().map_or("", |_| " (doubtful)");
         table.add_row([
             partition.cache.clone(),
@@ -116,7 +116,7 @@ fn why(oracle: &Oracle) -> String {
 }
 
 fn wrap(table: &mut comfy_table::Table, right: &[usize]) {
-    /// Where the terminal does not say, and in files.
+    /// Width for terminals that do not report one, and for files.
     const WIDTH: u16 = 120;
     let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     let width = terminal.map(|size| size.ws_col).filter(|&width| width > 0);

@@ -9,10 +9,10 @@ use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure};
 use crate::verb::report_file::ReportFile;
 
-/// Makes one file from a result; the path says of which kind.
+/// Makes the contents of one file from a result; the path gives the format.
 type Make<T> = fn(&T, &Path) -> anyhow::Result<Vec<u8>>;
 
-/// Returns a picture as the name of its file says: PNG or SVG.
+/// Returns a picture in the format of the file's extension: PNG or SVG.
 fn picture(svg: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     match path.extension().is_some_and(|extension| extension == "png") {
         true => Ok(to_png(svg)?),
@@ -25,12 +25,12 @@ fn text(text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(format!("{}\n", text.trim_end()).into_bytes())
 }
 
-/// Files to write, opened before anything is measured, so that a wrong path is told at once.
+/// Files to write, opened before anything is measured, so that a wrong path is reported at once.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<(PathBuf, ReportFile, Make<T>)>);
 
 impl Files<Comparison> {
-    /// Opens all that are asked for of a comparison; if one cannot be, the others stay as they were.
+    /// Opens all requested files of a comparison; if one cannot be opened, the others stay as they were.
     pub(super) fn of_comparison(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
@@ -45,7 +45,7 @@ impl Files<Comparison> {
 }
 
 impl Files<Suite> {
-    /// The same for a suite, but for its report, which is written more than once.
+    /// The same for a suite, except for its report, which is written more than once.
     pub(super) fn of_suite(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
@@ -74,7 +74,7 @@ impl<T> Files<T> {
         Ok(files)
     }
 
-    /// Writes all that can be written; what went wrong.
+    /// Writes all files that it can; returns the errors.
     pub(super) fn write(self, result: &T) -> Vec<anyhow::Error> {
         let write = |(path, file, make): (PathBuf, ReportFile, Make<T>)| match make(result, &path) {
             Ok(bytes) => file.write_bytes(&bytes).err(),

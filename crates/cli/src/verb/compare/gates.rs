@@ -10,11 +10,10 @@ use crate::output::{FAILED, Failure, USAGE, note};
 /// A condition of `compare` failed.
 const GATE_FAILED: u8 = crate::output::GATE;
 
-/// Reads all conditions, for a comparison that is still to be run.
+/// Reads all conditions for a comparison that is yet to run.
 ///
 /// # Errors
-/// If one is not understood, or the runs are too few for any to be shown, so that the gates would mean
-/// nothing.
+/// If one is not understood, or the runs are too few for any verdict, so that the gates would mean nothing.
 pub(super) fn read(args: &GateArgs, design: &Design) -> Result<Vec<Condition>, Failure> {
     let settings = design.settings();
     let conditions = understood(args, design.arms(), design.metrics(), settings.reference)?;
@@ -33,7 +32,7 @@ pub(super) fn read(args: &GateArgs, design: &Design) -> Result<Vec<Condition>, F
     Ok(conditions)
 }
 
-/// The same for a result that exists.
+/// Reads all conditions for an existing result.
 ///
 /// # Errors
 /// If one is not understood.
@@ -55,7 +54,7 @@ fn understood(
     conditions.collect()
 }
 
-/// What to say before anything is run, if the runs are too few for verdicts.
+/// Prints a warning before the first run, if the runs are too few for verdicts.
 pub(super) fn warn_of_few_runs(design: &Design) {
     let (runs, questions) = (design.settings().runs, design.questions());
     let answered = verdict::questions_answered(runs);
@@ -73,7 +72,7 @@ pub(super) fn warn_of_few_runs(design: &Design) {
     }
 }
 
-/// Tells which gates failed or could not be judged; the exit status that follows, 0 if none did.
+/// Prints the gates that failed or could not be judged; returns the resulting exit status, 0 if none did.
 pub(super) fn conclude(result: &Comparison) -> ExitCode {
     let mut status = 0;
     for gate in &result.gates {

@@ -5,21 +5,21 @@ use superhue_compare::{Arm, Progress};
 
 use crate::output::note;
 
-/// A bar that runs move on; failed ones are told above it.
+/// A bar that advances with each run; failed runs are printed above it.
 #[derive(Debug)]
 pub(super) struct Shown {
     bar: ProgressBar,
-    /// Whose runs they are, if there are several programs.
+    /// Program of the runs, if there are several programs.
     program: Option<String>,
     names: Vec<String>,
 }
 
 impl Shown {
-    /// One for so many runs.
+    /// A bar for `runs` runs.
     pub(super) fn new(runs: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
             Some(runs as u64),
-            // Draws nothing where standard error is no terminal.
+            // Draws nothing if standard error is no terminal.
             ProgressDrawTarget::stderr(),
         );
         let template = "{bar:30} {pos}/{len} {msg} (about {eta} left)";
@@ -33,18 +33,18 @@ impl Shown {
         }
     }
 
-    /// The next runs are of this program under these arms.
+    /// Names the program and the arms of the next runs.
     pub(super) fn turn_to(&mut self, program: Option<&str>, arms: &[Arm]) {
         self.program = program.map(str::to_owned);
         self.names = arms.iter().map(Arm::title).collect();
     }
 
-    /// There are so many more runs than it seemed.
+    /// Adds runs to the expected number.
     pub(super) fn add(&self, runs: usize) {
         self.bar.inc_length(runs as u64);
     }
 
-    /// Shows where it has got to.
+    /// Shows the progress.
     pub(super) fn tell(&self, progress: Progress<'_>) {
         match progress {
             Progress::Starting { turn, .. } => {
@@ -70,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// Says something above the bar.
+    /// Prints a line above the bar.
     pub(super) fn say(&self, line: &str) {
         self.bar.suspend(|| note(line));
     }

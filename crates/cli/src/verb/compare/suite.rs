@@ -39,7 +39,7 @@ use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
 use crate::verb::shared_folder::open_to_write;
 
-/// What has to be the same in all runs of one comparison.
+/// Properties that must be the same in all runs of one comparison.
 const SAME_MACHINE: [(&str, &str); 4] = [
     ("cpu", "CPU"),
     ("kernel", "kernel"),
@@ -47,11 +47,11 @@ const SAME_MACHINE: [(&str, &str); 4] = [
     ("commit", "commit of superhue"),
 ];
 
-/// Why a session ends before all is done.
+/// Reasons why a session ends before all is done.
 const INTERRUPTED: &str = "interrupted";
 const TIME_IS_UP: &str = "the time is up";
 
-/// Measures what is not measured yet.
+/// Measures the missing rounds.
 pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> VerbResult {
     let file = SuiteFile::read(args, path)?;
     let report = args.report.as_deref().map(Report::open).transpose()?;
@@ -71,7 +71,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
     };
     let deadline = args.suite.time.map(|time| Instant::now() + time);
     let done = session.go(&mut experiment, deadline, report.as_ref());
-    // Signals end this process again.
+    // From here on signals end this process again.
     drop(experiment);
     let suite = session.suite;
     let saved = done.and_then(|()| report.as_ref().map_or(Ok(()), |report| report.save(&suite)));
@@ -90,7 +90,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> 
     told.map(|status| cut_short(status, is_interrupted))
 }
 
-/// Shows what was measured before.
+/// Shows an earlier result.
 pub(super) fn show(args: &CompareArgs, path: &Path, text: &str) -> VerbResult {
     if args.gates.all().next().is_some() {
         let text = format!(
@@ -104,7 +104,7 @@ pub(super) fn show(args: &CompareArgs, path: &Path, text: &str) -> VerbResult {
     publish(args, &suite, Files::of_suite(args)?)
 }
 
-/// Prints the table, and writes what is made of it.
+/// Prints the table, and writes the files made from it.
 fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult {
     let trouble = files.write(suite);
     if args.json {
@@ -129,25 +129,25 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
 struct Session<'a> {
     file: &'a SuiteFile,
     suite: Suite,
-    /// The arms that can be run.
+    /// The arms that this machine can run.
     arms: Vec<Arm>,
     machine: Value,
     /// One for each program, in their order.
     states: Vec<State>,
 }
 
-/// Where a program has got to.
+/// Progress of a program.
 #[derive(Default)]
 struct State {
     execution: Execution,
-    /// When its first run started.
+    /// Time at which its first run started.
     started: Option<f64>,
     is_set_up: bool,
-    /// Nothing more is to be done, in this session.
+    /// True if this session runs no more of it.
     is_over: bool,
 }
 
-/// What there is to go on from. Nothing is run but the trial of each arm.
+/// Prepares a session, from the kept report if there is one. The only runs are one trial of each arm.
 fn begin<'a>(
     file: &'a SuiteFile,
     kept: Option<Suite>,
@@ -207,7 +207,7 @@ fn begin<'a>(
     Ok(session)
 }
 
-/// Why what was kept before is not gone on with.
+/// Returns the failure that explains why the kept report is not continued.
 fn refuse<T>(text: &str, instead: &str) -> Result<T, Failure> {
     Err(Failure::new(
         USAGE,
@@ -215,7 +215,7 @@ fn refuse<T>(text: &str, instead: &str) -> Result<T, Failure> {
     ))
 }
 
-/// Takes what was measured before into `suite`, if it is of the same programs and arms.
+/// Copies the earlier measurements into `suite`, if they are of the same programs and arms.
 fn take_over(
     file: &SuiteFile,
     kept: Option<Suite>,
@@ -272,12 +272,12 @@ fn take_over(
     Ok(states)
 }
 
-/// As many rounds as there may be runs of in a kept comparison.
+/// The most rounds of which a kept comparison may have runs.
 fn rounds_of(comparison: &Comparison, file: &SuiteFile) -> usize {
     file.runs.1.max(comparison.samples.len())
 }
 
-/// What is another one than before: of what, which it was, and which it is.
+/// Returns the first property of the machine that differs: its name, its old value, its new one.
 fn other_machine(before: &Value, now: &Value) -> Option<(&'static str, String, String)> {
     let text = |machine: &Value, name: &str| match machine.get(name).and_then(Value::as_str) {
         Some(text) => text.to_owned(),
@@ -290,7 +290,7 @@ fn other_machine(before: &Value, now: &Value) -> Option<(&'static str, String, S
 }
 
 impl Session<'_> {
-    /// All runs of a program are of one machine and one superhue; programs that have enough, or are not asked for, may be of others.
+    /// Checks that all runs of a program come from one machine and one superhue; programs that need no more runs, or are not chosen, may differ.
     fn stay_on_one_machine(&self) -> Result<(), Failure> {
         for (index, program) in self.suite.programs.iter().enumerate() {
             let kept = program.comparison.as_ref();
@@ -304,10 +304,10 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Lets programs take turns until each has enough, the time is over, or it is interrupted.
+    /// Runs the programs in turn until each has enough rounds, the time is over, or a signal interrupts it.
     ///
     /// # Errors
-    /// If the report cannot be written. What was measured is in the suite all the same.
+    /// If the report cannot be written. The suite has the measurements all the same.
     fn go(
         &mut self,
         experiment: &mut Experiment,
@@ -337,7 +337,7 @@ impl Session<'_> {
             let round = self.round(index, experiment, &mut shown, &stop);
             let is_cut = matches!(round, Err(RunnerError::Interrupted));
             if is_cut {
-                // Unless it was the time, it was a signal that the program's run has seen.
+                // Either the time was over, or a signal arrived during the program's run.
                 is_interrupted.set(is_interrupted.get() || !is_late());
             }
             if self.has_enough(index) && !self.states[index].is_over {
@@ -362,14 +362,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The program whose turn it is: of those that need more, the first one with the fewest rounds. So a
-    /// suite that is left often has no program that is always gone on with first.
+    /// Returns the program whose turn it is: of those that need more, the first one with the fewest rounds. So a suite
+    /// that is interrupted often does not always continue with the same program.
     fn next(&self) -> Option<usize> {
         let open = (0..self.states.len()).filter(|index| !self.has_enough(*index));
         open.min_by_key(|&index| self.states[index].execution.records.len() / self.arms.len())
     }
 
-    /// What is left to do, because of `why`; `None` if nothing is.
+    /// Returns a line about the unfinished programs, with the reason `why`; `None` if all are finished.
     fn why_unfinished(&self, why: &str) -> Option<String> {
         let all = (self.file.programs.iter()).filter(|plan| plan.is_chosen);
         let all = all.count();
@@ -382,13 +382,13 @@ impl Session<'_> {
         }
     }
 
-    /// Measured rounds that are complete.
+    /// Number of complete measured rounds.
     fn rounds(&self, index: usize) -> usize {
         let runs = self.states[index].execution.records.len();
         (runs / self.arms.len()).saturating_sub(self.file.settings.warmup)
     }
 
-    /// Runs that a program has to have yet, at the least.
+    /// Least number of runs that a program still needs.
     fn runs_left(&self, index: usize) -> usize {
         let state = &self.states[index];
         let rounds = self.file.settings.warmup + self.file.runs.0;
@@ -396,7 +396,7 @@ impl Session<'_> {
         if state.is_over { 0 } else { left }
     }
 
-    /// Whether a program gets no more rounds; see `superhue_compare::suite` for why so.
+    /// Returns true if a program gets no more rounds; `superhue_compare::suite` explains the rule.
     fn has_enough(&self, index: usize) -> bool {
         let (least, most) = self.file.runs;
         let rounds = self.rounds(index);
@@ -410,8 +410,8 @@ impl Session<'_> {
         self.states[index].is_over || rounds >= most || (rounds >= least && is_precise())
     }
 
-    /// One round of a program; what is left of it if it was interrupted in the middle of one. All that can go wrong but an
-    /// interrupt is noted in the suite.
+    /// Runs one round of a program, or the rest of a round that was interrupted. Errors other than an interrupt are
+    /// recorded in the suite.
     fn round(
         &mut self,
         index: usize,
@@ -468,7 +468,7 @@ impl Session<'_> {
         }
     }
 
-    /// Nothing more is run of a program in this session. What counts of it stays.
+    /// Ends the runs of a program in this session. Its good runs stay.
     fn give_up(&mut self, index: usize, why: String) {
         let state = &mut self.states[index];
         state.is_over = true;
@@ -484,7 +484,7 @@ impl Session<'_> {
         }
     }
 
-    /// Puts what was measured of a program into the suite.
+    /// Copies the measurements of a program into the suite.
     fn keep(&mut self, index: usize) {
         let plan = &self.file.programs[index];
         let state = &self.states[index];
@@ -492,7 +492,7 @@ impl Session<'_> {
             return;
         }
         let settings = Settings {
-            // Begun, if there is none yet.
+            // At least the round that has begun.
             runs: self.rounds(index).max(1),
             ..self.file.settings.clone()
         };
@@ -508,7 +508,7 @@ impl Session<'_> {
             started: state.started,
             finished: now(),
         };
-        // Arms, metrics and settings were found to fit when the file was read.
+        // Arms, metrics and settings were checked when the file was read.
         if let Ok(design) = Design::new(self.arms.clone(), metrics, settings) {
             let comparison = Comparison::new(design, state.execution.clone(), context);
             self.suite.programs[index].take(comparison, self.file.settings.smallest);
@@ -516,10 +516,10 @@ impl Session<'_> {
     }
 }
 
-/// Whether a program is there, and what it needs once.
+/// Checks that a program is installed, and runs its setup.
 ///
 /// # Errors
-/// What is missing, and what brings it; why the setup failed; an interrupt.
+/// The missing part, and the way to install it; the failure of the setup; an interrupt.
 fn set_up(plan: &ProgramPlan, experiment: &Experiment) -> Result<(), RunnerError> {
     let missing = |why: &str| RunnerError::Abort(with_remedy(why, plan.install.as_deref()));
     if let Some(test) = &plan.test {
@@ -530,7 +530,7 @@ fn set_up(plan: &ProgramPlan, experiment: &Experiment) -> Result<(), RunnerError
                 other => other,
             })?;
     }
-    // What the setup makes may be the program.
+    // The setup may build the program.
     if let Some(setup) = &plan.plan.setup {
         experiment.aside("setup", setup)?;
     }
@@ -545,7 +545,7 @@ fn set_up(plan: &ProgramPlan, experiment: &Experiment) -> Result<(), RunnerError
 }
 
 impl ProgramPlan {
-    /// Makes this what is run next.
+    /// Makes this program the next one to run.
     fn put_into(&self, experiment: &mut Experiment) {
         experiment.command.clone_from(&self.words);
         experiment.prepare.clone_from(&self.plan.prepare);
@@ -555,7 +555,7 @@ impl ProgramPlan {
     }
 }
 
-/// Whether there is a program of that name, as `execvp(3)` looks for it.
+/// Returns true if there is a program of that name, in the places where `execvp(3)` looks.
 fn is_executable(program: &OsStr) -> bool {
     let is_one = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
     let program = Path::new(program);
@@ -566,7 +566,7 @@ fn is_executable(program: &OsStr) -> bool {
     std::env::split_paths(&path).any(|folder| is_one(&folder.join(program)))
 }
 
-/// Why something is left out, and what would bring it.
+/// Returns the reason for leaving something out, and the way to install it.
 fn with_remedy(why: &str, install: Option<&str>) -> String {
     match install {
         Some(install) => format!("{} ({install})", why.trim_end_matches('.')),
@@ -574,10 +574,10 @@ fn with_remedy(why: &str, install: Option<&str>) -> String {
     }
 }
 
-/// The file that a suite is written to again and again, whole each time.
+/// The file that a suite is written to repeatedly, whole each time.
 struct Report {
     path: PathBuf,
-    /// What it holds already.
+    /// The suite that it already holds.
     kept: Option<Suite>,
 }
 
@@ -592,13 +592,13 @@ fn way_to(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl Report {
-    /// Finds out what is there, and whether it can be written.
+    /// Reads the existing report, and checks that it can be written.
     fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |error: anyhow::Error| {
             let context = format!("cannot keep the result in {}", path.display());
             Failure::new(FAILED, error.context(context))
         };
-        // What a link leads to is written, not the link; and no link of others is followed.
+        // Writes to the target of a link, not over the link; never follows a link of another user.
         let path = way_to(path).map_err(|error| failed(error.into()))?;
         let kept = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -624,14 +624,14 @@ impl Report {
         Ok(report)
     }
 
-    /// Where it is written before it takes the place of the old one.
+    /// The path of the new report until it replaces the old one.
     fn beside(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(".part");
         name.into()
     }
 
-    /// Puts the suite in the place of what was there: whoever reads it, and whoever is killed, has the old one or the new.
+    /// Replaces the report in one step: a reader sees the old one or the new one, also if superhue is killed.
     fn save(&self, suite: &Suite) -> anyhow::Result<()> {
         let beside = self.beside();
         let written = suite.to_json().map_err(io::Error::from).and_then(|text| {

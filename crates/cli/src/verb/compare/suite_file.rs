@@ -1,9 +1,9 @@
-//! What a suite's file says: arms, and programs to run under each of them.
+//! A suite's file: arms, and programs to run under each of them.
 //!
 //! ```toml
 //! title = "Two programs"
 //! runs = 8                       # of each arm, at least; up to most-runs while intervals are too wide
-//! smallest = "3%"                # what is to be told apart
+//! smallest = "3%"                # smallest difference to detect
 //! timeout = "3m"                 # a run that takes longer is ended, and has failed
 //! prepare = "sync"               # by sh -c before each run of programs without one of their own
 //!
@@ -27,7 +27,7 @@
 //! install = "apt install memcached"
 //! ```
 //!
-//! The first thing that is wrong is told with file, line and column, and nothing is run.
+//! Superhue reports the first error with file, line and column, and runs nothing.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -48,16 +48,16 @@ use crate::output::{FAILED, Failure, USAGE};
 use crate::values::parse_some_time;
 use crate::verb::document::read_document;
 
-/// Longer files are none.
+/// Longer files are no suites.
 const LARGEST: u64 = 1 << 20;
 
 /// The most runs and warm-ups of each arm.
 const MOST_RUNS: i64 = 10_000;
 
-/// How long a server may take to be ready and to stop, unless the file says otherwise.
+/// Default time for a server to be ready, and to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is told apart unless the file says otherwise.
+/// Default smallest difference to detect.
 const SMALLEST: f64 = 0.03;
 
 #[derive(Debug, Deserialize)]
@@ -104,16 +104,16 @@ struct RawProgram {
     ignore_failure: bool,
 }
 
-/// What a file says, as far as it was asked for.
+/// Contents of a file, limited to the chosen arms and programs.
 #[derive(Debug)]
 pub(super) struct SuiteFile {
     /// Its heading.
     pub(super) title: String,
-    /// The least rounds of each program, and the most.
+    /// The least and the most rounds of each program.
     pub(super) runs: (usize, usize),
-    /// How long a run may take.
+    /// Longest time of a run.
     pub(super) timeout: Option<Duration>,
-    /// How each comparison is done.
+    /// Settings of each comparison.
     pub(super) settings: Settings,
     /// The arms, the reference first.
     pub(super) arms: Vec<ArmPlan>,
@@ -126,7 +126,7 @@ pub(super) struct SuiteFile {
 pub(super) struct ArmPlan {
     pub(super) arm: Arm,
     pub(super) config: Config,
-    /// What brings it.
+    /// The way to install it.
     pub(super) install: Option<String>,
 }
 
@@ -135,29 +135,28 @@ pub(super) struct ArmPlan {
 pub(super) struct ProgramPlan {
     pub(super) name: String,
     pub(super) kind: String,
-    /// As the file says it.
+    /// The program as in the file.
     pub(super) plan: Plan,
     /// The command, word by word.
     pub(super) words: Vec<OsString>,
     pub(super) server: Option<ServerPlan>,
-    /// Succeeds if all is there that it needs; by `sh -c`.
+    /// Succeeds if everything that the program needs is installed; by `sh -c`.
     pub(super) test: Option<String>,
-    /// What brings it.
+    /// The way to install it.
     pub(super) install: Option<String>,
     pub(super) speed: Option<UserMetric>,
     pub(super) tail: Option<UserMetric>,
-    /// Whether runs with another exit status than 0 count.
+    /// True if runs with another exit status than 0 count.
     pub(super) ignore_failure: bool,
-    /// Whether it was asked for.
+    /// True if the options choose it.
     pub(super) is_chosen: bool,
 }
 
 impl SuiteFile {
-    /// Reads the file, and takes of it what the options ask for.
+    /// Reads the file, and takes the arms and programs that the options choose.
     ///
     /// # Errors
-    /// If it cannot be read (status 1); what is wrong with it, with the place, and options that choose nothing
-    /// (status 2).
+    /// If it cannot be read (status 1); an error in it, with its position, and options that choose nothing (status 2).
     pub(super) fn read(args: &CompareArgs, path: &Path) -> Result<Self, Failure> {
         let text = read_document(path, LARGEST).map_err(|error| {
             let context = format!("cannot read the suite {}", path.display());
@@ -239,7 +238,7 @@ impl SuiteFile {
         })
     }
 
-    /// Leaves the arms of these names, in their order; all if there are none.
+    /// Keeps the arms of these names, in their order; all if there are no names.
     fn choose_arms(&mut self, names: &[String]) -> Result<(), Failure> {
         if names.is_empty() {
             return Ok(());
@@ -266,7 +265,7 @@ impl SuiteFile {
         Ok(())
     }
 
-    /// Marks the programs with one of these words in their names; all if there are none.
+    /// Marks the programs whose names contain one of these words; all if there are no words.
     fn choose_programs(&mut self, words: &[String]) -> Result<(), Failure> {
         let unused = (words.iter()).find(|word| {
             let mut programs = self.programs.iter();
@@ -288,7 +287,7 @@ impl SuiteFile {
     }
 }
 
-/// Turns what a file says into what it means, and tells where something is wrong.
+/// Converts the raw file to a suite, and reports the position of an error.
 struct Reader<'a> {
     name: &'a str,
     places: Places<'a>,
@@ -300,7 +299,7 @@ impl Reader<'_> {
         Failure::new(USAGE, format!("{}:{line}:{column}: {text}", self.name))
     }
 
-    /// A value, read by `read`; nothing if it is not given.
+    /// Reads a value by `read`; `None` if the value is missing.
     fn value<T, U>(
         &self,
         given: Option<&Spanned<T>>,
@@ -340,7 +339,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A program; `prepare` is for those that have none of their own.
+    /// Converts a program; `prepare` is for programs that have none of their own.
     fn program(&self, raw: RawProgram, prepare: Option<&str>) -> Result<ProgramPlan, Failure> {
         let words = self.value(Some(&raw.command), |command| {
             let words = shell_words::split(command).map_err(|error| error.to_string())?;

@@ -1,14 +1,14 @@
-//! From what was tracked to the document that is shown.
+//! Builds the document that is shown from the tracked accesses.
 
 use superhue::model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
 use superhue::procfs::process::NamedVma;
 use superhue::trackers::{HotSet as Curve, PageSize, RangeHeat};
 use superhue_plot::{Area, HotPoint, HotSet, Mapping, Run};
 
-/// Points of the hot-set curve that are kept: more than a picture can show.
+/// Most points of the hot-set curve that are kept: more than a picture can show.
 const POINTS: usize = 256;
 
-/// The mappings as the picture names them.
+/// Returns the mappings under their names in the picture.
 pub(super) fn areas(vmas: &[NamedVma]) -> Vec<Area> {
     (vmas.iter())
         .map(|named| Area {
@@ -18,7 +18,7 @@ pub(super) fn areas(vmas: &[NamedVma]) -> Vec<Area> {
         .collect()
 }
 
-/// Counts by mapping. Memory that no mapping holds any more is left out.
+/// Returns the counts by mapping. Leaves out memory that is no longer mapped.
 pub(super) fn mappings(vmas: &[NamedVma], ranges: impl Iterator<Item = RangeHeat>) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = (vmas.iter())
         .map(|named| Mapping {
@@ -35,7 +35,7 @@ pub(super) fn mappings(vmas: &[NamedVma], ranges: impl Iterator<Item = RangeHeat
         while mappings.get(at).is_some_and(|mapping| mapping.end <= start) {
             at += 1;
         }
-        // A superpage lies in one mapping; a range of DAMON may span several.
+        // A huge page lies in one mapping; a range of DAMON may span several.
         for mapping in mappings[at..].iter_mut().take_while(|one| one.start < end) {
             let run = Run {
                 start: start.max(mapping.start),
@@ -58,7 +58,7 @@ pub(super) fn mappings(vmas: &[NamedVma], ranges: impl Iterator<Item = RangeHeat
     mappings
 }
 
-/// The hot set, with the points that make a difference in a picture.
+/// Returns the hot set, with the points that make a difference in a picture.
 pub(super) fn hot_set(curve: &Curve, resident_bytes: u64) -> HotSet {
     let bytes = |share: f64| curve.bytes_for(share).map(|bytes| bytes.0);
     let mut points: Vec<HotPoint> = Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn hot_set(curve: &Curve, resident_bytes: u64) -> HotSet {
     }
 }
 
-/// Memory that is resident.
+/// Returns the bytes of resident memory.
 pub(super) fn resident(ranges: impl Iterator<Item = RangeHeat>) -> u64 {
     ranges
         .map(|range| match range.pages {

@@ -27,7 +27,7 @@ use crate::verb::document::read_document;
 
 use super::outputs::Outputs;
 
-/// Largest document that is read: far more than superhue writes of a process of a TiB.
+/// Largest document that is read: far more than superhue writes for a process of a TiB.
 const LARGEST: u64 = 4 << 30;
 
 /// Shows which memory of a process is accessed.
@@ -35,7 +35,7 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
     if args.follow {
         follow::check_terminal()?;
     }
-    // Before anything else, so that a wrong path is told at once.
+    // Comes first, so that a wrong path is reported at once.
     let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
     let (heat, hung_up) = seen(args);
     let written = match heat {
@@ -45,11 +45,11 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
             Err(failure)
         }
     };
-    // Files were written, and nobody is there to read anything else.
+    // The files are written, and no one reads the terminal any more.
     hung_up.map_or(written, |ending| Ok(ending.status().into()))
 }
 
-/// What was seen, and how the terminal was hung up, if it was.
+/// Returns the samples, and the kind of hangup, if the terminal hung up.
 fn seen(args: &HeatArgs) -> (Result<Heat, Failure>, Option<Ending>) {
     match (&args.from, args.pid) {
         (Some(path), _) => (

@@ -1,4 +1,4 @@
-//! What `superhue heat` keeps of each sample.
+//! Data of each sample that `superhue heat` keeps.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use superhue::model::{Region, VirtAddr};
 use superhue::trackers::{RangeRate, Reading};
 use superhue_plot::{Recorder, Seen};
 
-/// What was recorded.
+/// Recorded samples.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// One for the result; one for the terminal, with the recent past alone.
+    /// One for the result; one for the terminal, with only the recent past.
     pub(super) recorders: Vec<Recorder>,
     /// Shortest and longest interval so far.
     pub(super) intervals: Option<(Duration, Duration)>,
-    /// When the first one began.
+    /// Start of the first interval.
     pub(super) first: Option<Duration>,
 }
 
 impl Record {
-    /// Nothing yet.
+    /// An empty record.
     pub(super) const fn new(recorders: Vec<Recorder>) -> Self {
         Self {
             recorders,
@@ -29,7 +29,7 @@ impl Record {
         }
     }
 
-    /// Keeps a sample.
+    /// Adds a sample.
     pub(super) fn add(&mut self, sample: &Sample<'_>) {
         let (from, to) = (sample.interval.start, sample.interval.end);
         self.first.get_or_insert(from);
@@ -56,7 +56,7 @@ impl Record {
     }
 }
 
-/// The regions of a range, with the pages of it that lie in each.
+/// Returns the regions of a range, with the pages of it that lie in each.
 fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = Seen> + use<> {
     let rate = range.rate;
     let (start, end) = (range.range.start.0, range.range.end.0);

@@ -1,4 +1,4 @@
-//! Where the result goes: standard output, a report, pictures.
+//! Destinations of the result: standard output, a report, pictures.
 
 use superhue_plot::{Heat, to_svg};
 
@@ -8,12 +8,12 @@ use crate::verb::outputs::Outputs;
 
 use super::table;
 
-/// Writes the files asked for, and prints.
+/// Writes the requested files, and prints.
 pub(super) fn write(args: &HeatArgs, outputs: Outputs, heat: &Heat) -> VerbResult {
     let fail = |error: anyhow::Error| Failure::new(FAILED, error);
-    // Whether the table is not asked for.
+    // True if the table is not wanted.
     let quiet = !args.json && (args.from.is_some() && !args.plots.is_empty() || args.follow);
-    // The files first: they are kept even if nobody reads standard output any more.
+    // Writes the files first: they are kept even if standard output is closed.
     let needs_json = args.json || outputs.report.is_some();
     let json = needs_json.then(|| heat.to_json()).transpose();
     let json = json.map_err(|error| fail(error.into()))?;

@@ -1,5 +1,5 @@
-//! What was accessed as text: a line for each mapping, the most accessed first. Or counts per page, in the manner of the `page_acs`
-//! file of the paper on HPS:
+//! Accesses as text: a line for each mapping, the most accessed first. Or counts per page, in the format of the
+//! `page_acs` file of the paper on HPS:
 //!
 //! ```text
 //!   5617f00d8000-5617f0102000 rw-p [heap]  (168 KiB in 4 KiB pages)
@@ -13,10 +13,10 @@ use superhue_plot::{Heat, HotSet, Mapping, how, size};
 
 use crate::terminal::printable;
 
-/// Mappings that have a line; of the others there is one together.
+/// Mappings that have a line; the others share one.
 const SHOWN: usize = 20;
 
-/// A line for each mapping with pages in memory, and what all come to.
+/// Returns a line for each mapping with pages in memory, and the sum of all.
 pub(super) fn by_mapping(heat: &Heat) -> String {
     let mut mappings: Vec<&Mapping> = heat
         .mappings
@@ -68,13 +68,13 @@ fn line(text: &mut String, mappings: &[&Mapping], samples: &str, name: &str) {
     let _ = writeln!(text, "{accessed:>9}  {resident:>9}  {samples:>7}  {name}");
 }
 
-/// Bytes that were seen accessed, each as often as it was.
+/// Returns the bytes that were seen accessed, each counted once per access.
 fn accesses(mapping: &Mapping) -> u128 {
     let of_run = |run: &superhue_plot::Run| u128::from(run.end - run.start) * u128::from(run.count);
     mapping.runs.iter().map(of_run).sum()
 }
 
-/// Every run of pages that have the same count, by mapping, and what they come to.
+/// Returns every run of pages with the same count, by mapping, and the sums.
 pub(super) fn by_page(heat: &Heat) -> String {
     let mut text = String::new();
     for mapping in heat
@@ -105,18 +105,18 @@ fn heading(text: &mut String, mapping: &Mapping) {
     let _ = writeln!(text, "{}  ({pages})", named(mapping));
 }
 
-/// Its addresses, permissions and name.
+/// Returns its addresses, permissions and name.
 fn named(mapping: &Mapping) -> String {
     let Mapping { start, end, .. } = mapping;
     let name = mapping.name.as_deref().unwrap_or("");
     let space = if name.is_empty() { "" } else { " " };
     let permissions = &mapping.permissions;
-    // Names are of the process's making: no control character reaches the terminal.
+    // The process chooses its names: no control character reaches the terminal.
     let shown = printable(&format!("{permissions}{space}{name}"));
     format!("{start:x}-{end:x} {shown}")
 }
 
-/// The lines under the table.
+/// Appends the lines under the table.
 fn summary(text: &mut String, heat: &Heat) {
     if !text.is_empty() {
         text.push('\n');

@@ -19,25 +19,25 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
 use super::document::{areas, hot_set, mappings, resident};
 use super::record::Record;
 
-/// How long to watch if nobody says.
+/// Default time to watch.
 const DURATION: Duration = Duration::from_secs(5);
-/// Longest wait before looking whether the process is still there.
+/// Longest wait between two checks that the process still exists.
 const GLANCE: Duration = Duration::from_millis(200);
-/// Mappings are read again this often, for their names.
+/// Interval at which mappings are read again, for their names.
 const NAMES: Duration = Duration::from_secs(1);
-/// Intervals, if nobody says.
+/// Bounds of the default interval.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(10);
-/// Longest interval where somebody waits for the next sample.
+/// Longest interval if a user waits for the next sample.
 const LONGEST_LIVE: Duration = Duration::from_secs(2);
-/// Samples there should be at least.
+/// Fewest samples that there should be.
 const FEWEST: u32 = 8;
-/// What the terminal can show of the past.
+/// Capacity of the terminal's record of the recent past.
 const RECENT: (usize, usize) = (240, 2 << 20);
 /// Longest command line that is kept.
 const COMMAND: usize = 4096;
 
-/// Prepares for watching process `pid` for as long as `args` say.
+/// Prepares to watch process `pid` for the time in `args`.
 pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Watching, Failure> {
     let limit = match (args.duration, args.follow) {
         (None, true) => None,
@@ -70,7 +70,7 @@ pub(super) struct Watching {
     named: Duration,
     begun: Instant,
     limit: Option<Duration>,
-    /// Samples that came to nothing, and why the last did.
+    /// Number of failed samples, and the error of the last one.
     missed: Option<(u64, TrackError)>,
 }
 
@@ -124,7 +124,7 @@ impl Watching {
         })
     }
 
-    /// Without a terminal, while `signals` are held back.
+    /// Watches without a terminal; `signals` are blocked.
     pub(super) fn run(mut self, signals: &SignalSet) -> Result<Heat, Failure> {
         let ended = loop {
             self.step()?;
@@ -138,7 +138,7 @@ impl Watching {
         self.finish(ended)
     }
 
-    /// Does what is due; whether there is a new sample.
+    /// Does the work that is due; returns true if there is a new sample.
     pub(super) fn step(&mut self) -> Result<bool, Failure> {
         let now = self.begun.elapsed();
         let mut is_new = false;
@@ -171,7 +171,7 @@ impl Watching {
         Ok(is_new)
     }
 
-    /// Why watching is over, if it is.
+    /// Returns the reason why watching is over; `None` if it is not.
     pub(super) fn ended(&self) -> Option<Ended> {
         let is_there = stat(&self.roots, self.id.pid)
             .is_ok_and(|stat| stat.start_ticks == self.id.start_ticks && !stat.is_zombie());
@@ -184,7 +184,7 @@ impl Watching {
         is_over.then_some(Ended::Duration)
     }
 
-    /// How long there is nothing to do.
+    /// Returns the time until there is work to do.
     pub(super) fn pause(&self) -> Duration {
         let now = self.begun.elapsed();
         let next = [self.sampler.due(), self.limit].into_iter().flatten().min();
@@ -192,14 +192,14 @@ impl Watching {
     }
 
     fn read_names(&mut self) {
-        // Of a process that is gone the last names are good enough.
+        // If the process is gone, its last names are good enough.
         if let Ok(vmas) = named_maps(&self.roots, self.id.pid) {
             self.vmas = vmas;
         }
         self.named = self.begun.elapsed();
     }
 
-    /// What the terminal shows: the recent past, and no counts.
+    /// Returns the document for the terminal: the recent past, and no counts.
     pub(super) fn recent(&self) -> Heat {
         let series = self.series(1);
         self.document(Ended::Duration, series, false)
@@ -211,7 +211,7 @@ impl Watching {
         recorder.map_or_else(Series::default, |recorder| recorder.series(&areas))
     }
 
-    /// Everything that was seen.
+    /// Returns the document of all samples.
     pub(super) fn finish(mut self, ended: Ended) -> Result<Heat, Failure> {
         if ended != Ended::Exited {
             self.read_names();
@@ -239,7 +239,7 @@ impl Watching {
     fn document(&self, ended: Ended, series: Series, with_counts: bool) -> Heat {
         let map = self.sampler.map(self.id);
         let (shortest, longest) = self.record.intervals.unwrap_or_default();
-        // Of the recent past it is not known, nor asked for.
+        // For the recent past it is unknown, and not needed.
         let elapsed = match self.record.first {
             Some(first) if with_counts => self.begun.elapsed().saturating_sub(first),
             _ => Duration::ZERO,
@@ -276,7 +276,7 @@ impl Watching {
     }
 }
 
-/// The status for a process that cannot be read.
+/// Returns the exit status for a process that cannot be read.
 fn code_of(error: &ReadError) -> u8 {
     match error {
         ReadError::Denied { .. } | ReadError::ForeignProc { .. } => UNABLE,
@@ -303,7 +303,7 @@ fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling 
     }
 }
 
-/// The arguments of a process; none if they cannot be read.
+/// Returns the arguments of a process; none if they cannot be read.
 fn command(roots: &Roots, pid: u32) -> Vec<String> {
     let mut bytes = fs::read(roots.of_process(pid, "cmdline")).unwrap_or_default();
     bytes.truncate(COMMAND);

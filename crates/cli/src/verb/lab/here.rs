@@ -1,4 +1,4 @@
-//! This machine as a machine file: its caches and TLBs as far as they are known, and what had to be assumed.
+//! This machine as a machine file: its caches and TLBs as far as they are known, and the assumed values.
 //!
 //! ```text
 //!   sysfs: sizes, ways, lines ──┐
@@ -20,7 +20,7 @@ use superhue_papers::cachesim::Machine;
 
 use crate::output::{Failure, UNABLE};
 
-/// What names it on the command line.
+/// Its name on the command line.
 pub(super) const NAME: &str = "here";
 
 /// A machine file of this machine, and what a reader of its figures should know.
@@ -31,14 +31,14 @@ pub(super) struct Here {
     pub(super) notes: Vec<String>,
 }
 
-/// What a search for colors found here.
+/// Result of an earlier search for colors here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Measured {
     colors: u64,
     ways: Option<u64>,
 }
 
-/// Describes the machine that this runs on, from the CPU that it happens to run on.
+/// Describes this machine, as seen from the current CPU.
 pub(super) fn here() -> Result<Here, Failure> {
     let hardware = Hardware::read(&Roots::default(), &Cpuid::native());
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -57,7 +57,7 @@ pub(super) fn here() -> Result<Here, Failure> {
     })
 }
 
-/// A cache as the file has it.
+/// A cache as it stands in the file.
 struct Told {
     name: String,
     size: u64,
@@ -145,7 +145,7 @@ fn told(judged: &AssessedCache) -> Result<Told, String> {
     })
 }
 
-/// Holds the second cache against what was measured; what came of it.
+/// Compares the second cache with the measurement, which wins; returns a sentence about the result.
 fn measure(caches: &mut [Told], measured: Option<Measured>) -> String {
     let Some(cache) = caches.iter_mut().find(|cache| cache.name == "L2") else {
         return "There is no L2 to hold a measurement against.".to_owned();
@@ -167,7 +167,7 @@ fn measure(caches: &mut [Told], measured: Option<Measured>) -> String {
         );
     }
     let size = colors * ways * BASE_PAGE_SIZE;
-    // A model has sets by address bits.
+    // A model selects sets by address bits.
     if !colors.is_power_of_two() {
         return format!(
             "`superhue colors` measured {colors} colors of the L2, which are no power of two and are not modelled: it is as the system describes it, {said} colors."
@@ -183,7 +183,7 @@ fn measure(caches: &mut [Told], measured: Option<Measured>) -> String {
     )
 }
 
-/// A TLB as the file has it.
+/// A TLB as it stands in the file.
 struct Entries {
     level: u32,
     entries: u32,
@@ -233,7 +233,7 @@ fn tlbs(hardware: &Hardware, notes: &mut Vec<String>) -> Vec<Entries> {
             let holds = |array: &&TlbArray| {
                 array.level == level && serves_loads(array.kind) && array.pages.contain(page(large))
             };
-            // The largest, where there are several.
+            // The largest, if there are several.
             let Some(array) = arrays
                 .iter()
                 .filter(holds)
@@ -268,7 +268,7 @@ fn tlbs(hardware: &Hardware, notes: &mut Vec<String>) -> Vec<Entries> {
     made
 }
 
-/// Ways that leave a power of two of sets: as many as are told, or the next number that does.
+/// Ways that leave a power of two of sets: the number that the processor reports, or the next one that fits.
 fn ways(entries: u32, told: Option<TlbWays>) -> u32 {
     let least = match told {
         Some(TlbWays::Exactly(ways) | TlbWays::AtLeast(ways)) => u32::from(ways),
@@ -279,7 +279,7 @@ fn ways(entries: u32, told: Option<TlbWays>) -> u32 {
         .unwrap_or(entries)
 }
 
-/// Latencies that are taken: of the first cache, the second, the third.
+/// Assumed latencies: of the first cache, the second, the third.
 const CYCLES: [u32; 3] = [4, 14, 50];
 
 fn written(processor: &str, caches: &[Told], tlbs: &[Entries]) -> String {
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use superhue::procfs::hardware::CpuidTable;
 
-    /// The recorded machines of the crate that reads them.
+    /// The recorded machines of the crate that parses them.
     fn recorded(name: &str) -> Hardware {
         let folder =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../ground/procfs/fixtures/machines");

@@ -23,23 +23,23 @@ use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_docum
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::report_file::ReportFile;
 
-/// Larger machine files are none.
+/// Larger files are no machine files.
 const LARGEST_MACHINE: u64 = 1 << 20;
 /// A guest's frames are some MiB.
 const LARGEST_FRAMES: u64 = 256 << 20;
 
-/// The emulator's plugin, from the folder on that has the command's `bin`: scripts/install-files puts it there.
+/// The emulator's plugin, relative to the folder that contains the command's `bin`: scripts/install-files puts it there.
 const PLUGIN: &str = "lib/superhue/trace.so";
 /// The witness, in the folder of the page.
 const WITNESS: &str = "witness.json";
-/// Whose files witness/run leaves.
+/// Guests whose files witness/run leaves.
 const GUESTS: [&str; 3] = [
     "unpatched-aged-base",
     "unpatched-aged-thp",
     "spread-aged-base",
 ];
 
-/// Makes figures.
+/// Makes the figures.
 pub fn lab(args: &LabArgs) -> VerbResult {
     if args.list {
         return print(&list());
@@ -96,14 +96,14 @@ pub fn lab(args: &LabArgs) -> VerbResult {
         document
             .figures
             .push(figure.map_err(|Trouble(what)| Failure::new(USAGE, what))?);
-        // As they are done: whatever ends this, what is done is kept.
+        // Each figure at once: an interruption loses none that is finished.
         keep(args.output.as_deref(), &document)?;
     }
     finish(args, &document)
 }
 
-/// The emulator's plugin: that which belongs to this command, unless another one was asked for. Never one of the current
-/// folder, which may be anybody's.
+/// Returns the emulator's plugin: the one that belongs to this command, unless an option names another. Never looks in
+/// the current folder, which may belong to another user.
 fn plugin(args: &LabArgs) -> PathBuf {
     args.plugin.clone().unwrap_or_else(|| {
         let own = env::current_exe().unwrap_or_default();
@@ -112,7 +112,7 @@ fn plugin(args: &LabArgs) -> PathBuf {
     })
 }
 
-/// Shows a document that was kept, or draws it anew.
+/// Shows a kept document, or draws it again.
 fn again(args: &LabArgs, path: &Path) -> VerbResult {
     let document = read_document(path, LARGEST)
         .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
@@ -120,7 +120,7 @@ fn again(args: &LabArgs, path: &Path) -> VerbResult {
         .map_err(failed)?;
     prepare(args.output.as_deref())?;
     for figure in &document.figures {
-        // The name may come from a document somebody else wrote.
+        // The name may come from a foreign document.
         if figure::named(&figure.name).is_none() && figure.name != superhue_papers::program::NAME {
             let what = format!(
                 "cannot show {}: there is no figure {:?}",
@@ -152,7 +152,7 @@ fn finish(args: &LabArgs, document: &Document) -> VerbResult {
     }
 }
 
-/// Replays what guests ran under the plugin, and fails unless the counts agree.
+/// Replays the programs that guests ran under the plugin, and fails unless the counts agree.
 fn witness(args: &LabArgs, folder: &Path) -> VerbResult {
     let trouble = |Trouble(what)| {
         let what = format!(
@@ -203,7 +203,7 @@ fn witness(args: &LabArgs, folder: &Path) -> VerbResult {
     }
 }
 
-/// The witness that lies in a folder already, if one does.
+/// Reads the witness in a folder; `None` if there is none.
 fn kept_witness(folder: &Path) -> Result<Option<Witness>, Failure> {
     let path = folder.join(WITNESS);
     if !path.exists() {
@@ -222,7 +222,7 @@ fn kept_witness(folder: &Path) -> Result<Option<Witness>, Failure> {
     Ok(Some(witness))
 }
 
-/// P4's sweeps, if they are kept in a folder.
+/// Reads P4's sweeps, if a folder has them.
 fn kept_sweeps(folder: &Path) -> Result<Option<Native>, Failure> {
     let mut native = Native::default();
     for file in Native::files() {
@@ -286,11 +286,11 @@ fn kinds(names: &[String]) -> Result<Vec<Kind>, Failure> {
         .collect()
 }
 
-/// A machine, and what a reader should know of it.
+/// A machine, and notes for the reader of its figures.
 struct Chosen {
     machine: Machine,
     notes: Vec<String>,
-    /// Its file, if it was written just now.
+    /// Its file, if it has just been written.
     text: Option<String>,
 }
 
@@ -304,7 +304,7 @@ impl From<Machine> for Chosen {
     }
 }
 
-/// A machine of ours by its name, this one, or that of a file.
+/// Returns a machine: one of ours by its name, this one, or the one in a file.
 fn machine(path: &Path) -> Result<Chosen, Failure> {
     let name = path.to_string_lossy();
     if name == here::NAME {
@@ -336,7 +336,7 @@ fn machine(path: &Path) -> Result<Chosen, Failure> {
         .map_err(|error| Failure::new(USAGE, error))
 }
 
-/// Frames of real kernels, as far as there are any.
+/// Returns the frames of real kernels, as far as there are any.
 fn memory(args: &LabArgs) -> Result<Memory, Failure> {
     let mut memory = Memory::drawn(args.seed);
     if args.drawn {

@@ -1,4 +1,4 @@
-//! A prediction for a program: what it would miss by where its pages lie.
+//! A prediction for a program: its misses by the placement of its pages.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::{finish, here, keep, machine, plugin, prepare, write};
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, UNABLE, VerbResult};
 
-/// What ends it early, keeping what there is.
+/// Signals that end it early; the results so far are kept.
 const ENDING: [i32; 3] = [
     Signal::INT.as_raw(),
     Signal::TERM.as_raw(),
@@ -78,7 +78,7 @@ pub(super) fn predict(args: &LabArgs) -> VerbResult {
     finish(args, &document)
 }
 
-/// The name of the program alone.
+/// Returns the name of the program without its folder.
 fn label(args: &LabArgs) -> String {
     let name = args.command.first().map(Path::new);
     let name = name.and_then(Path::file_name).unwrap_or_default();
@@ -99,7 +99,7 @@ fn refused(error: EmulatorError) -> Failure {
     Failure::new(status, error)
 }
 
-/// A bar on a terminal, and signals that are asked for.
+/// A bar on a terminal, and signals that are polled.
 struct Progress {
     bar: ProgressBar,
     signals: SignalSet,
@@ -108,7 +108,7 @@ struct Progress {
 impl Progress {
     fn start(references: u64) -> Self {
         let signals = SignalSet::of(&ENDING);
-        // Draws nothing where standard error is no terminal.
+        // Draws nothing if standard error is no terminal.
         let bar = ProgressBar::with_draw_target(Some(references), ProgressDrawTarget::stderr());
         let style = "{bar:30} {human_pos} of at most {human_len} references ({elapsed})";
         if let Ok(style) = ProgressStyle::with_template(style) {
@@ -119,7 +119,7 @@ impl Progress {
 }
 
 impl Watcher for Progress {
-    /// From here on signals are asked for, not acted on; the program keeps those of the caller.
+    /// From here on signals are blocked and polled; the program keeps the caller's signal mask.
     fn begun(&mut self) {
         let _ = self.signals.block();
     }

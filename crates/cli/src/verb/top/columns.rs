@@ -1,4 +1,4 @@
-//! The columns of the tables: what they show, how wide they are, which are left out first where there is no room.
+//! The columns of the tables: their contents, their widths, and the order in which they are left out for lack of room.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use superhue::model::ByteCount;
 
 use super::rows::{Row, Rows, Subject};
 
-/// What the name gets at least, and what stands between columns.
+/// Least width of the name, and the width between columns.
 const NAME: usize = 14;
 const GAP: usize = 1;
 
@@ -50,7 +50,7 @@ impl Column {
         Self::Rule,
     ];
 
-    /// What stands above it.
+    /// Returns its title.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Column {
         }
     }
 
-    /// What it means.
+    /// Returns its meaning.
     #[must_use]
     pub fn meaning(self) -> &'static str {
         match self {
@@ -115,7 +115,7 @@ impl Column {
         }
     }
 
-    /// Which are left out first: those with the greatest number.
+    /// Returns its rank: columns with the greatest rank are left out first.
     fn rank(self) -> u8 {
         match self {
             Self::Pid | Self::Resident => 0,
@@ -133,13 +133,13 @@ impl Column {
         }
     }
 
-    /// Whether its text stands at the left.
+    /// Returns true if its text is aligned to the left.
     #[must_use]
     pub fn is_left(self) -> bool {
         matches!(self, Self::Service | Self::Rule | Self::Note)
     }
 
-    /// What it says of a service or process.
+    /// Returns its text for a service or process.
     #[must_use]
     pub fn text(self, row: &Row) -> String {
         match self {
@@ -166,7 +166,7 @@ impl Column {
         }
     }
 
-    /// What it says of a shared object.
+    /// Returns its text for a shared object.
     #[must_use]
     pub fn text_of_object(self, object: &SharedObject) -> String {
         let huge = &object.huge_mapped_bytes;
@@ -185,7 +185,7 @@ impl Column {
         }
     }
 
-    /// In which order rows come if they are sorted by this: the most first, what is not known last, equal ones by name.
+    /// Compares rows by this column: the most first, unknown values last, equal ones by name.
     #[must_use]
     pub fn order(self, a: &Row, b: &Row) -> Ordering {
         let number = |row: &Row| -> Option<f64> {
@@ -242,7 +242,7 @@ impl Column {
     }
 }
 
-/// The columns of services, processes and objects of which anything is known: what only a daemon or tracker knows has none without.
+/// Returns the columns of services that have any value: figures that only a daemon or tracker knows have no column without one.
 #[must_use]
 pub fn of_services(rows: &Rows) -> Vec<Column> {
     let has = |column: &Column| match column {
@@ -254,7 +254,7 @@ pub fn of_services(rows: &Rows) -> Vec<Column> {
     Column::OF_SERVICES.into_iter().filter(has).collect()
 }
 
-/// Likewise.
+/// Returns the columns of processes that have any value.
 #[must_use]
 pub fn of_processes(rows: &Rows) -> Vec<Column> {
     let mut columns = of_services(rows);
@@ -264,7 +264,7 @@ pub fn of_processes(rows: &Rows) -> Vec<Column> {
     columns
 }
 
-/// Likewise.
+/// Returns the columns of shared objects.
 #[must_use]
 pub fn of_objects() -> Vec<Column> {
     vec![
@@ -277,7 +277,7 @@ pub fn of_objects() -> Vec<Column> {
     ]
 }
 
-/// Those of the columns for which there is room beside the name, and how wide the name is then.
+/// Returns the columns for which there is room beside the name, with their widths, and the resulting width of the name.
 #[must_use]
 pub fn fitting(columns: &[Column], room: usize) -> (usize, Vec<(Column, usize)>) {
     let width = |columns: &[Column]| -> usize { columns.iter().map(|it| it.width() + GAP).sum() };
@@ -296,7 +296,7 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// A size with two or three digits that count, in 8 letters.
+/// Formats a size with two or three significant digits, in 8 characters.
 #[must_use]
 pub fn size(bytes: ByteCount) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -319,19 +319,19 @@ pub fn size(bytes: ByteCount) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A size, if it is known.
+/// Formats a size, if it is known.
 #[must_use]
 pub fn bytes(bytes: Option<ByteCount>) -> String {
     bytes.map_or_else(none, size)
 }
 
-/// A share, if it is known.
+/// Formats a share, if it is known.
 #[must_use]
 pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(none, |share| format!("{:.0} %", share * 100.0))
 }
 
-/// Something per second, if it is known.
+/// Formats a rate per second, if it is known.
 #[must_use]
 pub fn rate(rate: Option<f64>) -> String {
     rate.map_or_else(none, |rate| match rate {
@@ -341,7 +341,7 @@ pub fn rate(rate: Option<f64>) -> String {
     })
 }
 
-/// A share of time, as time per second.
+/// Formats a share of time, as time per second.
 #[must_use]
 pub fn stalled(share: f64) -> String {
     match share {
@@ -352,7 +352,7 @@ pub fn stalled(share: f64) -> String {
     }
 }
 
-/// An age, in whole seconds.
+/// Formats an age, in whole seconds.
 #[must_use]
 pub fn age(age: Duration) -> String {
     match age.as_secs() {

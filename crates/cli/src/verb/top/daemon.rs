@@ -1,4 +1,4 @@
-//! What the daemon says it did, as rates.
+//! Accounts of the daemon, as rates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,20 +13,20 @@ use superhue_daemon::ctl::{Answer, AskError, Request, ask};
 
 use crate::top_args::TopArgs;
 
-/// The part of what superhue may take that asking may.
+/// Share of superhue's own CPU limit that requests to the daemon may take.
 const PART: f64 = 0.15;
-/// How long to wait before trying again where nobody listens, or the caller may not ask.
+/// Wait before the next attempt if no daemon listens, or the caller may not use its socket.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What asking has come to.
+/// State of the requests to the daemon.
 #[derive(Debug, Clone, Default)]
 pub enum Asked {
     /// No answer yet.
     #[default]
     NotYet,
-    /// None can be had.
+    /// There is no answer; the reason.
     Absent(String),
-    /// This.
+    /// The last answer.
     Here(Box<Answered>),
 }
 
@@ -41,29 +41,29 @@ impl Asked {
     }
 }
 
-/// An answer, and what follows from it and the one before.
+/// An answer, and the rates since the one before.
 #[derive(Debug, Clone, Default)]
 pub struct Answered {
     /// The account.
     pub account: Arc<DaemonAccount>,
-    /// What was done, by the name of the rule; rules without two different accounts are not in it.
+    /// Rates by the name of the rule; without rules that have no two different accounts.
     pub rules: BTreeMap<String, Rate>,
     /// By service.
     pub services: BTreeMap<String, Rate>,
     /// By number and start of the process.
     pub processes: BTreeMap<(u32, u64), Rate>,
-    /// Of one CPU, between the last two answers.
+    /// CPU time of the daemon as a share of one CPU, between the last two answers.
     pub cpu_share: Option<f64>,
 }
 
-/// What was done per second.
+/// Actions per second.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rate {
     /// Collapses.
     pub collapses: f64,
-    /// Splits; `None` where they are not told apart.
+    /// Splits; `None` if they are not counted separately.
     pub splits: Option<f64>,
-    /// Seconds that processes were held up.
+    /// Seconds that processes were stalled.
     pub stalled: f64,
 }
 
@@ -80,7 +80,7 @@ impl Answered {
     #[must_use]
     pub fn after(before: Option<&Self>, account: DaemonAccount) -> Self {
         let mut now = Self::default();
-        // One that was started anew counts from 0.
+        // A restarted daemon counts from 0.
         let before = before.filter(|before| {
             before.account.pid == account.pid
                 && before.account.uptime_seconds <= account.uptime_seconds
@@ -106,7 +106,7 @@ impl Answered {
             };
             let seconds = watch.at_seconds - then.at_seconds;
             if seconds == 0.0 {
-                // No newer account: what was known stays.
+                // No newer account: the old rates stay.
                 self.keep(before, &rule.name, watch);
             } else if seconds > 0.0 {
                 self.compare_watch(then, watch, &rule.name, seconds);
@@ -152,7 +152,7 @@ impl Answered {
                 (then.collapsing_seconds, now.collapsing_seconds),
                 seconds,
             );
-            // Several rules may be about one service.
+            // Several rules may apply to one service.
             if let Some(found) = found {
                 let sum = self.services.entry(label.clone()).or_insert(Rate {
                     splits: Some(0.0),
@@ -182,12 +182,12 @@ impl Answered {
     }
 }
 
-/// Seconds for which programs were held up by collapses and splits.
+/// Returns the seconds for which collapses and splits stalled programs.
 fn stalled(watch: &WatchAccount) -> f64 {
     watch.stalls.collapsing_seconds
 }
 
-/// `None` where a counter has gone back: what counted was begun anew.
+/// Returns `None` if a counter has gone back: its watch was restarted.
 fn rate(
     collapses: (u64, u64),
     splits: Option<(u64, u64)>,
@@ -208,7 +208,7 @@ fn rate(
     })
 }
 
-/// Asks the daemon once.
+/// Sends one request to the daemon.
 #[must_use]
 pub fn ask_once(socket: &std::path::Path, before: Option<&Answered>) -> Asked {
     match ask(socket, Request::Status) {
@@ -225,7 +225,7 @@ pub fn ask_once(socket: &std::path::Path, before: Option<&Answered>) -> Asked {
     }
 }
 
-/// Asks again and again, in a thread of its own, since a daemon may take its time.
+/// Requests accounts repeatedly, in a thread of its own, since a daemon may be slow.
 pub struct Asking(Arc<(Mutex<Shared>, Condvar)>);
 
 #[derive(Default)]
@@ -239,7 +239,7 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl Asking {
-    /// Begins.
+    /// Starts the thread.
     #[must_use]
     pub fn start(args: &TopArgs) -> Self {
         let shared: Arc<(Mutex<Shared>, Condvar)> = Arc::default();
@@ -256,7 +256,7 @@ impl Asking {
         Self(shared)
     }
 
-    /// What the last answer was.
+    /// Returns the last answer.
     #[must_use]
     pub fn latest(&self) -> Arc<Asked> {
         Arc::clone(&locked(&self.0.0).latest)
@@ -265,7 +265,7 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // It is not waited for: it may be waiting for an answer.
+        // Does not join the thread: it may be waiting for an answer.
         locked(&self.0.0).to_end = true;
         self.0.1.notify_all();
     }
@@ -359,7 +359,7 @@ mod tests {
         near(&second.services["redis.service"], Some(0.0));
         near(&second.processes[&(7, 70)], None);
         assert!((second.cpu_share.unwrap() - 0.01).abs() < 1e-9);
-        // The watch has said nothing new: the rates stay.
+        // The watch has no newer account: the rates stay.
         let third = Answered::after(Some(&second), account(12.5, 11.0, 120));
         near(&third.services["redis.service"], Some(0.0));
         near(&third.processes[&(7, 70)], None);
@@ -370,7 +370,7 @@ mod tests {
         let first = Answered::after(None, account(10.0, 9.0, 100));
         let restarted = Answered::after(Some(&first), account(1.0, 0.5, 3));
         assert!(restarted.rules.is_empty() && restarted.cpu_share.is_none());
-        // A watch alone: its own time has gone back, or its counters have.
+        // The watch alone was restarted: its time has gone back, or its counters have.
         for (at, done) in [(1.0, 3), (10.0, 3)] {
             let again = Answered::after(Some(&first), account(11.0, at, done));
             assert!(again.rules.is_empty(), "{at}");

@@ -12,11 +12,11 @@ use super::rows::{Row, Rows, Subject};
 /// Name and version of the layout.
 const SCHEMA: &str = "superhue-top/1";
 
-/// What `superhue top --json` prints.
+/// JSON document of `superhue top --json`.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     schema: &'static str,
-    /// From the first look to the last.
+    /// Seconds from the first look to the last.
     seconds: f64,
     machine: &'a Machine,
     processes_denied: u64,
@@ -34,7 +34,7 @@ pub struct Document<'a> {
     own: Own,
 }
 
-/// The daemon as a whole; what it did for services and processes stands with these.
+/// The daemon as a whole; its actions for services and processes stand with these.
 #[derive(Debug, Serialize)]
 struct Daemon<'a> {
     pid: u32,
@@ -72,7 +72,7 @@ struct Own {
 }
 
 impl<'a> Document<'a> {
-    /// The document.
+    /// Builds the document.
     #[must_use]
     pub fn of(gathered: &'a Gathered, asked: &'a Asked, rows: &'a Rows) -> Self {
         let mut services: Vec<&Row> = rows.services.iter().collect();

@@ -1,4 +1,4 @@
-//! What the terminal shows.
+//! Contents of the terminal.
 //!
 //! ```text
 //!   superhue top  12 services, 143 processes, 3 may not be read
@@ -26,10 +26,10 @@ use super::gathered::{Detail, Gathered};
 use super::rows::Rows;
 use super::state::{Opened, State};
 
-/// Lines above the table's own head, and below.
+/// Number of lines above the table's own head, and below.
 const HEAD: u16 = 4;
 const FOOT: u16 = 1;
-/// Columns of a process's mappings: where, resident, huge, heat, pages.
+/// Columns of a process's mappings besides the address: resident, huge, its share, heat.
 const MAPPING: [(&str, usize); 4] = [("RSS", 8), ("HUGE", 8), ("COVER", 5), ("HEAT", 5)];
 
 const PLAIN: Style = Style::new();
@@ -126,7 +126,7 @@ fn of_service(service: &str, rows: &Rows) -> String {
     text
 }
 
-/// What the machine's memory is like.
+/// Returns a line about the machine's memory.
 pub fn machine(gathered: &Gathered) -> String {
     let machine = &gathered.machine;
     let used = machine.memory_bytes.zip(machine.available_bytes);
@@ -146,7 +146,7 @@ pub fn machine(gathered: &Gathered) -> String {
     )
 }
 
-/// How the daemon is.
+/// Returns a line about the daemon.
 pub fn daemon(asked: &Asked) -> String {
     match asked {
         Asked::NotYet => "daemon   ...".to_owned(),
@@ -219,7 +219,7 @@ fn own(gathered: &Gathered) -> String {
     text
 }
 
-/// A table of services or processes.
+/// Draws a table of services or processes.
 fn list(buffer: &mut Buffer, area: Rect, state: &mut State, rows: &Rows) {
     let is_of_services = state.view == ViewName::Services && state.opened == Opened::List;
     let columns = if is_of_services {
@@ -296,7 +296,7 @@ fn objects(buffer: &mut Buffer, area: Rect, state: &mut State, gathered: &Gather
     }
 }
 
-/// The mappings of a process.
+/// Draws the mappings of a process.
 fn process(
     buffer: &mut Buffer,
     area: Rect,
@@ -530,7 +530,7 @@ fn write_within(buffer: &mut Buffer, x: usize, y: u16, room: usize, text: &str, 
     }
     let room = room.min(usize::from(buffer.area.width - x));
     let (end, _) = buffer.set_stringn(x, y, printable(text), room, style);
-    // A name that is cut off says so.
+    // Marks a name that is cut off.
     if room > 1 && text.chars().count() > room && usize::from(end - x) == room {
         buffer.set_stringn(end - 1, y, "\u{2026}", 1, style);
     }

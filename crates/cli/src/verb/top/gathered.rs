@@ -1,4 +1,4 @@
-//! What the reader has found out: plain data.
+//! Data that the reader has read: plain data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,39 +9,39 @@ use superhue::{ProcessStatus, SharedObject};
 
 use super::machine::Machine;
 
-/// Everything that was found out, at one moment. Times are since superhue began to read.
+/// Everything that was read, at one moment. Times count from the start of reading.
 #[derive(Debug, Clone, Default)]
 pub struct Gathered {
-    /// When.
+    /// Time of this state.
     pub at: Duration,
-    /// Every process that is known.
+    /// Every known process.
     pub processes: Vec<Surveyed>,
-    /// Processes that are too many to be kept track of.
+    /// Number of processes beyond the limit of those that are tracked.
     pub unlisted: u64,
-    /// Why processes cannot be listed.
+    /// Reason why processes cannot be listed.
     pub trouble: Option<String>,
     /// The machine.
     pub machine: Machine,
-    /// The shared objects, if they were asked for, and when they were read.
+    /// The shared objects, if the screen shows them, and the time at which they were read.
     pub objects: Option<(Duration, Result<Vec<SharedObject>, String>)>,
-    /// The process that was asked for.
+    /// The process whose mappings the screen shows.
     pub detail: Option<Detail>,
-    /// What a tracker of superhue's own has found.
+    /// Results of superhue's own tracker.
     pub heat: Heat,
-    /// CPU time of superhue so far, and its share of the last seconds.
+    /// CPU time of superhue so far, and its share over the last seconds.
     pub own: OwnCpu,
-    /// The process that is being read for long, and for how long.
+    /// The process that has been read for long, and that time.
     pub held_up_by: Option<(u32, Duration)>,
-    /// Processes that took so long to read that they are not looked at any more.
+    /// Number of processes that are no longer read because they took too long.
     pub avoided: u64,
 }
 
-/// What superhue itself takes.
+/// CPU time of superhue itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct OwnCpu {
-    /// Since it began.
+    /// Since it started.
     pub total: Duration,
-    /// Of one CPU, over the last 10 s; `None` at the beginning.
+    /// Share of one CPU, over the last 10 s; `None` at the start.
     pub share: Option<f64>,
 }
 
@@ -50,23 +50,23 @@ pub struct OwnCpu {
 pub struct Detail {
     /// Its number.
     pub pid: u32,
-    /// When they were read.
+    /// Time at which they were read.
     pub at: Duration,
-    /// They, or why they cannot be read.
+    /// The mappings, or the reason why they cannot be read.
     pub status: Result<ProcessStatus, String>,
-    /// How hot each is, by where it begins: the share of its pages that a sample finds accessed.
+    /// Heat of each mapping, by its start: the share of its pages that a sample finds accessed.
     pub heat: BTreeMap<VirtAddr, f64>,
 }
 
-/// What was sampled.
+/// Results of sampling.
 #[derive(Debug, Clone, Default)]
 pub struct Heat {
-    /// The tracker that is used, or why none is.
+    /// The tracker in use, or the reason why there is none.
     pub tracker: Option<Result<String, String>>,
     /// Memory that receives 50, 90 and 99 % of the accesses, by process.
     pub hot_sets: BTreeMap<ProcessId, [ByteCount; 3]>,
-    /// The same of those processes together, by cgroup.
+    /// The same for the sampled processes together, by cgroup.
     pub by_cgroup: BTreeMap<String, [ByteCount; 3]>,
-    /// Why processes could not be sampled: a reason, and for how many.
+    /// Reasons why processes could not be sampled, each with the number of processes.
     pub failed: BTreeMap<String, u64>,
 }

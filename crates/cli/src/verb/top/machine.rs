@@ -1,4 +1,4 @@
-//! What is shown of the machine as a whole: memory, and what the kernel says of superpages.
+//! Figures of the machine as a whole: memory, and the kernel's counters of huge pages.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use superhue::model::ByteCount;
 use superhue::procfs::Roots;
 use superhue::procfs::system::{MemInfo, ThpCounters};
 
-/// The machine's memory. Bytes; `None` where the kernel does not say.
+/// The machine's memory in bytes; `None` if the kernel does not report it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Machine {
     /// All memory.
     pub memory_bytes: Option<ByteCount>,
-    /// What can be had without swapping.
+    /// Memory available without swapping.
     pub available_bytes: Option<ByteCount>,
     /// Anonymous memory.
     pub anonymous_bytes: Option<ByteCount>,
-    /// The part of it on superpages.
+    /// The part of it in huge pages.
     pub anonymous_huge_bytes: Option<ByteCount>,
-    /// Shared memory on superpages.
+    /// Shared memory in huge pages.
     pub shared_huge_bytes: Option<ByteCount>,
-    /// Superpages that were made of base pages, per second: by the kernel, or because somebody asked for it.
+    /// Huge pages that were made of base pages, per second: by the kernel itself, or on request.
     pub collapses_per_second: Option<f64>,
-    /// Superpages given at the first touch, per second.
+    /// Huge pages given at the first touch, per second.
     pub faults_per_second: Option<f64>,
-    /// Superpages that were split, per second.
+    /// Huge pages that were split, per second.
     pub splits_per_second: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ impl From<&ThpCounters> for Counters {
     }
 }
 
-/// How the machine is, and how fast that changed since it was asked the last time.
+/// State of the machine, and its rates since the previous look.
 #[derive(Debug, Default)]
 pub struct Rates {
     before: Option<(Duration, Counters)>,
@@ -55,7 +55,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// How the machine is at the time `at`.
+    /// Returns the state of the machine at the time `at`.
     pub fn look(&mut self, roots: &Roots, at: Duration) -> Machine {
         let memory = MemInfo::read(roots).ok();
         let counters = ThpCounters::read(roots).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Rates {
     fn count(&mut self, at: Duration, now: Counters) {
         if let Some((then, before)) = self.before {
             let seconds = at.saturating_sub(then).as_secs_f64();
-            // Over less than that a rate says nothing.
+            // Over a shorter time a rate means nothing.
             if seconds < 0.5 {
                 return;
             }
@@ -116,7 +116,7 @@ mod tests {
         let later = of("thp_fault_alloc 16\nthp_collapse_alloc 7\n");
         watched.count(Duration::from_secs(3), later);
         assert_eq!(watched.rates, [Some(0.0), Some(3.0), None]);
-        // Nothing was gone back.
+        // A counter that went back has no rate.
         watched.count(Duration::from_secs(4), counters);
         assert_eq!(watched.rates[1], None);
     }

@@ -6,8 +6,8 @@
 //!   this thread     keys ──> state ──Wishes──> reader                       └──────────> table, document (once)
 //! ```
 //!
-//! This thread waits for nobody but the terminal: a process whose memory map is locked, a daemon that does not answer, or a terminal that
-//! stalls hold up what comes from them and nothing else. `rows`, `state`, `draw` and `document` do nothing but calculate.
+//! This thread waits only for the terminal: a process whose memory map is locked, a daemon that does not answer, or a
+//! terminal that stalls delay only their own figures. `rows`, `state`, `draw` and `document` do nothing but calculate.
 
 mod columns;
 mod daemon;
@@ -37,14 +37,14 @@ use reader::Reader;
 use rows::Rows;
 use state::{Done, State};
 
-/// Longest time without drawing anew: figures become older.
+/// Longest time until figures are drawn again: their age changes.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The part of what superhue may take that making and drawing tables may, but for those that a key has asked for.
+/// Share of superhue's own CPU limit that making and drawing tables may take, except for drawings that a key requires.
 const DRAWING: f64 = 0.25;
-/// How often it is looked whether there is something new to draw.
+/// Interval at which superhue checks for something new to draw.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// Shows who has which memory, and what is done about it.
+/// Shows the memory of services, processes and objects, and the actions of the daemon.
 pub fn top(args: &TopArgs) -> VerbResult {
     if args.json || args.once || !is_there() {
         return once(args);
@@ -53,7 +53,7 @@ pub fn top(args: &TopArgs) -> VerbResult {
     Ok(status.into())
 }
 
-/// One look, and a second one for what a second is needed for.
+/// Looks once, and a second time for figures that are rates.
 fn once(args: &TopArgs) -> VerbResult {
     let roots = Roots::default();
     let gathered = reader::gather_once(&roots, args)?;
@@ -65,9 +65,9 @@ fn once(args: &TopArgs) -> VerbResult {
     print(&table::text(args.view, &gathered.gathered, &asked, &rows))
 }
 
-/// Until somebody ends it; the exit status.
+/// Runs until the user ends it; returns the exit status.
 fn live(args: &TopArgs) -> Result<u8, Failure> {
-    // Before any thread is started: all of them leave signals to this one.
+    // Comes before any thread is started: all of them leave signals to this one.
     let mut screen = Screen::open()?;
     let mut reader = Reader::start(args);
     let asking = Asking::start(args);
@@ -75,7 +75,7 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
     let mut shown: Option<(std::sync::Arc<Gathered>, Rows)> = None;
     let mut drawn: Option<Instant> = None;
     let mut is_new = true;
-    // When the next drawing is paid for.
+    // Time at which the CPU limit allows the next drawing.
     let mut next = Instant::now();
     let mut asked_for = 0_u8;
     loop {
@@ -117,7 +117,7 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
                     return Ok(0);
                 }
                 is_new = true;
-                // What is there at once, and what is read for it.
+                // One drawing with the data that is there, and one with the data read for it.
                 asked_for = 2;
             }
             Event::Ended(ending) => return Ok(ending.status()),
@@ -126,7 +126,7 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
     }
 }
 
-/// CPU time of all threads of superhue so far.
+/// Returns the CPU time of all threads of superhue so far.
 fn own_cpu() -> Duration {
     let usage = own_usage();
     usage.user + usage.system

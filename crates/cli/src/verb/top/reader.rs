@@ -1,8 +1,8 @@
-//! Reads what is to be shown, in a thread of its own.
+//! Reads the data to show, in a thread of its own.
 //!
 //! Reading a process waits for its memory map, which the process can keep locked for as long as it likes. A reader that is held up for
-//! [`HELD_UP`] is left to itself, and another one begins anew, which does not look at the memory of that process any more; if that does not help,
-//! nothing of it is read.
+//! [`HELD_UP`] is abandoned, and a new one starts, which no longer reads the memory of that process; if that does not help, it reads nothing of
+//! the process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,23 +24,23 @@ use super::gathered::{Detail, Gathered, Heat, OwnCpu};
 use super::machine::Rates;
 use super::own_cpu;
 
-/// How the ceiling is divided: all processes, mappings, objects, tracking. Asking the daemon has its own part, drawing the rest.
+/// Shares of the CPU limit: all processes, mappings, objects, tracking. Requests to the daemon have their own share, drawing the rest.
 const SURVEY: f64 = 0.45;
 const DETAIL: f64 = 0.1;
 const OBJECTS: f64 = 0.1;
 const SAMPLES: f64 = 0.15;
 const HOT_SETS: f64 = 0.05;
-/// Handing over what was found.
+/// Share for publishing the results.
 const PUBLISHING: f64 = 0.1;
 
-/// So long may reading one process take, and all shared objects.
+/// Longest time for reading one process, and for all shared objects.
 const HELD_UP: Duration = Duration::from_secs(1);
 const HELD_UP_BY_ALL: Duration = Duration::from_secs(60);
-/// Readers that are left to themselves at most.
+/// Most readers that are abandoned.
 const MOST_LEFT: usize = 16;
-/// Own CPU time is averaged over so long.
+/// Time over which own CPU time is averaged.
 const AVERAGE: Duration = Duration::from_secs(10);
-/// What was found is shown so often while there is much to find.
+/// Interval at which results are published while there is much to read.
 const FILLING: Duration = Duration::from_millis(250);
 /// Longest sleep of a reader.
 const CALM: Duration = Duration::from_secs(1);
@@ -48,16 +48,16 @@ const CALM: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// What somebody wants to see.
+/// Data that the screen needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wishes {
     /// Processes on the screen, or those of the services there, the largest first.
     pub processes: Vec<u32>,
-    /// The same, of which accesses are worth sampling.
+    /// The same processes, as far as sampling their accesses makes sense.
     pub tracked: Vec<ProcessId>,
     /// The process whose mappings are shown.
     pub detail: Option<u32>,
-    /// Whether shared objects are.
+    /// True if shared objects are shown.
     pub objects: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Wishes {
 pub struct Reader {
     shared: Arc<Shared>,
     roots: Roots,
-    /// How long one process may take.
+    /// Longest time for one process.
     patience: Duration,
     args: TopArgs,
     begun: Instant,
@@ -85,9 +85,9 @@ struct State {
     latest: Arc<Gathered>,
     wishes: Arc<Wishes>,
     is_nudged: bool,
-    /// The process that is being read, and since when.
+    /// The process that is being read, and the start time.
     reading: Option<(u32, Instant)>,
-    /// Which reader may write here; others are to end.
+    /// The reader that may write here; others end.
     turn: usize,
 }
 
@@ -98,7 +98,7 @@ impl Shared {
 }
 
 impl Reader {
-    /// Begins.
+    /// Starts the reader.
     #[must_use]
     pub fn start(args: &TopArgs) -> Self {
         Self::of(Roots::default(), args, HELD_UP)
@@ -135,17 +135,17 @@ impl Reader {
         }
     }
 
-    /// What was found out last, and who holds it up now.
+    /// Returns the last results, with the process that holds up the reader now.
     #[must_use]
     pub fn latest(&self) -> Arc<Gathered> {
         Arc::clone(&self.shared.lock().latest)
     }
 
-    /// Says what is to be read.
+    /// Sets the data to read.
     pub fn wish(&self, wishes: Wishes) {
         let mut state = self.shared.lock();
         if *state.wishes != wishes {
-            // What is opened is read at once; that others have scrolled into view can wait for its turn.
+            // A newly opened view is read at once; rows that scrolled into view can wait for their turn.
             let is_opened =
                 state.wishes.detail != wishes.detail || state.wishes.objects != wishes.objects;
             state.wishes = Arc::new(wishes);
@@ -154,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// Lets go of a reader that is held up.
+    /// Abandons a reader that is held up.
     pub fn mind(&mut self) {
         let mut state = self.shared.lock();
         let Some((pid, since)) = state.reading else {
@@ -186,13 +186,13 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // It is not waited for: it may be held up.
+        // Does not join the reader: it may be held up.
         self.shared.lock().turn = usize::MAX;
         self.shared.nudge.notify_all();
     }
 }
 
-/// One thread that reads.
+/// A thread that reads.
 struct Reading<'a> {
     shared: &'a Shared,
     args: &'a TopArgs,
@@ -276,7 +276,7 @@ impl<'a> Reading<'a> {
             if let Some(Ok(tracking)) = &mut self.tracking {
                 tracking.step(at, &wishes.tracked);
             }
-            // Samples come much more often than anybody can read.
+            // Samples come much more often than a user can read.
             if is_other || trouble.is_some() || at >= self.next_publish {
                 let begun = cpu_time();
                 if !self.publish(trouble) {
@@ -291,7 +291,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Until something is due, or wished for.
+    /// Sleeps until something is due, or the wishes change.
     fn sleep(&self, is_more: bool) {
         let at = self.begun.elapsed();
         let sample = match &self.tracking {
@@ -308,7 +308,7 @@ impl<'a> Reading<'a> {
         drop(self.shared.nudge.wait_timeout_while(state, pause, sleeps));
     }
 
-    /// Whether there is something new to show.
+    /// Reads the mappings of the shown process if they are due; returns true if it is another process than before.
     fn read_detail(&mut self, wishes: &Wishes) -> bool {
         let at = self.begun.elapsed();
         let Some(pid) = wishes.detail else {
@@ -344,14 +344,14 @@ impl<'a> Reading<'a> {
         is_other
     }
 
-    /// Likewise.
+    /// Reads the shared objects if they are due; returns true if it has read them.
     fn read_objects(&mut self, wishes: &Wishes) -> bool {
         let at = self.begun.elapsed();
         if !wishes.objects || at < self.next_objects {
             return false;
         }
         let begun = cpu_time();
-        // Which process it is that holds it up is not known then: nobody has the number 0.
+        // The process that holds up this reading is unknown: the number 0, which no process has, stands for it.
         let found = if self.avoided.contains(&0) {
             Err("they took too long to read before".to_owned())
         } else {
@@ -367,7 +367,7 @@ impl<'a> Reading<'a> {
         true
     }
 
-    /// Whether anybody wants to know.
+    /// Publishes the results; returns false if another reader has replaced this one.
     fn publish(&mut self, trouble: Option<String>) -> bool {
         let at = self.begun.elapsed();
         let gathered = Gathered {
@@ -419,7 +419,7 @@ fn note_reading(shared: &Shared, turn: usize, pid: Option<u32>) {
     }
 }
 
-/// Samples accesses of what is on the screen.
+/// Samples accesses of the processes on the screen.
 struct Tracking {
     sampler: Sampler,
     roots: Roots,
@@ -455,14 +455,14 @@ impl Tracking {
     fn step(&mut self, at: Duration, wanted: &[ProcessId]) {
         self.sampler.retain(|id| wanted.contains(&id));
         for &id in wanted {
-            // One tracker to a process: whoever has it already goes on.
+            // A process has one tracker: if another tracker has it already, that one stays.
             if self.sampler.map(id).is_none() && foreign(&self.roots, id).is_none() {
                 self.sampler.add(id);
             }
         }
         for sampled in self.sampler.step(at) {
             match sampled.result {
-                // Sampled anew, or gone: neither is a failure.
+                // The process executed another program, or is gone: neither is a failure.
                 Ok(_) | Err(TrackError::Replaced(_)) => {}
                 Err(TrackError::Read(error)) if error.is_vanished() => {}
                 Err(error) => {
@@ -497,7 +497,7 @@ impl Tracking {
         self.next = at + LONGEST.max(apart(cost, self.share * HOT_SETS));
     }
 
-    /// The share of its pages that a sample finds accessed, for each mapping of a process.
+    /// Returns the share of its pages that a sample finds accessed, for each mapping of a process.
     fn by_mapping(
         &self,
         pid: u32,
@@ -538,15 +538,15 @@ fn hot_set(curve: &HotSet) -> Option<[ByteCount; 3]> {
     Some([half?, most?, nearly_all?])
 }
 
-/// Everything, once.
+/// All data, read once.
 pub struct Once {
-    /// What was read.
+    /// The data that was read.
     pub gathered: Gathered,
-    /// What the daemon said.
+    /// The daemon's answer.
     pub asked: Asked,
 }
 
-/// Reads everything, and again after the interval what may have changed, since some figures are rates.
+/// Reads everything, and after the interval the data of rates again.
 pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
@@ -565,7 +565,7 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
     let mut largest: Vec<_> = survey.processes().map(|it| (it.resident, it.id)).collect();
     largest.sort_unstable_by_key(|&(resident, id)| (std::cmp::Reverse(resident), id));
     let tracked: Vec<ProcessId> = largest.into_iter().map(|(_, id)| id).take(32).collect();
-    // For a hot set a few samples are needed.
+    // A hot set takes a few samples.
     let pause = if args.track {
         args.interval.max(LONGEST * 2)
     } else {
@@ -626,7 +626,7 @@ mod tests {
 
     use super::*;
 
-    /// A process whose memory cannot be read to an end: there, a FIFO that nobody writes to.
+    /// A process whose memory map never ends: in its place is a FIFO without a writer.
     #[test]
     fn a_process_that_holds_a_reader_up_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
@@ -667,7 +667,7 @@ mod tests {
             assert!(Instant::now() < deadline, "{latest:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Lets the first reader go, too.
+        // Releases the first reader, too.
         drop(reader);
         let _ = fs::write(&blocked, "");
     }

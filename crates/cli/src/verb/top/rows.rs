@@ -1,4 +1,4 @@
-//! From what was read to what is shown: one row for each service, process, shared object.
+//! Turns the data that was read into rows: one for each service, process, shared object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use superhue_daemon::rules::GroupFacts;
 use super::daemon::{Answered, Asked, Rate};
 use super::gathered::Gathered;
 
-/// What a row is about.
+/// Subject of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A service, by what the daemon calls it.
+    /// A service, by its label in the daemon.
     Service(Arc<str>),
     /// A process.
     Process(ProcessId),
@@ -25,10 +25,10 @@ pub enum Subject {
     Object(ObjectId),
 }
 
-/// What a row shows of memory. `None` is "not known here", never 0.
+/// Memory figures of a row. `None` is "not known here", never 0.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is about.
+    /// Its subject.
     #[serde(skip)]
     pub subject: Subject,
     /// Command name, or the service's.
@@ -36,9 +36,9 @@ pub struct Row {
     /// The service; its own name for a service.
     #[serde(skip)]
     pub service: Arc<str>,
-    /// How many processes.
+    /// Number of processes.
     pub processes: u64,
-    /// Processes whose memory was read: what follows is about these, but for the resident memory.
+    /// Processes whose memory was read: the figures below are about these, except for the resident memory.
     pub processes_read: u64,
     /// Processes that the caller may not read.
     pub processes_denied: u64,
@@ -48,11 +48,11 @@ pub struct Row {
     pub pss_bytes: Option<ByteCount>,
     /// Resident anonymous memory.
     pub anonymous_bytes: Option<ByteCount>,
-    /// The part of it on superpages.
+    /// The part of it in huge pages.
     pub huge_bytes: Option<ByteCount>,
     /// Coverage: `huge_bytes` of `anonymous_bytes`.
     pub coverage: Option<f64>,
-    /// Superpages that were gained per second (lost, if below 0), between the last two looks.
+    /// Huge pages that were gained per second (lost, if below 0), between the last two looks.
     pub gain_per_second: Option<f64>,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses.
     pub hot_set_bytes: Option<[ByteCount; 3]>,
@@ -60,9 +60,9 @@ pub struct Row {
     pub collapses_per_second: Option<f64>,
     /// The share of time that these took.
     pub stalled_share: Option<f64>,
-    /// The daemon's rules that it belongs to.
+    /// Names of the daemon's rules that apply to it.
     pub rules: Vec<String>,
-    /// How old the oldest of these figures is.
+    /// Age of the oldest of these figures.
     #[serde(serialize_with = "in_seconds", rename = "age_seconds")]
     pub age: Option<Duration>,
 }
@@ -72,7 +72,7 @@ fn in_seconds<S: serde::Serializer>(age: &Option<Duration>, to: S) -> Result<S::
     age.map(|age| age.as_secs_f64()).serialize(to)
 }
 
-/// All that can be shown as tables.
+/// All rows that can be shown as tables.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     /// By service.
@@ -81,15 +81,15 @@ pub struct Rows {
     pub processes: Vec<Row>,
     /// Shared objects.
     pub objects: Vec<SharedObject>,
-    /// Processes that may not be read, and those that could not be.
+    /// Processes that the caller may not read, and those that could not be read.
     pub denied: u64,
     pub failed: u64,
-    /// Processes that were not looked at yet.
+    /// Processes that were not read yet.
     pub not_yet: u64,
 }
 
 impl Rows {
-    /// The rows of what was read.
+    /// Builds the rows from the data that was read.
     #[must_use]
     pub fn of(gathered: &Gathered, asked: &Asked) -> Self {
         let mut rows = Self::default();
@@ -104,7 +104,7 @@ impl Rows {
                 Look::Done(..) => {}
             }
             let service = names.entry(Arc::clone(&process.cgroup)).or_insert_with(|| {
-                // What is not known of others' cgroups is no service of that name.
+                // Without the daemon's name for a cgroup, its own label is the service.
                 GroupFacts::new(&process.cgroup).label().into()
             });
             let row = of_process(gathered, &told, process, service);
@@ -129,14 +129,14 @@ impl Rows {
         rows
     }
 
-    /// Whether any row has what only a daemon or tracker knows: else there are no columns for it.
+    /// Returns true if any row has a figure that only a daemon or tracker knows: else there are no columns for it.
     #[must_use]
     pub fn has(&self, of: impl Fn(&Row) -> bool) -> bool {
         self.services.iter().chain(&self.processes).any(of)
     }
 }
 
-/// The service of a process, as it is now.
+/// Returns the current service of a process.
 #[must_use]
 pub fn service_of(roots: &Roots, pid: u32) -> String {
     let group = GroupFacts::of_process(roots, pid);
@@ -191,7 +191,7 @@ fn add(sum: &mut Row, row: &Row) {
         (a, b) => a.or(b),
     };
     sum.age = sum.age.max(row.age);
-    // The daemon's figures of a service are not the sum of those that it lists.
+    // The daemon's hot set of a service is not the sum of those of its listed processes.
     sum.hot_set_bytes = None;
 }
 
@@ -204,7 +204,7 @@ fn covered(huge: Option<ByteCount>, anonymous: Option<ByteCount>) -> Option<f64>
     (anonymous > 0).then(|| (huge as f64 / anonymous as f64).min(1.0))
 }
 
-/// What the daemon told, by what rows ask for.
+/// The daemon's account, indexed for the rows.
 struct Told<'a> {
     answered: Option<&'a Answered>,
     processes: HashMap<(u32, u64), (&'a superhue::live::ProcessAccount, &'a str)>,
@@ -241,7 +241,7 @@ impl<'a> Told<'a> {
         row.collapses_per_second = rate.map(|rate| rate.collapses);
         row.stalled_share = rate.map(|rate| rate.stalled);
         let own = gathered.heat.by_cgroup.get(name).copied();
-        // Of several rules the hot sets cannot be added up.
+        // Hot sets of several rules cannot be added up.
         let daemon = match rules {
             [(service, _)] => service.hot_set_bytes,
             _ => None,

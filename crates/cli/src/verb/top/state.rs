@@ -1,4 +1,4 @@
-//! What is shown of all rows, and what keys do about that.
+//! Selection of the rows to show, and the effect of keys on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,47 +13,47 @@ use super::columns::{self, Column};
 use super::reader::Wishes;
 use super::rows::{Row, Rows, Subject};
 
-/// Longest filter.
+/// Longest filter, in characters.
 const FILTER: usize = 100;
-/// Processes whose accesses are sampled at most.
+/// Most processes whose accesses are sampled.
 const TRACKED: usize = 64;
 
-/// Whether a key has ended it.
+/// Result of a key: `End` if it ends the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     No,
     End,
 }
 
-/// What is opened.
+/// The opened view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
     /// A list of everything.
     List,
     /// The processes of a service.
     Service(Arc<str>),
-    /// The mappings of a process; where to go back to.
+    /// The mappings of a process, and the service to go back to.
     Process(ProcessId, Option<Arc<str>>),
 }
 
-/// What is shown.
+/// State of the view.
 #[derive(Debug, Clone)]
 pub struct State {
     pub view: ViewName,
     pub opened: Opened,
-    /// Only rows that contain this, in small letters, are shown.
+    /// Only rows that contain this, in lower case, are shown.
     pub filter: String,
-    /// Whether keys are letters of the filter.
+    /// True if keys are letters of the filter.
     pub is_typing: bool,
     pub help: bool,
     sort: [Column; 3],
     reversed: bool,
-    /// The selected line, of all; what it is about, so that it is found again when lines move.
+    /// The selected line among all lines, and its subject, by which it is found again when lines move.
     selected: usize,
     subject: Option<Subject>,
     /// The first line on the screen.
     first: usize,
-    /// Of the last drawing: the columns, what lines are about, how many there are, how many fit.
+    /// From the last drawing: the columns, the subjects of lines, the number of lines, the lines that fit.
     columns: Vec<Column>,
     subjects: Vec<Subject>,
     lines: usize,
@@ -62,7 +62,7 @@ pub struct State {
 }
 
 impl State {
-    /// At the beginning.
+    /// The initial state.
     #[must_use]
     pub fn new(view: ViewName) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The column by which rows are sorted, and whether the other way round.
+    /// Returns the sort column, and true if the order is reversed.
     #[must_use]
     pub fn sorted_by(&self) -> (Column, bool) {
         (self.sort[self.kind()], self.reversed)
@@ -98,20 +98,20 @@ impl State {
         }
     }
 
-    /// What has to be read for what is shown.
+    /// Returns the data that the view needs.
     #[must_use]
     pub fn wishes(&self) -> Wishes {
         self.wishes.clone()
     }
 
-    /// Where the list is: the line that is selected, and those on the screen.
+    /// Returns the position of the list: the selected line, and the lines on the screen.
     #[must_use]
     pub fn window(&self) -> (usize, std::ops::Range<usize>) {
         let end = (self.first + self.room).min(self.lines);
         (self.selected, self.first.min(end)..end)
     }
 
-    /// Services or processes to be shown, in order, in a list that has room for so many.
+    /// Returns the services or processes to show, in order, in a list with `room` lines.
     pub fn rows<'a>(&mut self, rows: &'a Rows, columns: &[Column], room: usize) -> Vec<&'a Row> {
         let (all, service) = match (&self.opened, self.view) {
             (Opened::Service(service), _) => (&rows.processes, Some(Arc::clone(service))),
@@ -142,7 +142,7 @@ impl State {
         shown
     }
 
-    /// The same for shared objects.
+    /// Returns the shared objects to show, likewise.
     pub fn objects<'a>(&mut self, rows: &'a Rows, room: usize) -> Vec<&'a SharedObject> {
         let passes = |it: &&SharedObject| self.contains(&it.name);
         let mut shown: Vec<&SharedObject> = rows.objects.iter().filter(passes).collect();
@@ -168,7 +168,7 @@ impl State {
         shown
     }
 
-    /// A list of so many lines without subjects: the mappings of a process.
+    /// Sets up a list of `lines` lines without subjects: the mappings of a process.
     pub fn mappings(&mut self, id: ProcessId, lines: usize, room: usize) {
         self.columns.clear();
         self.subjects.clear();
@@ -197,7 +197,7 @@ impl State {
             .max((self.selected + 1).saturating_sub(room.max(1)));
     }
 
-    /// What is on the screen is read first.
+    /// Requests the data on the screen first.
     fn wish_for(&mut self, rows: &Rows, shown: &[&Row]) {
         let on_screen = &shown[self.window().1];
         let services: BTreeSet<&Arc<str>> = (on_screen.iter())
@@ -219,7 +219,7 @@ impl State {
                 _ => None,
             })
             .collect();
-        // Of those that may be read; superhue's own accesses are of no interest.
+        // Only processes that may be read; superhue's own accesses do not matter.
         let own = std::process::id();
         let trackable = wanted.iter().filter(|row| row.processes_read > 0);
         let trackable = trackable.filter_map(|row| match row.subject {
@@ -249,7 +249,7 @@ impl State {
         self.filter.is_empty() || text.to_lowercase().contains(&self.filter.to_lowercase())
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub fn press(&mut self, key: Key) -> Done {
         if key == Key::Control('c') {
             return Done::End;
@@ -360,7 +360,7 @@ impl State {
         if count == 0 {
             return;
         }
-        // One that is not on the screen has no neighbours.
+        // A column that is not on the screen has no neighbours.
         let now = self
             .columns
             .iter()
@@ -368,7 +368,7 @@ impl State {
             .unwrap_or(0);
         let next = if forward { now + 1 } else { now + count - 1 } % count;
         self.sort[kind] = self.columns[next];
-        // The first line of the new order, whoever that is.
+        // Selects the first line of the new order, whatever its subject.
         (self.selected, self.subject) = (0, None);
     }
 }

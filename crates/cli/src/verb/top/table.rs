@@ -1,4 +1,4 @@
-//! One table, for where there is no terminal.
+//! One table, for output without a terminal.
 
 use comfy_table::CellAlignment;
 use superhue::model::counted;
@@ -13,7 +13,7 @@ use super::draw;
 use super::gathered::Gathered;
 use super::rows::Rows;
 
-/// The whole table, those with most memory first.
+/// Returns the whole table, the rows with most memory first.
 #[must_use]
 pub fn text(view: ViewName, gathered: &Gathered, asked: &Asked, rows: &Rows) -> String {
     let (title, columns) = match view {
@@ -21,7 +21,7 @@ pub fn text(view: ViewName, gathered: &Gathered, asked: &Asked, rows: &Rows) -> 
         ViewName::Processes => ("PROCESS", columns::of_processes(rows)),
         ViewName::Objects => ("SHARED OBJECT", columns::of_objects()),
     };
-    // All is as old as this run.
+    // All figures are as old as this run.
     let columns: Vec<Column> = columns
         .into_iter()
         .filter(|it| *it != Column::Age)

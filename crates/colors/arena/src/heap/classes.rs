@@ -2,13 +2,13 @@
 
 use std::alloc::Layout;
 
-/// Sizes in bytes that small allocations are rounded up to: powers of two and what lies halfway between, so that at
-/// most a third is lost. Up to half a page: what is larger gets whole pages.
+/// Sizes in bytes to which small allocations are rounded up: powers of two and the sizes halfway between, so that at
+/// most a third is lost. They end at half a page: larger objects get whole pages.
 pub const SIZES: [usize; 14] = [
     16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1360, 2048,
 ];
 
-/// Which of [`SIZES`] an allocation of this layout gets; `None` if it gets whole pages.
+/// Returns the index in [`SIZES`] for an allocation of this layout; `None` if it gets whole pages.
 ///
 /// Objects lie at multiples of their size from the start of a page, so a size that is a multiple of the alignment
 /// aligns them all.
@@ -17,7 +17,7 @@ pub fn class_of(layout: Layout) -> Option<usize> {
     SIZES.iter().position(fits)
 }
 
-/// The size of a class.
+/// Returns the size of a class in bytes.
 pub fn size_of(class: usize) -> usize {
     SIZES.get(class).copied().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which parts of an arena's pages are in use. Pure: it knows addresses and never touches what is there.
+//! Used and free parts of an arena's pages. Pure: this code knows addresses and never touches the memory.
 //!
 //! ```text
 //!   chunk  [ page | page | page | page | page | page | ... ]
@@ -21,27 +21,27 @@ use slab::Slab;
 /// Chunks of pages and what is allocated in them.
 #[derive(Debug)]
 pub struct Heap {
-    /// By their first byte.
+    /// Chunks, by their first byte.
     chunks: BTreeMap<usize, Runs>,
     /// Pages of small objects, by address.
     slabs: BTreeMap<usize, Slab>,
-    /// For each class the slabs that have room.
+    /// For each class, the slabs that have room.
     partial: Vec<BTreeSet<usize>>,
-    /// Larger objects, by address: how many pages.
+    /// Larger objects: address and number of pages.
     large: BTreeMap<usize, usize>,
 }
 
-/// What giving something back did.
+/// Result of giving an object back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Given {
-    /// Bytes that were reserved for it.
+    /// Bytes that were reserved for the object.
     pub size: usize,
-    /// The chunk in which nothing is left, by its first byte.
+    /// First byte of the chunk, if it holds no more objects.
     pub emptied: Option<usize>,
 }
 
 impl Heap {
-    /// A heap without memory.
+    /// Makes a heap without memory.
     pub fn new() -> Self {
         Self {
             chunks: BTreeMap::new(),
@@ -56,20 +56,20 @@ impl Heap {
         self.chunks.insert(start, Runs::new(start, pages));
     }
 
-    /// Forgets a chunk in which nothing is left; false if something is, or if it does not know it.
+    /// Removes a chunk without objects. Returns false if it holds an object, or is unknown.
     pub fn remove(&mut self, start: usize) -> bool {
         let free = self.chunks.get(&start).is_some_and(Runs::is_free);
         free && self.chunks.remove(&start).is_some()
     }
 
-    /// Pages a chunk must have so that this layout surely fits into it; `None` if there is no such number.
+    /// Returns the number of pages with which this layout surely fits into a chunk; `None` if there is no such number.
     pub fn pages_for(layout: Layout) -> Option<usize> {
         let lost_to_alignment = layout.align().saturating_sub(PAGE);
         let bytes = layout.size().checked_add(lost_to_alignment)?;
         Some(bytes.checked_next_multiple_of(PAGE)?.max(PAGE) / PAGE)
     }
 
-    /// An address for an object of this layout (its size not 0), and the bytes that may be used there; `None` if the heap
+    /// Returns an address for an object of this layout (its size not 0), and the number of usable bytes there; `None` if the heap
     /// has no room.
     pub fn allocate(&mut self, layout: Layout) -> Option<(usize, usize)> {
         let Some(class) = class_of(layout) else {
@@ -95,7 +95,7 @@ impl Heap {
         Some((page + offset, size_of(class)))
     }
 
-    /// Gives back what begins at `address`; `None` if nothing does.
+    /// Gives back the object that begins at `address`; `None` if none does.
     pub fn free(&mut self, address: usize) -> Option<Given> {
         let page = address - address % PAGE;
         let (size, pages) = if let Some(slab) = self.slabs.get_mut(&page) {
@@ -125,7 +125,7 @@ impl Heap {
         Some(Given { size, emptied })
     }
 
-    /// How many bytes may be used at `address`; `None` if nothing that is in use begins there.
+    /// Returns the usable bytes of the object that begins at `address`; `None` if no object in use begins there.
     pub fn size_at(&self, address: usize) -> Option<usize> {
         let page = address - address % PAGE;
         match self.slabs.get(&page) {
@@ -134,19 +134,19 @@ impl Heap {
         }
     }
 
-    /// Whether an address lies in one of its chunks.
+    /// Returns true if an address lies in one of the heap's chunks.
     pub fn contains(&self, address: usize) -> bool {
         let chunk = self.chunks.range(..=address).next_back();
         chunk.is_some_and(|(_, chunk)| chunk.contains(address))
     }
 
-    /// First bytes of its chunks.
+    /// Returns the first byte of each chunk.
     #[cfg(test)]
     pub fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks.keys().copied()
     }
 
-    /// Whether no object is in use.
+    /// Returns true if no object is in use.
     #[cfg(test)]
     pub fn is_unused(&self) -> bool {
         self.slabs.is_empty() && self.large.is_empty()
@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for in whatever order, objects are aligned, inside a chunk and apart, and at the end all is free.
+        /// After any sequence of requests, objects are aligned, inside a chunk and apart, and at the end all pages are free.
         #[test]
         fn objects_never_overlap(
             steps in prop::collection::vec((0_usize..9000, 0_u32..14, any::<bool>(), any::<prop::sample::Index>()), 1..200),

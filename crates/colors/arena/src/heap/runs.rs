@@ -2,36 +2,36 @@
 
 use std::collections::BTreeMap;
 
-/// A page in bytes, as addresses have it.
+/// Page size in bytes, as `usize`.
 pub const PAGE: usize = superhue_model::BASE_PAGE_SIZE as usize;
 
-/// Which pages of a chunk are free: runs that never touch each other.
+/// Free pages of a chunk: runs that never touch each other.
 #[derive(Debug)]
 pub struct Runs {
-    /// Address of the first page -> how many pages.
+    /// Address of the first page -> number of pages.
     free: BTreeMap<usize, usize>,
     start: usize,
     pages: usize,
 }
 
 impl Runs {
-    /// A chunk whose pages are all free.
+    /// Makes a chunk whose pages are all free.
     pub fn new(start: usize, pages: usize) -> Self {
         let free = BTreeMap::from([(start, pages)]);
         Self { free, start, pages }
     }
 
-    /// Whether an address lies in it.
+    /// Returns true if an address lies in the chunk.
     pub const fn contains(&self, address: usize) -> bool {
         self.start <= address && address - self.start < self.pages * PAGE
     }
 
-    /// Whether no page is used.
+    /// Returns true if no page is used.
     pub fn is_free(&self) -> bool {
         self.free.get(&self.start) == Some(&self.pages)
     }
 
-    /// Takes `pages` pages that begin at a multiple of `align` (a power of two), the first that fit.
+    /// Takes the first free run of `pages` pages that begins at a multiple of `align` (a power of two).
     pub fn take(&mut self, pages: usize, align: usize) -> Option<usize> {
         let fit = |(&start, &length): (&usize, &usize)| {
             let at = start.checked_next_multiple_of(align.max(PAGE))?;
@@ -50,7 +50,7 @@ impl Runs {
         Some(at)
     }
 
-    /// Gives back what [`Self::take`] returned.
+    /// Gives back pages that [`Self::take`] returned.
     pub fn give(&mut self, mut start: usize, mut pages: usize) {
         if let Some((&before, &length)) = self.free.range(..start).next_back()
             && before + length * PAGE == start

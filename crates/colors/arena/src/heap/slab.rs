@@ -3,11 +3,11 @@
 use super::classes::size_of;
 use super::runs::PAGE;
 
-/// Objects of 16 bytes in a page.
+/// Maximum number of objects in a page: those of 16 bytes.
 const MOST: usize = PAGE / 16;
 
-/// Which objects of a page are in use. Kept apart from the page: what is in it is the program's alone, so a program that
-/// writes past its object does not lead the heap astray.
+/// Bitmap of the objects in use in a page. It lies apart from the page, which is the program's alone, so a program that
+/// writes past its object does not corrupt the heap.
 #[derive(Debug)]
 pub struct Slab {
     class: usize,
@@ -16,7 +16,7 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// A page without objects.
+    /// Makes a page without objects.
     pub const fn new(class: usize) -> Self {
         Self {
             class,
@@ -25,17 +25,17 @@ impl Slab {
         }
     }
 
-    /// What class of sizes it has.
+    /// Returns the size class of the objects.
     pub const fn class(&self) -> usize {
         self.class
     }
 
-    /// Whether nothing is in use.
+    /// Returns true if no object is in use.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether everything is in use.
+    /// Returns true if all objects are in use.
     pub fn is_full(&self) -> bool {
         self.count == self.capacity()
     }
@@ -44,7 +44,7 @@ impl Slab {
         PAGE / size_of(self.class).max(16)
     }
 
-    /// Takes the first free object: its offset into the page in bytes.
+    /// Takes the first free object and returns its offset into the page in bytes.
     pub fn take(&mut self) -> Option<usize> {
         let capacity = self.capacity();
         let words = self.used.iter_mut().enumerate();
@@ -60,14 +60,14 @@ impl Slab {
         None
     }
 
-    /// Whether an object that is in use begins at this offset.
+    /// Returns true if an object in use begins at this offset.
     pub fn has(&self, offset: usize) -> bool {
         let index = offset / size_of(self.class).max(16);
         let word = self.used.get(index / 64).copied().unwrap_or_default();
         offset.is_multiple_of(size_of(self.class).max(16)) && word >> (index % 64) & 1 == 1
     }
 
-    /// Gives an object back; false if it was not in use.
+    /// Gives an object back. Returns false if it was not in use.
     pub fn give(&mut self, offset: usize) -> bool {
         if !self.has(offset) {
             return false;

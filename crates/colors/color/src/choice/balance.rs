@@ -1,8 +1,8 @@
-//! Which hot pages must change color so that each part of the cache gets as many as the others.
+//! Hot pages that must change color so that each part of the cache gets an equal number.
 //!
 //! A cache of `colors` parts with `ways` ways holds a set of pages whole if no color has more than `ways` of them. What the
-//! kernel hands out is random: of 480 pages over 32 colors some have 23 and some 8. So pages of colors that have too many
-//! are given colors that have too few, and all others stay where they are:
+//! kernel hands out is random: of 480 pages over 32 colors some have 23 and some 8. So pages of colors with too many
+//! get colors with too few, and all others stay where they are:
 //!
 //! ```text
 //!   before    #########.  ####......  #######...  ####......      pages of each color
@@ -14,9 +14,9 @@ use superhue_model::Color;
 /// A hot page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hot {
-    /// Its color, if that is known.
+    /// Its color; `None` if unknown.
     pub color: Option<Color>,
-    /// It may be given another frame. Pages of a huge page are not.
+    /// True if the page may get another frame. Pages of a huge page may not.
     pub movable: bool,
 }
 
@@ -32,9 +32,9 @@ pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
     counts
 }
 
-/// Which of `pages`, named by their place in it, must get which color so that no color has over one page more than another,
-/// as far as movable pages allow. As few as can be: each goes from a color above the mean to one below; and all of an
-/// unknown color that can be moved.
+/// Returns which of `pages`, named by index, must get which color, so that no color has over one page more than another, as
+/// far as movable pages allow. The moves are as few as possible: each page goes from a color above the mean to one below.
+/// Movable pages of an unknown color all move.
 #[must_use]
 pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
     if colors == 0 {

@@ -2,19 +2,19 @@
 //!
 //! Each bit of an index is the parity of some bits of the frame number. Two pages of one color have all parities in
 //! common, so the difference of their frames is in the kernel of each mask; differences enough leave no other masks.
-//! Some pages are measured wrongly, and one wrong difference spoils everything: so few are drawn, again and again, and what
-//! comes out must be right for nearly all pages.
+//! Some pages are measured wrongly, and one wrong difference spoils the result. So each draw takes few differences,
+//! draws are repeated, and a result must be right for nearly all pages.
 
 use superhue_model::{BASE_PAGE_SHIFT, Color, ColorIndex, Pfn};
 
 /// Draws of differences.
 const DRAWS: usize = 256;
-/// A draw ends when so many differences in a row said nothing new.
+/// A draw ends when this number of differences in a row added nothing.
 const ENOUGH: usize = 12;
-/// Percent of the pages that must be told apart as measured.
+/// Percent of the pages that the index must place as measured.
 const RIGHT: usize = 95;
 
-/// The index that tells `pages` apart as measured, into `colors` colors; `None` if there is none, or too little is known.
+/// The index that divides `pages` into `colors` colors as measured; `None` if there is none, or too little is known.
 ///
 /// Its colors are numbered differently. Inside a virtual machine there is none, unless the host's frames are those of
 /// the guest up to the highest bit of the index.
@@ -103,7 +103,7 @@ const fn highest(word: u64) -> u64 {
     }
 }
 
-/// Whether nearly all pages of a class have one color of the index, and each class another one.
+/// Returns true if nearly all pages of a class have one color of the index, and each class has a color of its own.
 fn agrees(index: &ColorIndex, classes: &[Vec<u64>]) -> bool {
     let colors = classes.len();
     let mut taken = vec![false; colors];
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// `count` frames below 2^22, with their colors under other numbers, and every `wrong`-th one another.
+    /// `count` frames below 2^22 with their colors, renumbered; every `wrong`-th frame has a wrong color.
     fn measured(index: &ColorIndex, count: u64, wrong: Option<u64>) -> Vec<(Pfn, Color)> {
         let mut state = count;
         let colors = u16::try_from(index.colors()).unwrap();

@@ -1,4 +1,4 @@
-//! Which color comes next, and which masks explain colors. Pure: no clock, no system call.
+//! The next color of a walk, and the masks that explain measured colors. Pure: no clock, no system call.
 
 mod balance;
 mod masks;

@@ -33,7 +33,7 @@ impl Walk {
         after.iter().chain(before).copied()
     }
 
-    /// A page of some color of the set was placed: the walk goes on after it (P0's `target_color = color + 1`).
+    /// Records that a page of a color of the set was placed: the walk goes on after it (P0's `target_color = color + 1`).
     pub fn placed(&mut self, color: Color) {
         if let Ok(at) = self.colors.binary_search(&color) {
             self.next = (at + 1) % self.colors.len();
@@ -47,7 +47,7 @@ impl Walk {
         self.colors.get((at + 1) % self.colors.len()).copied()
     }
 
-    /// Whether a page of this color belongs to the set.
+    /// Returns true if a page of this color belongs to the set.
     #[must_use]
     pub fn allows(&self, color: Color) -> bool {
         self.colors.binary_search(&color).is_ok()

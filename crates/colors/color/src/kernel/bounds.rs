@@ -1,24 +1,25 @@
 //! The colors that a task may choose from.
 //!
-//! Those of its control group, if that (or one above) has a set; else the unassigned ones, if some are reserved
-//! for others; else all. Without `CAP_SYS_RESOURCE` the kernel lets it choose in a group with colors alone.
+//! The colors of its control group, if that group (or one above) has a set; else the unassigned ones, if some are
+//! reserved for other groups; else all. Without `CAP_SYS_RESOURCE` the kernel lets a task choose only in a group with
+//! colors.
 
 use superhue_model::ColorSet;
 use superhue_procfs::Roots;
 use superhue_procfs::process::GroupColors;
 use superhue_procfs::system::{ColorSettings, PageColors};
 
-/// What bounds the caller's choice.
+/// Bounds of the caller's choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
     /// The colors it may choose from.
     pub set: ColorSet,
-    /// What says so, in words; `None` where nothing does.
+    /// Source of the bound, in words; `None` if nothing bounds the choice.
     pub because: Option<String>,
 }
 
 impl Bounds {
-    /// Of this process.
+    /// Reads the bounds of this process.
     #[must_use]
     pub fn own(roots: &Roots, coloring: &PageColors) -> Self {
         let colors = coloring.colors();

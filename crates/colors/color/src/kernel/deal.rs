@@ -1,8 +1,8 @@
 //! Memory of known colors, dealt by a kernel with page coloring, without a privilege.
 //!
-//! A thread asks for one color after the other and has a part of the memory populated with each. An allocation
-//! never fails because of color, so the kernel's count of this process's pages by color is read before and after:
-//! a color of which too few came is not known.
+//! A thread requests one color after the other and populates a part of the memory with each. An allocation never fails
+//! because of color, so the thread reads the kernel's count of this process's pages by color before and after: a color
+//! of which too few pages came is not known.
 
 use std::thread;
 
@@ -13,21 +13,21 @@ use superhue_procfs::process::ProcessColors;
 use superhue_procfs::system::PageColors;
 use superhue_sys::page_color::{TaskColors, set_task_colors};
 
-/// Of so many pages one may have another color: the process does other things meanwhile.
+/// One page in this number may have another color: other threads of the process allocate meanwhile.
 const TOLERANCE: u64 = 16;
 
-/// Pages of all colors that this process may take, and the oracle that tells which they are.
+/// Pages of all colors that this process may take, and the oracle that knows their colors.
 #[derive(Debug)]
 pub struct Dealt {
     /// The pages.
     pub sample: Sample,
-    /// Tells their colors, and of no others.
+    /// Knows the colors of these pages, and of no others.
     pub oracle: KernelOracle,
-    /// Colors of which there are pages.
+    /// Number of colors that have pages.
     pub colors: usize,
 }
 
-/// Has the kernel deal about `size` bytes, as many pages of each color, on a thread that ends.
+/// Has the kernel deal about `size` bytes, an equal number of pages of each color, on a thread that ends.
 ///
 /// # Errors
 /// [`OracleError::Unavailable`] where coloring is off, there is one color only, no memory, or no color was dealt.
@@ -77,7 +77,7 @@ fn unavailable<T>(why: String) -> Result<T, OracleError> {
     Err(OracleError::Unavailable(why))
 }
 
-/// The memory, and for each color what the kernel said to being asked for it.
+/// The memory, and for each color the kernel's answer to the request for it.
 type Populated = (Sample, Vec<Result<(), rustix::io::Errno>>);
 
 fn populate(size: ByteCount, colors: usize) -> Result<Populated, OracleError> {

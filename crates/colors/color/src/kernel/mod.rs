@@ -1,4 +1,4 @@
-//! What a kernel with page coloring lets this caller do.
+//! Requests that a kernel with page coloring grants this caller.
 //!
 //! * [`Bounds`]: the colors it may choose from;
 //! * [`deal`]: memory of known colors, dealt by the kernel.
@@ -28,7 +28,7 @@ pub fn try_colors(set: &ColorSet, strict: bool) -> Result<(), Errno> {
     })
 }
 
-/// How the kernel is asked for a set, whose bitmap is `words`.
+/// Returns the request to the kernel for a set, whose bitmap is `words`.
 #[must_use]
 pub fn wanted<'a>(set: &ColorSet, words: &'a [u64], strict: bool) -> TaskColors<'a> {
     if set.is_all() {

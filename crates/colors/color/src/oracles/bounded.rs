@@ -1,7 +1,7 @@
 //! A probe that gives up after some CPU time, so that a search that finds nothing ends.
 //!
-//! On a machine where timing shows something else every time (an emulator, a clock that is made up) a search may begin
-//! again for minutes. CPU time is counted, not time: a search on a busy machine is slow, and yet succeeds.
+//! On a machine where every measurement differs (an emulator, a clock that the hypervisor emulates) a search may
+//! restart for minutes. The limit is CPU time, not wall time: a search on a busy machine is slow, and yet succeeds.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Lines, Probe};
 use crate::Page;
 
-/// Passes experiments on until the calling thread has used so much CPU time; then each counts as disturbed, which ends
-/// every search soon.
+/// Passes experiments on until the calling thread has used its CPU time; after that each counts as disturbed, which
+/// soon ends every search.
 #[derive(Debug)]
 pub(super) struct Bounded<'a, P> {
     probe: &'a mut P,
@@ -28,7 +28,7 @@ impl<'a, P> Bounded<'a, P> {
         }
     }
 
-    /// Whether an experiment was not made because of that.
+    /// Returns true if an experiment was refused because the time was over.
     pub(super) const fn is_late(&self) -> bool {
         self.is_late
     }

@@ -1,8 +1,8 @@
-//! The processor's own clock, and whether it can be trusted.
+//! The processor's own clock, and a test of its quality.
 
 use super::ProbeError;
 
-/// A moment: ticks of the clock, and the CPU it was read on (0 where that cannot be told for nothing).
+/// A moment: ticks of the clock, and the CPU it was read on (0 where the architecture does not report the CPU for free).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) ticks: u64,
@@ -14,8 +14,8 @@ pub(super) struct Moment {
 #[inline]
 pub(super) fn now() -> Moment {
     let (low, high, cpu): (u32, u32, u32);
-    // SAFETY: reads registers only. Where the kernel forbids it, `check` has found out before.
-    // Not `nomem`: the compiler must move no access across.
+    // SAFETY: reads registers only. If the kernel forbids it, `check` has already failed. Not `nomem`: the compiler
+    // must move no access across.
     unsafe {
         core::arch::asm!(
             "lfence",
@@ -48,11 +48,11 @@ pub(super) fn now() -> Moment {
     Moment { ticks, cpu: 0 }
 }
 
-/// Whether this process may read the clock: `prctl(PR_SET_TSC)` can make every reading a SIGSEGV.
+/// Returns true if this process may read the clock: `prctl(PR_SET_TSC)` can make every reading a SIGSEGV.
 #[cfg(target_arch = "x86_64")]
 fn is_readable() -> bool {
     use rustix::process::{TimeStampCounterReadability, time_stamp_counter_readability};
-    // A kernel that cannot tell does not forbid it either.
+    // A kernel without this `prctl` does not forbid the reading either.
     time_stamp_counter_readability() != Ok(TimeStampCounterReadability::RaiseSIGSEGV)
 }
 
@@ -61,7 +61,7 @@ fn is_readable() -> bool {
     true
 }
 
-/// Whether the processor says it has the instruction: without it, reading is a SIGILL.
+/// Returns true if the processor reports the instruction (RDTSCP): without it, reading is a SIGILL.
 #[cfg(target_arch = "x86_64")]
 fn exists() -> bool {
     let features = raw_cpuid::CpuId::new().get_extended_processor_and_feature_identifiers();
@@ -95,7 +95,7 @@ const READINGS: usize = 2_000;
 /// Work between two readings: about as many dependent steps as a line from memory takes cycles.
 const STEPS: u64 = 256;
 
-/// Judges a clock by what it shows around work of the length that is to be told from shorter work.
+/// Judges a clock by its readings around work that is as long as the latency to detect.
 ///
 /// # Errors
 /// [`ProbeError::Clock`] for a clock that stands still, goes back, or whose grain is longer than the work.
@@ -123,7 +123,7 @@ fn require_useful(mut read: impl FnMut() -> u64) -> Result<(), ProbeError> {
     }
 }
 
-/// Some hundred cycles that no compiler takes away.
+/// Some hundred cycles of work that the compiler cannot remove.
 fn work() {
     let mut word = STEPS;
     for step in 0..STEPS {

@@ -1,13 +1,13 @@
-//! Which colors are tested together, so that few tests tell them all apart.
+//! Code that decides which colors are tested together, so that few tests identify every color.
 //!
 //! Every color gets a word of `tests` bits, all with the same number of ones. Test `t` pushes with the eviction sets of
-//! all colors whose word has bit `t`, and a page's own word can be read off the tests that pushed it out. As all words
-//! have the same number of ones, a single wrong test makes a word that is none: errors show themselves.
-//! 32 colors take 7 tests (3 ones: 35 words) instead of 32.
+//! all colors whose word has bit `t`; the tests that pushed a page out spell the word of its color. As all words have
+//! the same number of ones, a single wrong test makes a word that belongs to no color: such errors are detected. 32
+//! colors take 7 tests (3 ones: 35 words) instead of 32.
 
 use superhue_model::Color;
 
-/// Words of constant weight for so many colors.
+/// Words of constant weight, one for each color.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Code {
     /// Bits in a word.
@@ -17,7 +17,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// The shortest words for `colors` colors, with the fewest ones (each costs an eviction set's pass).
+    /// The shortest words for `colors` colors, with the fewest ones (each one costs a pass over an eviction set).
     pub(super) fn new(colors: usize) -> Self {
         // 2^64 sets of words are more than colors can be: the loop ends long before.
         for tests in 1..=63 {
@@ -34,7 +34,7 @@ impl Code {
         }
     }
 
-    /// How many tests a page takes.
+    /// Returns the number of tests that a page takes.
     pub(super) const fn tests(&self) -> u32 {
         self.tests
     }
@@ -52,7 +52,7 @@ impl Code {
     }
 }
 
-/// All words of some length with so many ones, ascending.
+/// All words of one length with the same number of ones, ascending.
 struct Words {
     next: u64,
     end: u64,
@@ -76,8 +76,8 @@ impl Iterator for Words {
         if word == 0 || word >= self.end {
             return None;
         }
-        // The next larger word with as many ones (Gosper): the lowest block of ones gives its top one upwards and
-        // falls down.
+        // The next larger word with as many ones (Gosper): the lowest block of ones carries its top bit upwards, and
+        // the rest of the block moves down to bit 0.
         let lowest = word & word.wrapping_neg();
         let carried = word + lowest;
         self.next = (((carried ^ word) >> 2) / lowest) | carried;

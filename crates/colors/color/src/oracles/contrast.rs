@@ -1,10 +1,10 @@
-//! What a page in the cache looks like, and one that was pushed out.
+//! Load times of a page in the cache, and of one that was pushed out.
 
 use super::random::Random;
 use super::{DiscoverError, Lines, Probe};
 use crate::Page;
 
-/// How a target came out of a trial.
+/// Result of a trial for one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Still in the cache, all lines or nearly.
@@ -24,22 +24,22 @@ pub struct Contrast {
     pub evicted: u32,
 }
 
-/// Targets timed together: more than the ways of the cache in front, so that they are not taken from there, and so few
-/// that they do not push each other out (which 4 colors of 8 ways are enough for).
+/// Targets timed together: more than the ways of the nearer cache, so that it does not hold them, and few enough that
+/// they do not push each other out (4 colors of 8 ways are enough for that).
 const BATCH: usize = 16;
 
 /// Numbers of other pages read in between, in turn: too few for a cache of 1 MiB, enough, more than enough for 2 MiB.
 /// The last must push out nearly everything.
 const FLOODS: [usize; 6] = [256, 512, 512, 1024, 1024, 1536];
 
-/// Trials begun again until one of them is undisturbed.
+/// Attempts at one trial until one is undisturbed.
 pub(super) const RETRIES: usize = 40;
 
 impl Contrast {
-    /// Times pages that nothing has pushed, and pages that everything else of `pool` has.
+    /// Times pages while nothing has pushed them out, and again after the other pages of `pool` have.
     ///
     /// # Errors
-    /// [`DiscoverError::NoContrast`] with what was seen.
+    /// [`DiscoverError::NoContrast`] with the measured times.
     pub(super) fn measure(
         probe: &mut impl Probe,
         pool: &[Page],
@@ -68,7 +68,7 @@ impl Contrast {
         let ceiling = percentile(&mut kept, 90).max(in_cache + in_cache / 4);
         flooded.retain(|ticks| *ticks > ceiling);
         last.retain(|ticks| *ticks > ceiling);
-        // Beyond the cache lies more than one level, and others fill the next one too: the nearest is wanted.
+        // More than one level lies beyond the cache, and other programs fill the next one too: the nearest level is wanted.
         let contrast = Self {
             kept: in_cache,
             evicted: percentile(&mut flooded, 10),
@@ -85,11 +85,10 @@ impl Contrast {
         Ok(contrast)
     }
 
-    /// The same, with what a trial shows by itself of pages that were pushed out, if it has some: the next level of caches
-    /// runs at a clock of its own, which follows the load, and has been seen to be twice as fast from one millisecond to the
-    /// next.
+    /// Adapts the contrast to the times of evicted pages in one trial, if that trial has some. The next cache level has a
+    /// clock of its own, which follows the load: within a millisecond it has become twice as fast.
     fn fitted(self, times: &[u32]) -> Self {
-        // Fewer may be accidents, and what is little above the usual is no other level.
+        // Fewer may be accidents, and a time little above the usual one is no other level.
         let enough = (times.len() / 4).max(4);
         let ceiling = self.kept.saturating_add(self.kept / 2);
         let mut beyond: Vec<u32> = times
@@ -105,10 +104,11 @@ impl Contrast {
         Self { evicted, ..self }
     }
 
-    /// What a time means.
+    /// Returns the fate that a time shows.
     ///
-    /// Eight lines are eight witnesses: what lies between the two times is a page whose lines disagree. Much longer than
-    /// beyond the cache is beyond the next one too, which says the same, or an interrupt, which says nothing.
+    /// Eight lines are eight witnesses: a time between the two means that the lines of the page disagree. A time far
+    /// above `evicted` comes from a level beyond the next one, which also means evicted, or from an interrupt, which
+    /// means nothing.
     pub(super) fn fate(self, ticks: u32) -> Fate {
         let gap = self.evicted.saturating_sub(self.kept);
         let ceiling = self.evicted.saturating_mul(16);
@@ -122,22 +122,22 @@ impl Contrast {
     }
 }
 
-/// The time that so many percent stay below; 0 of none.
+/// The time below which `percent` of the times lie; 0 if there are none.
 pub(super) fn percentile(times: &mut [u32], percent: usize) -> u32 {
     times.sort_unstable();
     let at = times.len() * percent / 100;
     times.get(at).copied().unwrap_or(0)
 }
 
-/// A probe with what its times mean: trials that tell the fates of pages.
+/// A probe and the meaning of its times: trials that show the fates of pages.
 #[derive(Debug)]
 pub(super) struct Bench<'a, P> {
     pub(super) probe: &'a mut P,
     pub(super) contrast: Contrast,
     pub(super) lines: Lines,
-    /// How many times over the evictors push.
+    /// Number of passes over the evictors in a trial.
     pub(super) strength: usize,
-    /// Trials in which a good part of the targets is expected to be pushed out: they show what that looks like now.
+    /// True in trials that evict a good part of the targets: their times show the current cost of an evicted page.
     fits: bool,
     random: Random,
     times: Vec<u32>,
@@ -195,19 +195,19 @@ impl<'a, P: Probe> Bench<'a, P> {
         })
     }
 
-    /// What one trial says of one target.
+    /// Returns the fate of one target in one trial.
     pub(super) fn fate(&mut self, target: Page, evictors: &[Page]) -> Fate {
         let mut fates = self.fates(&[target], evictors);
         fates.next().unwrap_or(Fate::Unsure)
     }
 
-    /// In what follows a good part of the targets is pushed out.
+    /// Marks the following trials as ones that evict a good part of the targets.
     pub(super) const fn fitting(mut self) -> Self {
         self.fits = true;
         self
     }
 
-    /// What follows is pushed so many times over.
+    /// Sets the number of passes over the evictors for the following trials.
     pub(super) const fn with_strength(mut self, strength: usize) -> Self {
         self.strength = strength;
         self
@@ -249,7 +249,7 @@ mod tests {
         let fates = fast.map(|ticks| fitted.fate(ticks));
         assert_eq!(fates[..4], [Fate::Kept; 4]);
         assert_eq!(fates[4..], [Fate::Evicted; 7]);
-        // Of a few nothing is learned; and never that evicted pages are nearly as fast as others, or slower than known.
+        // A few times change nothing; and `evicted` never becomes nearly as small as `kept`, or larger than before.
         assert_eq!(contrast.fitted(&fast[..7]), contrast);
         assert_eq!(contrast.fitted(&[240; 9]).evicted, 260);
         assert_eq!(contrast.fitted(&[2000; 9]), contrast);

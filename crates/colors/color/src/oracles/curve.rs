@@ -1,25 +1,25 @@
-//! Latency against number of pages, and where it says the cache is full.
+//! Latency against number of pages, and the number at which the cache is full.
 
 use super::Probe;
 use crate::Page;
 
-/// Latency with so many pages in use.
+/// Latency with a number of pages in use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CurvePoint {
-    /// Pages that are gone through in turn.
+    /// Pages that are read in turn.
     pub pages: usize,
     /// Ticks per load, the median of the repetitions.
     pub ticks_per_load: f64,
-    /// The least of them.
+    /// The lowest repetition.
     pub low: f64,
-    /// The most.
+    /// The highest repetition.
     pub high: f64,
 }
 
 /// Latency against number of pages, all drawn in the same way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// How the pages were drawn.
+    /// Description of the way the pages were drawn.
     pub label: String,
     /// By ascending number of pages.
     pub points: Vec<CurvePoint>,
@@ -29,8 +29,8 @@ pub struct Curve {
 const LOADS: u64 = 4_096;
 
 impl Curve {
-    /// Measures with the first so many of `pages` for every one of `sizes`, which `pages` must be enough for; those
-    /// larger are left out. `repetitions` of each, in turn.
+    /// Measures with the first `size` of `pages` for every size in `sizes`; sizes above the number of pages are left
+    /// out. Every size gets `repetitions` measurements, in turn.
     pub fn measure(
         probe: &mut impl Probe,
         label: &str,
@@ -72,7 +72,7 @@ impl Curve {
     }
 }
 
-/// The pages of some colors in turn, one of each, as long as all have more: as many as can be spread evenly.
+/// The pages of some colors in turn, one of each, until the shortest list ends: as many as can be spread evenly.
 #[must_use]
 pub fn in_turn(by_color: &[&[Page]]) -> Vec<Page> {
     let rounds = by_color.iter().map(|pages| pages.len()).min().unwrap_or(0);
@@ -84,16 +84,17 @@ pub fn in_turn(by_color: &[&[Page]]) -> Vec<Page> {
     (0..rounds).flat_map(round).collect()
 }
 
-/// The least number of pages at which those of `one` color no longer fit: ways + 1. `None` where there is no cliff.
+/// Returns the least number of pages at which pages of `one` color no longer fit: ways + 1. `None` if there is no cliff.
 ///
-/// `spread` are the latencies of as many pages of all colors in turn: the same but for conflicts, so that what a nearer
-/// cache does (8 pages fit into an L1 of 8 ways as well) and what translation costs cancel out.
+/// `spread` has the latencies of equally many pages of all colors in turn. It differs from `one` only by conflicts, so
+/// the effects of a nearer cache (8 pages fit into an L1 of 8 ways as well) and of address translation cancel out.
 ///
-/// *Criterion.* Pages that fit miss never, whatever is replaced. Of one more than fit, going round in any order, at least
-/// one per round must miss in every set: with true LRU all of them do, with the cleverest replacement one in `pages`. So
-/// the cliff stands at the least number from which on the excess over `spread` is always at least half of that least
-/// share, 1 / (2 pages) of the excess that many too many pages show. The other half is for noise. Of several repetitions
-/// the least counts: what disturbs only ever adds.
+/// *Criterion.* Pages that fit never miss, whatever the replacement. With one page more than fit, read round in any
+/// order, at
+/// least one per round must miss in every set: with true LRU all of them do, with the best possible replacement one in
+/// `pages`. So the cliff is the least number from which on the excess over `spread` is always at least half of that least
+/// share, 1 / (2 pages) of the excess that far too many pages show. The other half is for noise. Of several repetitions
+/// the lowest counts: a disturbance only adds time.
 #[must_use]
 pub fn cliff(one: &Curve, spread: &Curve) -> Option<usize> {
     let excess = |pages: usize| Some(one.low(pages)? - spread.low(pages)?);
@@ -115,7 +116,7 @@ pub fn cliff(one: &Curve, spread: &Curve) -> Option<usize> {
         excess(*pages).is_some_and(|excess| excess >= least)
     };
     let beyond = sizes.iter().rev().take_while(|pages| misses(pages));
-    // The smallest size measured cannot be told from one that does not fit either.
+    // At the smallest measured size, pages that do not fit would look the same.
     beyond
         .last()
         .copied()
@@ -128,7 +129,7 @@ const COLORS: usize = 5;
 /// Measurements of each number of pages.
 const REPETITIONS: usize = 7;
 
-/// The ways that most of some colors show, given pages of every color.
+/// Returns the number of ways that most of the tested colors show; `by_color` has pages of every color.
 pub(super) fn ways(probe: &mut impl Probe, by_color: &[Vec<Page>]) -> Option<u32> {
     let all: Vec<&[Page]> = by_color.iter().map(Vec::as_slice).collect();
     let spread = in_turn(&all);

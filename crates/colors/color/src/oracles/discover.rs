@@ -9,22 +9,23 @@ use super::random::Random;
 use super::{DiscoverError, Palette, Probe, Search};
 use crate::Page;
 
-/// Searches before the best of them has to do.
+/// Searches after which the best result so far is taken.
 const ATTEMPTS: usize = 3;
 
-/// Pages for each color by which it is seen whether one has too many.
+/// Pages for each color in the test for a color with more than its share.
 const SHARE: usize = 128;
 
 /// Rounds of the final test of all sets.
 const FINAL_ROUNDS: usize = 3;
 
-/// Members of each color that are gathered, as a multiple of the ways: what sizes of sets are tried on.
+/// Members of each color that are gathered, as a multiple of the ways: the sizes of sets are tried on these.
 const MEMBERS: usize = 3;
 
 /// See [`Palette::discover`].
 ///
-/// A search that ends without all colors, with fewer than are said to exist, or with what looks like two colors in one, is
-/// begun again: what disturbed it may be gone. What several searches agree on is believed, whatever is said.
+/// A search restarts if it ends without all colors, with fewer than the machine reports, or with two colors that look
+/// like one: the disturbance may be over. If several searches agree, their number of colors counts, whatever the
+/// machine reports.
 pub(super) fn discover<P: Probe>(
     probe: &mut P,
     pool: &[Page],
@@ -57,12 +58,12 @@ pub(super) fn discover<P: Probe>(
     best
 }
 
-/// Whether nearly all pages have a color, and none has many times its share of them.
+/// Returns true if nearly all pages have a color, and none has many times its share of them.
 ///
-/// A set of two colors passes the test at the end if it has enough pages of both; but then twice as many pages are of it.
-/// Where the kernel took the pages from is nearly random, and six standard deviations are beyond chance.
+/// A set of two colors passes the test at the end if it has enough pages of both; but then twice as many pages have its
+/// color. The kernel takes the pages from nearly random places, and six standard deviations are beyond chance.
 pub(super) fn is_plausible<P: Probe>(probe: &mut P, palette: &Palette, pool: &[Page]) -> bool {
-    // A page of a set cannot be pushed out by its set, which it is read with.
+    // A page of a set cannot be pushed out by its own set: it is read together with that set.
     let mut members: Vec<Page> = palette.sets().iter().flatten().copied().collect();
     members.sort_unstable();
     let others = pool
@@ -83,7 +84,7 @@ pub(super) fn is_plausible<P: Probe>(probe: &mut P, palette: &Palette, pool: &[P
     known * 100 >= pages.len() * 95 && most <= share + 6 * share.isqrt()
 }
 
-/// One search from the beginning.
+/// One search from the start.
 fn attempt<P: Probe>(
     probe: &mut P,
     pool: &[Page],
@@ -98,7 +99,7 @@ fn attempt<P: Probe>(
 }
 
 impl<P: Probe> Hunt<'_, P> {
-    /// Measures the ways, gives every color a set of the size that is certain to evict, and tests all of them.
+    /// Measures the ways, gives every color a set of the size that certainly evicts, and tests all sets.
     fn finish(mut self) -> Result<Palette, DiscoverError> {
         let contrast = self.bench.contrast;
         let draft = Palette::new(self.sets.clone(), Some(self.ways as u32), STRONG, contrast);
@@ -125,8 +126,8 @@ impl<P: Probe> Hunt<'_, P> {
         Err(self.incomplete(&reason))
     }
 
-    /// New members for every color: pages that the sets found classify, and that are in none of the sets. So a page that came into a
-    /// set by mistake is in none of the new ones.
+    /// Finds new members for every color: pages that the known sets classify, and that are in none of them. So a page
+    /// that entered a set by mistake is in none of the new ones.
     fn gather(&mut self, draft: &Palette) -> Vec<Vec<Page>> {
         let least = draft.sets().iter().map(Vec::len).min().unwrap_or(0);
         let wanted = MEMBERS * self.ways.max(least / 2);
@@ -153,15 +154,15 @@ impl<P: Probe> Hunt<'_, P> {
         }
         for (members, set) in gathered.iter_mut().zip(draft.sets()) {
             if members.len() < set.len() {
-                // A small pool: what was found first has to do.
+                // A small pool: the first members have to do.
                 members.extend_from_slice(set);
             }
         }
         gathered
     }
 
-    /// How many pages of a color push every page of it out, and how many times over they must: the least of both that
-    /// worked on every color.
+    /// Returns the number of pages of a color that evict every other page of it, and the number of passes that takes:
+    /// the least of both that worked on every color.
     fn certain_push(&mut self, gathered: &[Vec<Page>]) -> (usize, usize) {
         let most = gathered
             .iter()
@@ -179,7 +180,7 @@ impl<P: Probe> Hunt<'_, P> {
         (size, strength)
     }
 
-    /// Whether `size` pages of every color pushed out others of it, every time.
+    /// Returns true if `size` pages of every color evicted other pages of it, every time.
     fn is_certain(&mut self, gathered: &[Vec<Page>], size: usize, strength: usize) -> bool {
         self.bench.strength = strength;
         let certain = gathered.iter().all(|members| {

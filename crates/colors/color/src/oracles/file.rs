@@ -1,4 +1,4 @@
-//! Palette files: where they are, who may have written them, and how they are replaced.
+//! Palette files: their places, the users that may have written them, and their replacement.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use superhue_sys::collapse::is_in_memory;
 
 use super::PaletteError;
 
-/// What the name of a lock ends in.
+/// Suffix of a lock's name.
 const LOCK: &str = ".lock";
 
-/// Larger files are none of ours: 4 GiB.
+/// Larger files are no palettes: 4 GiB.
 const LARGEST: u64 = 1 << 32;
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> PaletteError {
@@ -37,7 +37,7 @@ fn untrusted(path: &Path, reason: &str) -> PaletteError {
     }
 }
 
-/// Opens a palette file for reading, with its length, if somebody made it whom we believe: root or ourselves.
+/// Opens a palette file for reading and returns it with its length, if its owner is root or the own user.
 ///
 /// # Errors
 /// [`PaletteError::Missing`]; [`PaletteError::Untrusted`] with the reason; others of `open(2)`.
@@ -55,7 +55,7 @@ pub(super) fn open(path: &Path) -> Result<(OwnedFd, u64), PaletteError> {
     Ok((file, length))
 }
 
-/// Whether an open file can be a palette by what the kernel says of it; its length in bytes.
+/// Returns the length in bytes of an open file, if its owner, mode, type, size and file system allow a palette.
 pub(super) fn length_of(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError> {
     let stat = fstat(file).map_err(failed("examine", path))?;
     if let Some(reason) = distrust(&stat, geteuid().as_raw()) {
@@ -67,7 +67,7 @@ pub(super) fn length_of(file: &OwnedFd, path: &Path) -> Result<u64, PaletteError
     u64::try_from(stat.st_size).map_err(|_| untrusted(path, "it has no size"))
 }
 
-/// Why nobody should believe such a file, if so.
+/// Returns the reason not to trust such a file; `None` if there is none.
 fn distrust(stat: &Stat, us: u32) -> Option<&'static str> {
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -87,16 +87,16 @@ fn distrust(stat: &Stat, us: u32) -> Option<&'static str> {
 #[derive(Debug)]
 pub(super) struct Draft {
     file: OwnedFd,
-    /// What errors call it.
+    /// The path that errors name.
     path: PathBuf,
     named: Option<Named>,
 }
 
-/// The name of a file beside the place it is for, which takes that place in one step when it is ready; nobody else makes one
-/// meanwhile. Gone without a trace if it never is.
+/// A file under a temporary name beside its final place. It takes that place in one step when it is ready; the lock
+/// keeps other processes from making one meanwhile. Dropped unfinished, it is removed.
 #[derive(Debug)]
 struct Named {
-    /// Where it is until then.
+    /// The temporary path.
     path: PathBuf,
     place: PathBuf,
     /// Held until this is dropped.
@@ -104,18 +104,18 @@ struct Named {
     finished: bool,
 }
 
-/// Waits until nobody else makes a palette for this place, but no longer than `patience`.
+/// Waits until no other process makes a palette for this place, at most `patience`.
 ///
 /// # Errors
-/// [`PaletteError::Locked`]; [`PaletteError::Untrusted`] if somebody else may hold the lock for ever: it is
-/// theirs, or open to others; those of the kernel.
+/// [`PaletteError::Locked`]; [`PaletteError::Untrusted`] if another user may hold the lock for ever, because that user
+/// owns it or may open it; those of the kernel.
 pub(super) fn lock(place: &Path, patience: Duration) -> Result<File, PaletteError> {
     let (Some(parent), Some(_)) = (place.parent(), place.file_name()) else {
         return Err(untrusted(place, "it is no place for a file"));
     };
     let folder = match Folder::open(parent).map_err(told)? {
         Some(folder) => folder,
-        // One level: the folders above are the system's.
+        // Makes one level only: the folders above belong to the system.
         None => Folder::make(parent, 0o755).map_err(told)?,
     };
     let path = beside(place, LOCK);
@@ -141,7 +141,7 @@ fn told(error: StateError) -> PaletteError {
     }
 }
 
-/// Whether an open file is the one at `path`.
+/// Returns true if an open file is the one at `path`.
 fn is_at(file: &OwnedFd, path: &Path) -> bool {
     match (fstat(file), statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)) {
         (Ok(open), Ok(there)) => (open.st_dev, open.st_ino) == (there.st_dev, there.st_ino),
@@ -150,13 +150,13 @@ fn is_at(file: &OwnedFd, path: &Path) -> bool {
 }
 
 impl Draft {
-    /// An empty file of so many bytes, all of them in memory, under the lock of its place.
+    /// Makes an empty file of `length` bytes, all of them in memory, under the lock of its place.
     ///
     /// # Errors
     /// Those of `open(2)` and `fallocate(2)`: `ENOSPC` where the file system is full.
     pub(super) fn new(place: &Path, lock: File, length: u64) -> Result<Self, PaletteError> {
         let path = beside(place, ".new");
-        // What somebody left behind who died over it: we hold the lock.
+        // A process that was killed may have left one behind: we hold the lock.
         let _ = unlinkat(CWD, &path, AtFlags::empty());
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -178,14 +178,14 @@ impl Draft {
                 finished: false,
             }),
         };
-        // Whatever the umask: other users may read what root has found.
+        // Independent of the umask: other users may read the palettes that root has found.
         fchmod(&draft.file, mode).map_err(failed("set the mode of", &draft.path))?;
         require_in_memory(&draft.file, place)?;
         draft.reserve(length)?;
         Ok(draft)
     }
 
-    /// One without a name, for this process alone.
+    /// Makes one without a name, for this process alone.
     ///
     /// # Errors
     /// Those of `memfd_create(2)` and `fallocate(2)`.
@@ -211,12 +211,12 @@ impl Draft {
         &self.file
     }
 
-    /// What errors call it.
+    /// Returns the path that errors name.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the pages back that are not in `used` (their numbers in the file), the first `head` apart.
+    /// Gives back the pages that are not in `used` (numbers in the file), except the first `head`.
     ///
     /// # Errors
     /// Those of `fallocate(2)`.
@@ -237,7 +237,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Writes its start.
+    /// Writes the start of the file.
     ///
     /// # Errors
     /// Those of `pwrite(2)`.
@@ -254,7 +254,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Puts it in its place, if it has one; processes that use the one before keep that.
+    /// Moves it to its place, if it has one; processes that use the previous file keep that.
     ///
     /// # Errors
     /// Those of `rename(2)`.
@@ -267,7 +267,7 @@ impl Draft {
     }
 }
 
-/// Refuses folders whose files are not in memory before any is filled.
+/// Refuses folders whose files are not in memory, before anything is written there.
 fn require_in_memory(file: &OwnedFd, path: &Path) -> Result<(), PaletteError> {
     if is_in_memory(file).map_err(failed("examine the file system of", path))? {
         Ok(())
@@ -282,13 +282,13 @@ fn require_in_memory(file: &OwnedFd, path: &Path) -> Result<(), PaletteError> {
 impl Drop for Named {
     fn drop(&mut self) {
         if !self.finished {
-            // Nothing to be done if that fails: the next draft does it again.
+            // An error is harmless here: the next draft removes the file again.
             let _ = unlinkat(CWD, &self.path, AtFlags::empty());
         }
     }
 }
 
-/// Removes a palette file and what belongs to it; whether there was one. Leaves alone what others have made.
+/// Removes a palette file and its lock and leftovers; returns true if there was one. Files of other users stay.
 ///
 /// # Errors
 /// Those of `unlink(2)`.
@@ -306,7 +306,7 @@ pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
     }
 }
 
-/// Removes the lock, and what a process left that was killed while it made a palette; neither while one makes it.
+/// Removes the lock, and the leftover of a process that was killed while it made a palette; both stay while a process makes one.
 fn remove_leftovers(place: &Path) {
     let lock = beside(place, LOCK);
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -314,7 +314,7 @@ fn remove_leftovers(place: &Path) {
         return;
     };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, &lock) {
-        // Nothing to be done if that fails: the next draft does it again.
+        // An error is harmless here: the next draft removes the files again.
         let _ = unlinkat(CWD, beside(place, ".new"), AtFlags::empty());
         let _ = unlinkat(CWD, &lock, AtFlags::empty());
     }

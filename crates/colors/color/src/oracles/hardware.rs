@@ -6,9 +6,9 @@
 //!   time     per target: clock, 8 loads each waiting for the one before, clock
 //! ```
 //!
-//! The clock of a VM may move in steps of 10 ns, as long as a load from the next level: one load cannot be timed,
-//! eight in a chain can. The chain needs no pointers in the page: what was loaded is masked to zero and added to the
-//! next address, so pages are never written.
+//! The clock of a VM may move in steps of 10 ns, which is as long as a load from the next level: one load cannot be
+//! timed, eight in a chain can. The chain needs no pointers in the page: the loaded value is masked to zero and added
+//! to the next address, so pages are never written.
 
 use std::hint::black_box;
 
@@ -41,7 +41,7 @@ impl HardwareProbe {
         })
     }
 
-    /// Whether `accesses` between two moments went as undisturbed ones go.
+    /// Returns true if `accesses` between two moments took about as long as undisturbed ones, on one CPU.
     fn went_well(&mut self, from: Moment, to: Moment, accesses: usize) -> bool {
         let took = to.ticks.saturating_sub(from.ticks);
         self.usual.is(took, accesses) && from.cpu == to.cpu
@@ -132,8 +132,8 @@ fn time_chain(page: Page, lines: &Lines) -> u64 {
 fn touch(page: Page, offset: u16) {
     debug_assert!(offset < LINES_OF_PAGE * LINE_SIZE);
     let byte = (page.address() + usize::from(offset)) as *const u8;
-    // SAFETY: whoever made the page promised that it stays readable, and offsets stay inside a page. Volatile: the
-    // compiler keeps it, and need not know who else writes there.
+    // SAFETY: the maker of the page promised that it stays readable, and offsets stay inside a page. Volatile: the
+    // compiler keeps the load, and makes no assumption about other writers.
     let _ = unsafe { byte.read_volatile() };
 }
 
@@ -145,7 +145,7 @@ fn follow(page: Page, offset: u16, zero: usize) -> usize {
     debug_assert!(offset < LINES_OF_PAGE * LINE_SIZE);
     let byte = page.address() + usize::from(offset);
     let mut value = zero;
-    // SAFETY: as in `touch`; `and` with 0 is no idiom that processors take for independent of the register.
+    // SAFETY: as in `touch`; processors do not treat `and` with 0 as independent of the register.
     unsafe {
         core::arch::asm!(
             "movzx {value:e}, byte ptr [{byte} + {value}]",

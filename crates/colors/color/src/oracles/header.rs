@@ -1,4 +1,4 @@
-//! What stands at the start of a palette file.
+//! Header of a palette file.
 //!
 //! ```text
 //!   0    magic, 16 bytes
@@ -12,7 +12,7 @@ use superhue_model::BASE_PAGE_SIZE;
 
 use super::Contrast;
 
-/// Bytes at the start of the file that the header may take: pages of sets come after.
+/// Bytes at the start of the file that the header may take: the pages of the sets follow.
 pub(super) const HEADER_SIZE: usize = 64 * 1024;
 
 /// The first page of the file that may belong to a set.
@@ -21,47 +21,47 @@ pub(super) const FIRST_PAGE: u32 = (HEADER_SIZE as u64 / BASE_PAGE_SIZE) as u32;
 const MAGIC: &[u8; 16] = b"superhue-palette";
 const VERSION: u32 = 1;
 
-/// More colors than any cache shares out among base pages.
+/// More colors than any cache divides base pages into.
 const MOST_COLORS: u32 = 4_096;
 
 /// More pages than any set needs.
 const LARGEST_SET: u32 = 1_024;
 
-/// A palette as a file has it: pages by their number in the file.
+/// The header of a palette file: pages by their number in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Ways of the cache as measured, if they were.
     pub ways: Option<u32>,
-    /// How many times over a set pushes.
+    /// Number of passes over a set that evict.
     pub strength: u32,
-    /// What times meant when the file was made.
+    /// Times of kept and evicted pages when the file was made.
     pub contrast: Contrast,
     /// The pages of every color's set.
     pub sets: Vec<Vec<u32>>,
 }
 
-/// Why a file is no palette: what is wrong.
+/// Reason why a file is no palette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// It ends too soon.
     #[error("it is cut off")]
     Short,
-    /// Something else.
+    /// The magic is another.
     #[error("it is no palette")]
     Magic,
-    /// Of another release, or of a machine with other pages.
+    /// Written by another release, or on a machine with another page size.
     #[error("it was written by another version of superhue, or for another page size")]
     Version,
     /// The checksum is another.
     #[error("its checksum is wrong")]
     Checksum,
-    /// Numbers that cannot be.
+    /// Impossible numbers.
     #[error("it holds nonsense: {0}")]
     Nonsense(&'static str),
 }
 
 impl Header {
-    /// Its bytes; `None` if they would be more than there is room for.
+    /// Returns the bytes of the header; `None` if they do not fit into `HEADER_SIZE`.
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = MAGIC.to_vec();
@@ -89,7 +89,7 @@ impl Header {
         (bytes.len() <= HEADER_SIZE).then_some(bytes)
     }
 
-    /// Reads the header of a file of `pages` pages; what follows it in `bytes` is not looked at.
+    /// Reads the header of a file of `pages` pages; ignores the bytes after it.
     ///
     /// # Errors
     /// See [`HeaderError`]. A header that is read is sound: every set has pages, which lie in the file and in no
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// FNV-1a: against accidents, not against malice, which the owner of the file answers for.
+/// FNV-1a: against accidents, not against malice; the check of the file's owner covers that.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

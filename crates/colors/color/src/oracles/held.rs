@@ -1,4 +1,4 @@
-//! Frames held where they are.
+//! Pages kept in their frames.
 
 use std::os::fd::OwnedFd;
 
@@ -12,19 +12,19 @@ use crate::Page;
 /// Bytes that a pipe of an ordinary user may hold (`/proc/sys/fs/pipe-max-size`).
 const LARGEST: usize = 1 << 20;
 
-/// Holds the frames of pages where they are.
+/// Keeps pages in their frames.
 ///
-/// Compaction moves frames, locked in memory or not, and a page in another frame has another color. A page in a pipe is
-/// counted once more than the kernel expects, so that it does not move it (`folio_migrate_mapping` in `mm/migrate.c`).
-/// The pages can be read as before; nothing is ever read from the pipes (`vmsplice(2)`).
+/// Compaction moves frames, locked in memory or not, and a page in another frame has another color. A page in a pipe
+/// has one reference more than the kernel expects, so the kernel does not move it (`folio_migrate_mapping` in
+/// `mm/migrate.c`). The pages stay readable; nothing reads from the pipes (`vmsplice(2)`).
 #[derive(Debug, Default)]
 pub struct Held {
     _pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl Held {
-    /// Holds as many of `pages` as may be: without pipes left, or beyond what a user may put into them, they are only tested
-    /// now and then.
+    /// Holds as many of `pages` as pipes are available for, within the user's limit; only the regular tests of the
+    /// palette cover the rest.
     #[must_use]
     pub fn hold(pages: &[Page]) -> Self {
         let mut pipes = Vec::new();
@@ -33,7 +33,7 @@ impl Held {
             let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
                 break;
             };
-            // Smaller ones hold fewer.
+            // A smaller pipe holds fewer pages.
             let _ = fcntl_setpipe_size(&writer, LARGEST);
             let slots = fcntl_getpipe_size(&writer).unwrap_or(0) / BASE_PAGE_SIZE as usize;
             let (now, later) = rest.split_at(slots.min(rest.len()));
@@ -51,10 +51,10 @@ impl Held {
     }
 }
 
-/// Puts one page into a pipe; whether that was possible.
+/// Puts one page into a pipe; returns true if that worked.
 fn put(pipe: &OwnedFd, page: Page) -> bool {
     let start = page.address() as *const u8;
-    // SAFETY: a page that may be read, of a palette: nobody writes it.
+    // SAFETY: a readable page of a palette: no thread writes it.
     let bytes = unsafe { std::slice::from_raw_parts(start, BASE_PAGE_SIZE as usize) };
     // SAFETY: the pipe refers to the page's frame, and is never read.
     let done = unsafe {
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// A collapse copies frames elsewhere, if nobody counts on them.
+    /// A collapse copies pages to other frames, unless a page has an extra reference.
     #[test]
     fn held_pages_stay_in_their_frames() {
         let mut scratch = Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).unwrap();

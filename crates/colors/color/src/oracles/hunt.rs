@@ -1,4 +1,4 @@
-//! Finding the colors of a pool of pages by group testing.
+//! Search for the colors of a pool of pages by group testing.
 //!
 //! ```text
 //!   fresh     pages that no set found so far evicts: of colors not yet known
@@ -17,7 +17,7 @@ use super::random::Random;
 use super::{DiscoverError, Lines, Probe, Search};
 use crate::Page;
 
-/// Ways assumed where nobody says: only a first guess of how finely to divide.
+/// Ways assumed if the machine reports none: only a first guess of how finely to divide.
 const WAYS: usize = 8;
 
 /// Pages tested in one trial against the sets found.
@@ -26,39 +26,39 @@ pub(super) const BATCH: usize = 32;
 /// Fresh pages that are tried on the first target.
 const FIRST: usize = 256;
 
-/// Pages that must all be evicted by the sets found before these are taken for all there are: a color that
-/// 1 page in 64 has goes unseen with probability 3 in 10,000.
+/// Number of pages that the known sets must all evict before the search counts as complete: a color that 1 page in 64
+/// has goes unseen with probability 3 in 10,000.
 const ENOUGH: usize = 512;
 
-/// Attempts on one color that may fail, and targets that may be given up, before the search is.
+/// Failed attempts on one color, and abandoned targets, after which the search fails.
 const FAILURES: usize = 64;
 
-/// How often few pages push where that must be certain. Replacement is seldom true LRU: one page more than there are
-/// ways pushes out half the time at first, and nearly always in the end.
+/// Passes of few pages in a trial that must evict. Replacement is seldom true LRU: one page more than there are ways
+/// evicts in half of the trials with one pass, and nearly always with this many.
 pub(super) const STRONG: usize = 6;
 
-/// Rounds of leaving groups away that may have to be done again for one target.
+/// Repeated rounds of leaving groups out that one target may cost.
 const LOST: usize = 5;
 
 /// A search under way.
 pub(super) struct Hunt<'a, P> {
     pub(super) bench: Bench<'a, P>,
     random: Random,
-    /// Groups that a set is divided into is a multiple of these.
+    /// The number of groups that a set is divided into is a multiple of this.
     pub(super) ways: usize,
     /// All pages, in random order.
     pub(super) pool: Vec<Page>,
-    /// How many of `pool` have been looked at.
+    /// Number of pages of `pool` that have been tested.
     seen: usize,
     /// Pages of `pool` that were seen and that no set evicts.
     fresh: Vec<Page>,
     /// One for each color.
     pub(super) sets: Vec<Vec<Page>>,
-    /// Fresh pages that the next target is tried with.
+    /// Number of fresh pages that the next target is tried with.
     wanted: usize,
-    /// Targets given up.
+    /// Number of abandoned targets.
     odd: usize,
-    /// How many pages were found to evict each target, ascending.
+    /// Number of pages that were found to evict each target, ascending.
     sizes: Vec<usize>,
 }
 
@@ -115,10 +115,10 @@ impl<'a, P: Probe> Hunt<'a, P> {
             }
             let fresh = self.fresh.clone();
             if self.bench.agreed(target, &fresh) != Fate::Evicted {
-                // Too few others of its color yet. More, or it is a straggler itself.
+                // Too few other pages of its color so far. Take more; or the target is a straggler itself.
                 if self.wanted > self.pool.len() / 4 {
-                    // What is taken for kept and for evicted must be wrong: to be measured again. Trials with ever more
-                    // pages would only take ever longer, and never be undisturbed on a busy machine.
+                    // The thresholds for kept and evicted must be wrong: measure them again. Trials with ever more
+                    // pages would only take ever longer, and on a busy machine all would be disturbed.
                     return Err(self.incomplete("most pages do not evict the others"));
                 }
                 if self.seen < self.pool.len() {
@@ -149,7 +149,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
         Ok(())
     }
 
-    /// Whether pages push the target out if they try hard.
+    /// Returns true if `pages` evict the target, with more passes if one is not enough.
     fn evicts_for_certain(&mut self, target: Page, pages: &[Page]) -> bool {
         if self.bench.agreed(target, pages) == Fate::Evicted {
             return true;
@@ -160,12 +160,12 @@ impl<'a, P: Probe> Hunt<'a, P> {
         evicted
     }
 
-    /// Everything known to evict.
+    /// Returns the pages of all known sets.
     pub(super) fn union(&self) -> Vec<Page> {
         self.sets.iter().flatten().copied().collect()
     }
 
-    /// Looks at pages until enough are fresh; how many were looked at.
+    /// Tests pages of the pool until enough are fresh; returns the number tested.
     fn refill(&mut self) -> usize {
         let union = self.union();
         let begin = self.seen;
@@ -173,7 +173,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             if self.seen - begin >= ENOUGH && self.fresh.len() * 100 < self.seen - begin {
                 break;
             }
-            // No more together than would push each other out if there were hardly more colors than are known.
+            // At most as many together as would not evict each other if there were hardly more colors than the known ones.
             let together = BATCH.min(2 * self.sets.len() + 4);
             let end = self.pool.len().min(self.seen + together);
             let batch = self.pool.get(self.seen..end).unwrap_or_default().to_vec();
@@ -190,14 +190,14 @@ impl<'a, P: Probe> Hunt<'a, P> {
         self.seen - begin
     }
 
-    /// Finds the color of `target`, which the fresh pages evict; whether that worked.
+    /// Finds the color of `target`, which the fresh pages evict; returns true if that worked.
     fn find(&mut self, target: Page) -> bool {
         let Some(few) = self.reduce(target) else {
             return false;
         };
-        // All caches of a color have the same ways. Twice as many pages are those of two colors: too few of the target's
-        // color were there to tell them apart.
-        // The middle of all so far is what is usual: the least may have been an accident.
+        // All caches of a color have the same ways. Twice as many pages mean two colors: too few of the target's color
+        // were among the pages to separate them. The median of all sizes so far is the usual size: the least may have
+        // been an accident.
         self.sizes.push(few.len());
         self.sizes.sort_unstable();
         let usual = self.sizes.get(self.sizes.len() / 2).copied().unwrap_or(0);
@@ -228,7 +228,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
         true
     }
 
-    /// Some fresh pages that evict `target`, as few as can be found by leaving groups away.
+    /// Returns some fresh pages that evict `target`, as few as leaving groups out can find.
     ///
     /// Every step may be wrong: each round is checked, and done again in another order if it lost something.
     fn reduce(&mut self, target: Page) -> Option<Vec<Page>> {
@@ -243,7 +243,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 continue;
             }
             if rest.len() == few.len() && groups >= few.len() {
-                // Many that are all needed are two colors at least, neither of which evicts.
+                // Many pages that are all needed are of two colors at least, neither of which evicts alone.
                 return Some(few).filter(|few| few.len() <= 4 * self.ways);
             }
             if rest.len() * 4 > few.len() * 3 {
@@ -255,7 +255,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
         None
     }
 
-    /// What remains when each of so many groups is left away, one after the other, unless the target then stays.
+    /// Leaves out each of `groups` groups, one after the other, unless the target then stays; returns the remaining pages.
     fn leave_away(&mut self, target: Page, pages: &[Page], groups: usize) -> Option<Vec<Page>> {
         let size = pages.len().div_ceil(groups.max(1)).max(1);
         let mut few = pages.to_vec();
@@ -263,14 +263,14 @@ impl<'a, P: Probe> Hunt<'a, P> {
         while at < few.len() {
             let end = few.len().min(at + size);
             let rest = [few.get(..at)?, few.get(end..)?].concat();
-            // The fewer push, the harder they must: else the last pages of the target's color seem not to be enough, and
-            // those of another cannot be told from them.
+            // The fewer pages there are, the more passes they need: else the last pages of the target's color seem too
+            // few, and look like pages of another color.
             self.bench.strength = if rest.len() <= 8 * self.ways {
                 STRONG
             } else {
                 1
             };
-            // A line may also be pushed out by what else the machine does: once is no evidence.
+            // Other activity on the machine may also evict a line: once is no evidence.
             if (0..2).all(|_| self.bench.fate(target, &rest) == Fate::Evicted) {
                 few = rest;
             } else {
@@ -307,9 +307,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
         members
     }
 
-    /// Those members that the other half evicts, whichever the halves are.
+    /// Returns those members that the other half evicts, for two random divisions into halves.
     ///
-    /// Two colors that the target's search could not part do not survive this: half of them is too few of either.
+    /// Two colors that the target's search could not separate do not survive this: half of them is too few of either.
     fn purify(&mut self, mut members: Vec<Page>) -> Vec<Page> {
         for _ in 0..2 {
             self.random.shuffle(&mut members);
@@ -327,9 +327,9 @@ impl<'a, P: Probe> Hunt<'a, P> {
         members
     }
 
-    /// Fresh pages no longer are once a set evicts them.
+    /// Removes the pages from the fresh ones that a set evicts.
     ///
-    /// They are of few colors at the end, and then push each other out: who seems evicted is asked again, alone.
+    /// At the end they are of few colors, and then evict each other: a page that seems evicted is tested again, alone.
     fn drop_fresh_of(&mut self, set: &[Page]) {
         let fresh = std::mem::take(&mut self.fresh);
         for batch in fresh.chunks(BATCH / 2) {

@@ -1,15 +1,14 @@
-//! Which oracle predicts real conflicts.
+//! Test of oracles against real conflicts.
 //!
-//! An oracle says: these pages are of one color, those of others. So pages enough of one color must push any
-//! further one of it out of the cache, and no page of another color. Both are tried, by timing, on lines that no
-//! oracle has used.
+//! An oracle claims: these pages are of one color, those of other colors. So enough pages of one color must evict any
+//! further page of it, and no page of another color. Both are tested, by timing, on lines that no oracle has used.
 //!
 //! ```text
 //!   color 3   | evictors: 2 x ways | own: must go |
 //!   others    | one page of each: must stay                  evicted, again and again: that color is color 3 too
 //! ```
 //!
-//! Calculation that is wrong by a bit gives half of the right conflicts, so nothing less than nearly all will do.
+//! A calculation that is wrong by one bit gives half of the right conflicts, so the threshold is nearly all.
 
 use super::contrast::{Bench, Contrast, Fate};
 use super::random::Random;
@@ -25,21 +24,21 @@ const OWN: usize = 8;
 const FOREIGN: usize = 32;
 /// Trials of which the majority counts.
 const TRIALS: usize = 3;
-/// Times over the evictors push: where replacement is not LRU, once does not push everything out.
+/// Passes over the evictors: where replacement is not LRU, one pass does not evict everything.
 const STRENGTH: usize = 4;
-/// Fewer predictions than this, of either kind, are no test.
+/// Fewer predictions than this, of either kind, do not make a test.
 const FEWEST: usize = 24;
 /// Pages of a color that seems to be another one, and how many of them must be evicted.
 const SAME: (usize, usize) = (4, 3);
-/// Pairs of colors that are tried for being one.
+/// Pairs of colors that are tested for being the same color.
 const SUSPECTS: usize = 64;
 
-/// Of `of` pages `hits` did.
+/// `hits` out of `of` pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
-    /// How many did.
+    /// Number of pages with the property.
     pub hits: usize,
-    /// Of how many.
+    /// Number of all pages.
     pub of: usize,
 }
 
@@ -49,14 +48,14 @@ impl Share {
         self.of += 1;
     }
 
-    /// Between 0 and 1; `None` of none.
+    /// The share, 0 to 1; `None` if there are no pages.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "counts of pages tried")]
     pub fn value(self) -> Option<f64> {
         (self.of > 0).then(|| self.hits as f64 / self.of as f64)
     }
 
-    /// The interval in which the true share lies with 95 % confidence (Wilson 1927); 0 to 1 of none.
+    /// The interval in which the true share lies with 95 % confidence (Wilson 1927); 0 to 1 if there are no pages.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "counts of pages tried")]
     pub fn interval(self) -> (f64, f64) {
@@ -72,25 +71,25 @@ impl Share {
         ((middle - half).max(0.0), (middle + half).min(1.0))
     }
 
-    /// At least so many percent.
+    /// Returns true if the share is at least `percent` percent.
     const fn reaches(self, percent: usize) -> bool {
         self.hits * 100 >= self.of * percent
     }
 }
 
-/// Whether to go by an oracle.
+/// Verdict on an oracle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
-    /// It predicts what is measured.
+    /// Its predictions match the measurement.
     Trusted,
-    /// It does not; why.
+    /// Its predictions do not match; the reason.
     Refuted(String),
-    /// That could not be found out; why.
+    /// The test could not decide; the reason.
     Untested(String),
 }
 
 impl Trust {
-    /// In a word, for reports.
+    /// Returns the verdict as a word, for reports.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -101,12 +100,12 @@ impl Trust {
     }
 }
 
-/// What a test of an oracle came to.
+/// Result of the test of an oracle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// Which one.
+    /// The oracle.
     pub kind: OracleKind,
-    /// How many colors it tells apart; 0 if it tells none.
+    /// Number of its colors; 0 if it has none.
     pub colors: usize,
     /// Of the pages predicted to be evicted: those that were.
     pub own: Share,
@@ -114,12 +113,12 @@ pub struct Judgement {
     pub foreign: Share,
     /// Pages whose trials did not agree; they count for nothing.
     pub unsure: usize,
-    /// Whether to go by it.
+    /// The verdict.
     pub trust: Trust,
 }
 
 impl Judgement {
-    /// An oracle that could not even be asked.
+    /// An oracle that could not be used at all.
     #[must_use]
     pub fn untested(kind: OracleKind, why: String) -> Self {
         Self {
@@ -132,7 +131,7 @@ impl Judgement {
         }
     }
 
-    /// Right predictions of all.
+    /// Right predictions out of all.
     #[must_use]
     pub const fn right(&self) -> Share {
         Share {
@@ -141,7 +140,7 @@ impl Judgement {
         }
     }
 
-    /// Whether to go by it.
+    /// Returns true if the oracle is trusted.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         self.trust == Trust::Trusted
@@ -230,7 +229,7 @@ fn trust(found: &Judgement, same: Option<(Color, Color)>, told: usize, pages: us
 
 struct Trial<'a, P> {
     bench: Bench<'a, P>,
-    /// Pages that must evict.
+    /// Number of pages that must evict another one.
     evictors: usize,
     members: Vec<Vec<Page>>,
     found: Judgement,
@@ -239,7 +238,7 @@ struct Trial<'a, P> {
 }
 
 impl<P: Probe> Trial<'_, P> {
-    /// Tries the colors with pages enough.
+    /// Tests the colors that have enough pages.
     fn run(&mut self, random: &mut Random) {
         let enough = |members: &Vec<Page>| members.len() > self.evictors;
         let mut tried: Vec<usize> = (self.members.iter().enumerate())
@@ -253,7 +252,7 @@ impl<P: Probe> Trial<'_, P> {
         }
     }
 
-    /// Tries pages of a color and of others against it.
+    /// Tests pages of a color, and pages of other colors, against that color.
     fn against(&mut self, color: usize, random: &mut Random) {
         let all = self.members.get(color).map_or(&[][..], Vec::as_slice);
         let Some((evictors, rest)) = all.split_at_checked(self.evictors) else {
@@ -294,7 +293,7 @@ impl<P: Probe> Trial<'_, P> {
         }
     }
 
-    /// Two colors that are one.
+    /// Finds two colors that are the same color.
     fn same(&mut self) -> Option<(Color, Color)> {
         let suspects = std::mem::take(&mut self.suspects);
         for (color, other) in suspects.into_iter().take(SUSPECTS) {

@@ -1,8 +1,8 @@
 //! The oracle `kernel`: pages that a patched kernel dealt by color.
 //!
-//! Such a kernel (`kernel/`) does not tell the color of a page. It gives a thread pages of the colors that
-//! the thread asks for; so memory that was populated color by color has known colors, without a
-//! privilege. What is not of that memory is of no color here.
+//! Such a kernel (`kernel/`) does not report the color of a page. It gives a thread pages of the colors that the thread
+//! requests; so memory that was populated color by color has known colors, without a privilege. Pages outside that
+//! memory have no color here.
 //!
 //! ```text
 //!   first             + part           + 2 part
@@ -19,12 +19,12 @@ use crate::Page;
 pub struct KernelOracle {
     first: usize,
     pages_of_color: usize,
-    /// For each color whether its pages are known to have it.
+    /// For each color: true if its pages are known to have it.
     dealt: Vec<bool>,
 }
 
 impl KernelOracle {
-    /// For a sample whose pages were dealt in turn: as many of each color, those of color 0 first.
+    /// For a sample whose pages were dealt in turn: equally many of each color, those of color 0 first.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`] for a sample without a page of each color.

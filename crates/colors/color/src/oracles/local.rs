@@ -1,4 +1,4 @@
-//! The measured oracle of this process, however it can be had.
+//! The measured oracle of this process, with a shared palette or its own.
 //!
 //! Nothing here is generic, so that all timing is compiled in this crate, which is optimized in every profile.
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Page;
 
-/// Times colors are searched for: on a busy machine a search can fail that succeeds a moment later.
+/// Attempts to find colors: on a busy machine a search can fail that succeeds a moment later.
 const SEARCHES: usize = 3;
 
 /// A measured oracle, and where its palette comes from.
@@ -20,13 +20,13 @@ pub struct LocalOracle {
     pub oracle: MeasuredOracle<HardwareProbe>,
     /// The file of the palette that all processes share; `None` for one of its own.
     pub shared: Option<PathBuf>,
-    /// Why it is one of its own.
+    /// Reason why the palette is not shared.
     pub private_because: Option<PaletteError>,
 }
 
 impl LocalOracle {
-    /// With the shared palette of `config`, made if there is none; where no file can hold one, with a palette found
-    /// in `pages`, which are in memory.
+    /// Opens the shared palette of `config`, and makes it if it is missing. If no file can hold one, finds a palette in
+    /// `pages`, which are in memory.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`]: no clock to time with, or no colors were found.

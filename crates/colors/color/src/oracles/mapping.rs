@@ -17,13 +17,13 @@ pub struct Mapping {
     length: usize,
 }
 
-// SAFETY: it only holds the addresses, and nobody writes there.
+// SAFETY: it only holds the addresses, and no thread writes there.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `length` bytes of a file (whole pages, at least one), shared: the frames are the file's own.
+    /// Maps the first `length` bytes of a file (whole pages, at least one), shared: the frames are the file's own.
     ///
     /// # Errors
     /// Those of `mmap(2)`.
@@ -35,8 +35,8 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    /// Keeps the pages that are touched from now on where they are, if that is allowed. Those that nobody touches are
-    /// holes, and stay so.
+    /// Locks the pages that are touched from now on in memory, if the limits allow that. Pages that are never touched
+    /// are holes, and stay holes.
     pub(super) fn lock(&self) {
         // SAFETY: changes nothing about what the memory holds.
         let _ = unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT) };
@@ -55,12 +55,12 @@ impl Mapping {
         if offset >= self.length {
             return None;
         }
-        // SAFETY: inside the mapping, which whoever uses pages of it keeps. Only a trusted owner can shorten the file.
+        // SAFETY: inside the mapping, which users of its pages keep alive. Only a trusted owner can shorten the file.
         unsafe { Page::at(self.start.as_ptr() as usize + offset) }
     }
 
-    /// Forgets where so many pages lie, from one on: they stay in the file, and are found again when they are read. Who gives
-    /// them back then needs not tell this process.
+    /// Unmaps `count` pages from page `first` on: they stay in the file, and a read maps them again. A process that
+    /// gives them back then does not have to notify this one.
     pub fn forget(&self, first: u32, count: u32) {
         let offset = u64::from(first) * BASE_PAGE_SIZE;
         let length = u64::from(count) * BASE_PAGE_SIZE;
@@ -69,7 +69,7 @@ impl Mapping {
             (inside, usize::try_from(offset), usize::try_from(length))
         {
             let start = self.start.as_ptr().wrapping_byte_add(offset);
-            // SAFETY: inside the mapping, which is shared: what it holds is the file's.
+            // SAFETY: inside the mapping, which is shared: the file keeps the contents.
             let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
         }
     }

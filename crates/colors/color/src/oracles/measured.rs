@@ -1,4 +1,4 @@
-//! The oracle that goes by timing.
+//! The oracle that measures by timing.
 
 use superhue_model::Color;
 
@@ -10,14 +10,14 @@ use crate::Page;
 /// Pages classified between two tests of the palette.
 const BETWEEN_TESTS: usize = 4_096;
 
-/// Where the palette comes from, kept for as long as it is used.
+/// Source of the palette, kept alive while the palette is used.
 #[derive(Debug)]
 enum Source {
     Shared(SharedPalette),
     Private(Palette),
 }
 
-/// Tells colors by the conflicts that a palette shows.
+/// Finds colors by the conflicts with the sets of a palette.
 ///
 /// Pins the calling thread to the CPU it is on while it times, and tests the palette every few thousand pages.
 #[derive(Debug)]
@@ -31,13 +31,13 @@ pub struct MeasuredOracle<P> {
 }
 
 impl<P: Probe> MeasuredOracle<P> {
-    /// With the palette that all processes share.
+    /// Uses the palette that all processes share.
     #[must_use]
     pub fn new(palette: SharedPalette, probe: P) -> Self {
         Self::over(Source::Shared(palette), probe)
     }
 
-    /// With a palette of one's own: its color numbers mean something here alone.
+    /// Uses a private palette: its color numbers mean nothing to other processes.
     #[must_use]
     pub fn private(palette: Palette, probe: P) -> Self {
         Self::over(Source::Private(palette), probe)
@@ -57,7 +57,7 @@ impl<P: Probe> MeasuredOracle<P> {
         }
     }
 
-    /// What it goes by.
+    /// Returns the palette in use.
     #[must_use]
     pub const fn palette(&self) -> &Palette {
         match &self.source {
@@ -71,7 +71,7 @@ impl<P: Probe> MeasuredOracle<P> {
         &mut self.probe
     }
 
-    /// Its palette and its probe, to test something with both.
+    /// Returns its palette and its probe, for a test that needs both.
     pub const fn parts(&mut self) -> (&Palette, &mut P) {
         let palette = match &self.source {
             Source::Shared(shared) => shared.palette(),
@@ -80,7 +80,7 @@ impl<P: Probe> MeasuredOracle<P> {
         (palette, &mut self.probe)
     }
 
-    /// Whether the palette still holds; a first bad result is checked.
+    /// Tests the palette; a first bad result is checked by a longer test. Returns an error if the colors have drifted.
     fn test(&mut self) -> Result<(), OracleError> {
         let (palette, probe) = self.parts();
         let mut test = palette.self_test(probe, 1);

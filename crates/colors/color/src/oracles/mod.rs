@@ -1,6 +1,6 @@
-//! How the color of a page is found out.
+//! Oracles: ways to find the color of a page.
 //!
-//! Two pages have the same color if they push each other out of the cache. All else is a guess at that, and is tested by it.
+//! Two pages have the same color if they push each other out of the cache. Every other way is a guess, and is tested against that.
 //!
 //! ```text
 //!   time       load a page, load others, time the page again: is it still in the cache?   probe.rs, contrast.rs
@@ -11,10 +11,10 @@
 //!   judge      do pages of one color evict a page of it, and no others?                     judge.rs
 //! ```
 //!
-//! An [`Oracle`] says which color a page has. [`MeasuredOracle`] goes the way above. [`PfnOracle`] (frame number), [`OffsetOracle`] (place
-//! in a huge page) and [`KernelOracle`] (a kernel with our patches) calculate, which is quicker, and wrong in most virtual machines;
-//! so [`judge()`] decides by timing whether one is believed. The command tries them in order of cost and takes the first that is
-//! (`crates/cli/src/verb/colors/oracles.rs`).
+//! An [`Oracle`] returns the color of a page. [`MeasuredOracle`] works as shown above. [`PfnOracle`] (frame number), [`OffsetOracle`]
+//! (place in a huge page) and [`KernelOracle`] (a kernel with our patches) calculate, which is quicker, and wrong in most virtual
+//! machines; so [`judge()`] decides by timing whether to trust one. The command tries them in order of cost and takes the first that
+//! passes (`crates/cli/src/verb/colors/oracles.rs`).
 
 mod bounded;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -1,4 +1,4 @@
-//! The oracle `offset`: the position inside a superpage.
+//! The oracle `offset`: the position inside a huge page.
 
 use superhue_model::{BASE_PAGE_SHIFT, Color};
 
@@ -6,11 +6,11 @@ use super::pagemap::{PAGES_IN_SUPERPAGE, Pagemap, Superpages};
 use super::{Oracle, OracleError, OracleKind};
 use crate::Page;
 
-/// Colors by position: a superpage is 2 MiB of aligned frames, so the low 21 bits of an address in it are those of the
-/// hardware, where the hypervisor backs it with a superpage as well.
+/// Colors by position: a huge page is 2 MiB of aligned frames, so the low 21 bits of an address in it are those of the
+/// hardware, if the hypervisor backs it with a huge page as well.
 ///
-/// Unprivileged. Bits of the index above the superpage are not seen: a cache of more than 512 colors has 512 here, each
-/// several of its own, and an index hashed with higher bits is refuted by the test.
+/// Unprivileged. It does not see index bits above the huge page: a cache of more than 512 colors has 512 here, each of
+/// which stands for several, and the test refutes an index that is hashed with higher bits.
 #[derive(Debug)]
 pub struct OffsetOracle<S = Pagemap> {
     superpages: S,
@@ -28,7 +28,7 @@ impl OffsetOracle {
 }
 
 impl<S: Superpages> OffsetOracle<S> {
-    /// With superpages known from elsewhere.
+    /// Takes the huge pages from `superpages`.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`] where `colors` is no power of two.
@@ -79,7 +79,7 @@ impl<S: Superpages> Oracle for OffsetOracle<S> {
 mod tests {
     use super::*;
 
-    /// Every second 2 MiB is a superpage.
+    /// Every second 2 MiB is a huge page.
     #[derive(Debug)]
     struct Alternating;
 

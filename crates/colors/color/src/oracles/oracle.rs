@@ -1,26 +1,26 @@
-//! What tells the colors of pages, whatever it goes by.
+//! The interface of all oracles.
 
 use superhue_model::Color;
 
 use crate::Page;
 
-/// What an oracle goes by.
+/// Source of an oracle's colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OracleKind {
     /// Frame numbers from pagemap and the bits of the cache's index. Privileged; bare metal.
     Pfn,
-    /// The position inside a superpage. Unprivileged; bare metal.
+    /// The position inside a huge page. Unprivileged; bare metal.
     Offset,
     /// Conflicts found by timing. Unprivileged; anywhere.
     Measured,
-    /// The patched kernel (`kernel/`), which knows.
+    /// The patched kernel (`kernel/`), which deals pages by color.
     Kernel,
 }
 
 impl OracleKind {
-    /// All of them in the order in which they are asked: the cheapest first, as whoever classifies a million pages wants it.
+    /// All of them in the order in which they are tried: the cheapest first, for callers that classify a million pages.
     ///
-    /// A kernel that deals pages by color comes before all: what it deals is what programs get.
+    /// A kernel that deals pages by color comes first: programs get the pages that it deals.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Pfn, Self::Offset, Self::Measured];
 
     /// Its name in options and reports.
@@ -35,13 +35,13 @@ impl OracleKind {
     }
 }
 
-/// Why an oracle tells nothing.
+/// Reason why an oracle has no colors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OracleError {
-    /// It may not see what it needs.
+    /// It lacks the permission to read its source.
     #[error("{0}")]
     NotAllowed(String),
-    /// What it goes by is not there.
+    /// Its source does not exist here.
     #[error("{0}")]
     Unavailable(String),
     /// The colors it was built on are no longer those of the machine.
@@ -49,27 +49,26 @@ pub enum OracleError {
     Drifted(String),
 }
 
-/// Tells the colors of pages of this process.
+/// Finds the colors of pages of this process.
 ///
-/// Colors of two oracles have nothing to do with each other, but for one oracle equal colors mean: these
-/// pages compete for the same sets.
+/// Colors of two oracles are unrelated, but for one oracle equal colors mean: these pages compete for the same sets.
 pub trait Oracle {
-    /// What it goes by.
+    /// Returns the source of its colors.
     fn kind(&self) -> OracleKind;
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     fn colors(&self) -> usize;
 
-    /// Whether it needs pages inside superpages (then a pool is filled with those).
+    /// Returns true if it needs pages inside huge pages (a pool then takes those).
     fn wants_superpages(&self) -> bool {
         false
     }
 
-    /// The colors of `pages`, each `None` where it is not sure. Reads the pages, never writes them.
+    /// Finds the colors of `pages`; `None` for a page of which it is not sure. Reads the pages, never writes them.
     /// `colors` has the length of `pages`.
     ///
     /// # Errors
-    /// When it cannot tell the color of any page; `colors` is then all `None`.
+    /// If it cannot find the color of any page; `colors` is then all `None`.
     fn classify(&mut self, pages: &[Page], colors: &mut [Option<Color>])
     -> Result<(), OracleError>;
 }

@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap`: which frames, and which superpages, are under our pages.
+//! `/proc/self/pagemap`: the frames, and the huge pages, that back our pages.
 
 use std::os::fd::OwnedFd;
 
@@ -16,12 +16,12 @@ use crate::Page;
 const WORD: usize = 8;
 /// Words read at a time.
 const WORDS: usize = 512;
-/// The page is there (bit 63).
+/// The page is in memory (bit 63).
 const PRESENT: u64 = 1 << 63;
-/// Where the frame number is (bits 0 to 54). Reads as 0 for callers without `CAP_SYS_ADMIN`.
+/// The frame number (bits 0 to 54). Reads as 0 for callers without `CAP_SYS_ADMIN`.
 const FRAME: u64 = (1 << 55) - 1;
 
-/// Tells which page frame a page lies on.
+/// Finds the frame that backs a page.
 pub trait Frames {
     /// The frame of each page; `None` where the page is not in memory. `frames` has the length of `pages`.
     ///
@@ -31,12 +31,12 @@ pub trait Frames {
     fn frames(&mut self, pages: &[Page], frames: &mut [Option<Pfn>]) -> Result<(), OracleError>;
 }
 
-/// Tells whether a page lies in a superpage.
+/// Finds out whether a page lies in a huge page.
 pub trait Superpages {
-    /// Whether one superpage maps the whole aligned 2 MiB around `page`.
+    /// Returns true if one huge page maps the whole aligned 2 MiB around `page`.
     ///
     /// # Errors
-    /// [`OracleError::Unavailable`] where the kernel does not tell.
+    /// [`OracleError::Unavailable`] if the kernel does not report it.
     fn is_in_superpage(&mut self, page: Page) -> Result<bool, OracleError>;
 }
 
@@ -44,12 +44,12 @@ pub trait Superpages {
 #[derive(Debug)]
 pub struct Pagemap {
     file: OwnedFd,
-    /// The last region asked for, and the answer.
+    /// The last region looked up, and the answer.
     region: Option<(u64, bool)>,
 }
 
 impl Pagemap {
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`] where `/proc` is not mounted or hides it.
@@ -60,7 +60,7 @@ impl Pagemap {
         Ok(Self { file, region: None })
     }
 
-    /// Fills `words` with those of the pages from `first` on; how many there are.
+    /// Fills `words` with those of the pages from `first` on; returns how many it read.
     fn words(&self, first: Page, words: &mut [u8]) -> Result<usize, OracleError> {
         let at = (first.address() >> BASE_PAGE_SHIFT) * WORD;
         let read = pread(&self.file, words, at as u64).map_err(unreadable)?;
@@ -131,7 +131,7 @@ impl Superpages for Pagemap {
             Ok(_) => found
                 .first()
                 .is_some_and(|huge| huge.start <= range.start.0 && huge.end >= range.end.0),
-            // The region reaches beyond what the process may map.
+            // The region extends beyond the addresses that the process may map.
             Err(Errno::FAULT | Errno::INVAL) => false,
             Err(Errno::NOTTY) => {
                 return Err(OracleError::Unavailable(
@@ -147,7 +147,7 @@ impl Superpages for Pagemap {
     }
 }
 
-/// How many base pages a superpage has.
+/// Number of base pages in a huge page.
 pub(super) const PAGES_IN_SUPERPAGE: PageCount = PageCount(HUGE_PAGE_SIZE / BASE_PAGE_SIZE);
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
         let memory = AnonymousMemory::aligned(4 << 20).unwrap();
         memory.populate().unwrap();
         let mut pages = pages(&memory, 1024);
-        // In an order that no single read can serve.
+        // In an order that a single read cannot serve.
         pages.swap(3, 700);
         let mut frames = vec![None; pages.len()];
         match Pagemap::open().unwrap().frames(&pages, &mut frames) {

@@ -12,16 +12,16 @@ use super::random::Random;
 use super::{Lines, Probe};
 use crate::Page;
 
-/// What is known beforehand; nothing of it is believed without measurement.
+/// Known properties of the cache; every one is checked by measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Search {
-    /// Ways the cache is said to have.
+    /// Ways that the machine reports.
     pub ways: Option<u32>,
-    /// Colors it is said to have.
+    /// Colors that the machine reports.
     pub colors: Option<u32>,
 }
 
-/// Why no colors were found.
+/// Reason why no colors were found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
     /// Pages never evict each other, or always.
@@ -34,7 +34,7 @@ pub enum DiscoverError {
         found: usize,
         /// Pages searched.
         pages: usize,
-        /// What was missing.
+        /// The missing part.
         reason: String,
     },
     /// See [`PaletteConfig::patience`](super::PaletteConfig::patience).
@@ -45,20 +45,20 @@ pub enum DiscoverError {
     TooLong(std::time::Duration),
 }
 
-/// The colors of one cache, each with an eviction set: pages that together push every other page of that color out.
+/// The colors of one cache, each with an eviction set: pages that together evict every other page of that color.
 #[derive(Debug, Clone)]
 pub struct Palette {
     sets: Vec<Vec<Page>>,
     ways: Option<u32>,
-    /// How many times over a set pushes.
+    /// Number of passes over a set that evict.
     strength: usize,
     contrast: Contrast,
     code: Code,
-    /// What the pages lie in, if that is ours to keep.
+    /// The mapping that the pages lie in, if the palette must keep it alive.
     keeper: Option<Arc<Mapping>>,
 }
 
-/// How well classification agrees with an independent test at other lines of the same pages.
+/// Agreement of classification with an independent test at other lines of the same pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
     /// Pages tested.
@@ -69,24 +69,24 @@ pub struct Agreement {
     pub foreign: usize,
 }
 
-/// Whether the eviction sets still do what they are for.
+/// Result of a test of the eviction sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SelfTest {
-    /// Pages of a set that were tested against the rest of it.
+    /// Number of pages of a set that were tested against the rest of it.
     pub own: usize,
-    /// Those that it did not evict.
+    /// Number of those that it did not evict.
     pub own_kept: usize,
-    /// Pages of a set that were tested against another set.
+    /// Number of pages of a set that were tested against another set.
     pub foreign: usize,
-    /// Those that were evicted.
+    /// Number of those that were evicted.
     pub foreign_evicted: usize,
     /// Colors of which more than one page was kept by its own set.
     pub broken: Vec<Color>,
 }
 
 impl SelfTest {
-    /// Whether the sets can be relied on: at most 2 % of either test went wrong (or a single page of a few, which may be an
-    /// accident), and no color as a whole.
+    /// Returns true if the sets are reliable: at most 2 % of either test failed (or a single page of a few, which may
+    /// be an accident), and no color failed as a whole.
     #[must_use]
     pub const fn passed(&self) -> bool {
         self.own > 0
@@ -97,8 +97,8 @@ impl SelfTest {
 }
 
 impl Palette {
-    /// Finds the colors that `pool` has. Its pages must be touched already: those that never were share one frame
-    /// of zeroes.
+    /// Finds the colors of `pool`. Its pages must be in memory already: untouched private pages would all share the one
+    /// frame of zeroes.
     ///
     /// # Errors
     /// See [`DiscoverError`].
@@ -127,23 +127,23 @@ impl Palette {
         }
     }
 
-    /// The same, with pages that lie in `mapping`.
+    /// Keeps `mapping` alive, in which the pages lie.
     pub(super) fn kept_by(mut self, mapping: Arc<Mapping>) -> Self {
         self.keeper = Some(mapping);
         self
     }
 
-    /// How many times over a set pushes.
+    /// Returns the number of passes over a set that evict.
     #[must_use]
     pub const fn strength(&self) -> usize {
         self.strength
     }
 
-    /// Times pages of the sets again, which are known to be kept or to be evicted: another day the processor may run at
-    /// another frequency, or its next level be slower. Keeps what it had where there is no contrast any more: the test
-    /// that follows fails then.
+    /// Times pages of the sets again that are known to be kept or to be evicted: later the processor may run at another
+    /// frequency, or its next level be slower. Keeps the previous contrast if the times show none any more: the test
+    /// that follows then fails.
     pub(super) fn calibrate(&mut self, probe: &mut impl Probe) {
-        /// Targets at once, each of another color.
+        /// Targets in one trial, each of another color.
         const TARGETS: usize = 16;
         let lines = Lines::group(2);
         let targets: Vec<Page> = self
@@ -176,7 +176,7 @@ impl Palette {
         }
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     #[must_use]
     pub fn colors(&self) -> usize {
         self.sets.len()
@@ -188,27 +188,27 @@ impl Palette {
         &self.sets
     }
 
-    /// Ways of the cache as measured; `None` where no cliff was found ([`cliff`](super::cliff)).
+    /// Ways of the cache as measured; `None` if there was no cliff ([`cliff`](super::cliff)).
     #[must_use]
     pub const fn ways(&self) -> Option<u32> {
         self.ways
     }
 
-    /// What times mean on this machine.
+    /// Returns the times of kept and evicted pages on this machine.
     #[must_use]
     pub const fn contrast(&self) -> Contrast {
         self.contrast
     }
 
-    /// The color of each page; `None` where it is not sure. `colors` has the length of `pages`.
+    /// Finds the color of each page; `None` for a page of which it is not sure. `colors` has the length of `pages`.
     ///
-    /// Pages that are not sure at first are tried again in smaller company and at other lines: pages of one color
-    /// that are tested together push each other out.
+    /// Tries unsure pages again, fewer at a time and at other lines: pages of one color that are tested together push
+    /// each other out.
     pub fn classify(&self, probe: &mut impl Probe, pages: &[Page], colors: &mut [Option<Color>]) {
         colors.fill(None);
         let mut order: Vec<(Page, &mut Option<Color>)> =
             pages.iter().copied().zip(colors.iter_mut()).collect();
-        // Neighbours may be of one color, all of them: what is tested together is drawn from far apart.
+        // Neighbours may all be of one color: the pages that are tested together come from places far apart.
         Random::new(pages.len() as u64).shuffle(&mut order);
         let all = self.company();
         let mut contrast = self.contrast;
@@ -222,13 +222,13 @@ impl Palette {
                 }
                 self.classify_batch(&mut bench, batch);
             }
-            // What a few pages at a time cannot show.
+            // Passes that test a few pages at a time cannot show the current contrast: they keep that of the larger batches.
             contrast = bench.contrast;
             order.retain(|(_, color)| color.is_none());
         }
     }
 
-    /// Pages that can be tested together: two of each color on average, where eight would push each other out.
+    /// Number of pages that can be tested together: two of each color on average, where eight would push each other out.
     fn company(&self) -> usize {
         let ways = self.ways.map_or(8, |ways| ways as usize);
         (self.colors() * ways / 4).clamp(4, 64)
@@ -263,8 +263,8 @@ impl Palette {
         }
     }
 
-    /// Tests pages whose colors are claimed, at lines that classification does not use ([`Lines::HELD_OUT`]), one page
-    /// at a time.
+    /// Tests the claimed colors of pages, at lines that classification does not use ([`Lines::HELD_OUT`]), one page at
+    /// a time.
     pub fn agreement(&self, probe: &mut impl Probe, pages: &[(Page, Color)]) -> Agreement {
         let mut bench =
             Bench::new(probe, self.contrast, Lines::HELD_OUT).with_strength(self.strength);

@@ -6,10 +6,10 @@ use super::pagemap::{Frames, Pagemap};
 use super::{Oracle, OracleError, OracleKind};
 use crate::Page;
 
-/// Pages asked for at a time.
+/// Pages looked up at a time.
 const BATCH: usize = 256;
 
-/// Colors by calculation: right where frame numbers are those of the hardware and the index is known.
+/// Colors by calculation: right if frame numbers are those of the hardware and the index is known.
 ///
 /// Needs `CAP_SYS_ADMIN`. Frame numbers are never shown.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl PfnOracle {
     /// no pagemap.
     pub fn open(index: ColorIndex) -> Result<Self, OracleError> {
         let mut oracle = Self::with(Pagemap::open()?, index);
-        // What is on the stack is in memory, so a missing number is a hidden one.
+        // The page of the stack is in memory, so a missing number is a hidden one.
         let here = 0_u8;
         let address = (&raw const here).addr() & !(superhue_model::BASE_PAGE_SIZE as usize - 1);
         // SAFETY: the page of a live variable; it is not even read.
@@ -38,7 +38,7 @@ impl PfnOracle {
 }
 
 impl<F: Frames> PfnOracle<F> {
-    /// With frame numbers from elsewhere.
+    /// Takes the frame numbers from `frames`.
     pub const fn with(frames: F, index: ColorIndex) -> Self {
         Self { frames, index }
     }

@@ -1,11 +1,11 @@
-//! Staying on one CPU for a while.
+//! Pinning of a thread to one CPU for a while.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The calling thread stays on the CPU it is on until this is dropped; then it may go where it might before.
+/// Pins the calling thread to its current CPU until this is dropped, which restores the previous affinity.
 ///
-/// Every CPU may have a cache of its own. Where the kernel refuses, the thread stays free: trials that saw two CPUs count
-/// as disturbed anyway.
+/// Every CPU may have a cache of its own. If the kernel refuses, the thread is not pinned: trials that ran on two CPUs
+/// count as disturbed anyway.
 #[derive(Debug)]
 pub(super) struct Pinned {
     before: Option<CpuSet>,
@@ -30,7 +30,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // It was allowed before; if it no longer is, the kernel has chosen already.
+            // The old affinity was allowed before; if it no longer is, the kernel has already chosen another.
             let _ = sched_setaffinity(None, before);
         }
     }

@@ -1,19 +1,19 @@
-//! The one experiment on which everything measured rests: load, push, and time.
+//! The one experiment behind all measurements: load, push, and time.
 
 use superhue_model::BASE_PAGE_SIZE;
 
 use crate::Page;
 
-/// Bytes of a cache line, as every processor we time has it.
+/// Bytes of a cache line, on every processor that we time.
 pub const LINE_SIZE: u16 = 64;
 
 /// Cache lines of a base page.
 pub const LINES_OF_PAGE: u16 = (BASE_PAGE_SIZE / LINE_SIZE as u64) as u16;
 
-/// Which cache lines of each page an experiment uses.
+/// The cache lines of each page that an experiment uses.
 ///
-/// A page's color decides its sets line by line, so any subset of the lines shows it; different subsets are
-/// independent evidence of the same thing.
+/// A page's color decides its sets line by line, so any subset of the lines shows it; different subsets are independent
+/// evidence of the same color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lines {
     /// Offsets in bytes into a page, in the order of access.
@@ -21,20 +21,20 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Lines in one experiment: their latencies add up, which makes the difference of one access, lost in the grain of
-    /// many clocks (10 ns here and there), a plain one.
+    /// Lines in one experiment. Their latencies add up: one access alone is lost in the grain of many clocks (10 ns on
+    /// some), eight are not.
     pub const COUNT: usize = 8;
 
     /// Groups that [`Self::group`] knows.
     pub const GROUPS: u16 = LINES_OF_PAGE / Self::COUNT as u16;
 
-    /// The group for claims to be tested with: nothing else uses it.
+    /// The group for tests of claims: nothing else uses it.
     pub const HELD_OUT: Self = Self::group(6);
 
-    /// One of eight groups of lines that have none in common (`number` counts modulo 8).
+    /// One of eight disjoint groups of lines (`number` counts modulo 8).
     ///
-    /// The lines of a group lie eight apart, so that prefetchers of neighbouring lines bring none of them in, and
-    /// are visited with changing strides, so that those of strides learn nothing.
+    /// The lines of a group lie eight apart, so that adjacent-line prefetchers load none of them, and are visited with
+    /// changing strides, so that stride prefetchers find no pattern.
     #[must_use]
     pub const fn group(number: u16) -> Self {
         let first = number % Self::GROUPS;
@@ -52,7 +52,7 @@ impl Lines {
         }
     }
 
-    /// A line as far from all of these as can be: to touch the page without touching what is tested.
+    /// A line as far from all of these as possible: to touch the page without touching the tested lines.
     #[must_use]
     pub fn spare(&self) -> u16 {
         let distance = |line: u16| {
@@ -64,26 +64,26 @@ impl Lines {
     }
 }
 
-/// Where line `row` of the group that begins at line `first` lies in a page.
+/// Offset in a page, in bytes, of line `row` of the group that begins at line `first`.
 const fn line_of(first: u16, row: u16) -> u16 {
     (row * Lines::GROUPS + first) * LINE_SIZE
 }
 
-/// Why there is nothing to time with.
+/// Reason why timing is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     /// The clock stands still, jumps, or is too coarse.
     #[error("the processor's clock cannot be used for timing: {0}")]
     Clock(String),
-    /// Written for other processors.
+    /// The timing code supports other processors only.
     #[error("timing of caches is not written for this processor architecture")]
     Architecture,
 }
 
-/// Times accesses; the real thing is [`HardwareProbe`](super::HardwareProbe), tests have a modelled cache.
+/// Times accesses. [`HardwareProbe`](super::HardwareProbe) does so on the processor; tests have a modelled cache.
 pub trait Probe {
-    /// Loads `lines` of every target, then those of all evictors there and back, then times each target: `times[i]`
-    /// is what the lines of `targets[i]` took together, one after the other, in ticks of a steady clock.
+    /// Loads `lines` of every target, then those of all evictors there and back, then times each target: `times[i]` is
+    /// the time of all lines of `targets[i]` together, one after the other, in ticks of a steady clock.
     ///
     /// Returns false if the experiment was disturbed (the thread lost its CPU meanwhile): the times then mean nothing.
     fn trial(
@@ -94,14 +94,14 @@ pub trait Probe {
         times: &mut [u32],
     ) -> bool;
 
-    /// Whether nothing will be timed any more, for lack of time: all trials look as if nothing had been pushed out.
+    /// Returns true if the time is over and nothing more will be timed: all trials then look as if nothing had been pushed out.
     fn is_over(&self) -> bool {
         false
     }
 
     /// Ticks per load of a random cycle through all lines of `pages`, each load waiting for the one before, after a
-    /// pass to warm up; `loads` of them at least. The order is one of lines, and among the pages of each line random;
-    /// reads the pages, never writes them. `None` if disturbed, or without pages.
+    /// warm-up pass; at least `loads` of them. The cycle goes line by line, with the pages of each line in random
+    /// order; it reads the pages, never writes them. `None` if disturbed, or without pages.
     fn chase(&mut self, pages: &[Page], loads: u64) -> Option<f64>;
 }
 

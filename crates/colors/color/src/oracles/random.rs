@@ -17,14 +17,14 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// A number below `end`; 0 if `end` is 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
         let product = u128::from(self.next()) * (end as u128);
         // The upper half of the product is below `end`, which came from a usize.
         usize::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// All orders are equally likely (Fisher and Yates).
+    /// Shuffles `items`; all orders are equally likely (Fisher and Yates).
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last + 1);

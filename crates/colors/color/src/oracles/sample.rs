@@ -12,12 +12,12 @@ use super::random::Random;
 use super::{DiscoverError, Probe};
 use crate::Page;
 
-/// What a sample is made of.
+/// Page size of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// Base pages, each wherever the kernel took it from.
+    /// Base pages, from frames of the kernel's choice.
     BasePages,
-    /// Superpages, where the system gives them.
+    /// Huge pages, if the system has them.
     Superpages,
 }
 
@@ -46,11 +46,12 @@ impl Sample {
         Self::in_parts(size, backing, 1, &mut |_| {})
     }
 
-    /// As [`Self::new`], but brought into memory in `parts` parts of as many pages each, ascending; what is left over goes
-    /// with the last. `before` is told of each, on this thread, and may change what the thread is given.
+    /// Does the same as [`Self::new`], but populates `parts` parts of equally many pages, ascending; the last part also
+    /// takes the remainder. Calls `before` with each part's number, on this thread; it may change which pages the
+    /// thread gets.
     ///
     /// # Errors
-    /// As there; `EINVAL` for no parts, or more than there are pages.
+    /// Those of [`Self::new`]; `EINVAL` for no parts, or more than there are pages.
     pub fn in_parts(
         size: ByteCount,
         backing: Backing,
@@ -75,10 +76,10 @@ impl Sample {
             Backing::BasePages => Advice::LinuxNoHugepage,
             Backing::Superpages => Advice::LinuxHugepage,
         };
-        // SAFETY: `length` bytes from the first multiple of 2 MiB lie in the mapping just made; nothing of this
-        // changes what they hold.
+        // SAFETY: `length` bytes from the first multiple of 2 MiB lie in the mapping just made; none of these calls
+        // changes their contents.
         unsafe {
-            // Where superpages are compiled out, all pages are base pages. That is found out by the oracle.
+            // Without huge pages in the kernel, all pages are base pages. The oracle finds that out.
             let _ = madvise(start, length, advice);
             let _ = madvise(start, length, Advice::LinuxDontFork);
         }
@@ -115,11 +116,11 @@ impl Sample {
     }
 }
 
-/// Times loads from pages that are in the cache, and from pages that `size` of others pushed out of it. Leaves nothing
-/// mapped.
+/// Times loads from pages that are in the cache, and from pages that `size` of other pages pushed out of it. Leaves
+/// nothing mapped.
 ///
 /// # Errors
-/// That of [`Sample::new`]; inside, [`DiscoverError::NoContrast`] with what was seen.
+/// That of [`Sample::new`]; inside, [`DiscoverError::NoContrast`] with the measured times.
 pub fn contrast<P: Probe>(
     probe: &mut P,
     size: ByteCount,
@@ -129,15 +130,15 @@ pub fn contrast<P: Probe>(
     let found = Contrast::measure(probe, &sample.pages, &mut random);
     let (base, length) = (sample.base, sample.length + HUGE_PAGE_SIZE as usize);
     drop(sample);
-    // SAFETY: the sample's whole mapping. Nobody but this function had its pages, and numbers alone are kept.
+    // SAFETY: the sample's whole mapping. Only this function had its pages, and only numbers are kept.
     let _ = unsafe { munmap(base.as_ptr(), length) };
     Ok(found)
 }
 
 impl Drop for Sample {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nobody counts on its contents. What is read later is zero, as it
-        // was.
+        // SAFETY: the mapping is this value's own, and no code depends on its contents. A later read returns zero, as
+        // before.
         let _ = unsafe { madvise(self.start.as_ptr(), self.length, Advice::LinuxDontNeed) };
     }
 }

@@ -1,13 +1,13 @@
 //! The palette that all processes of a machine share.
 //!
 //! Finding colors takes a second and 32 MiB; and if every process did it, color 7 of one would be color 20 of the other.
-//! So the eviction sets live in a file in memory: whoever maps it has the same frames, hence the same colors under the
-//! same numbers. It is tested whenever it is opened, and replaced by a new one, in one step, when it no longer holds (the
-//! kernel may have moved pages, the machine may have been moved to another).
+//! So the eviction sets live in a file in memory: every process that maps it has the same frames, hence the same colors
+//! under the same numbers. Every process that opens it tests it. If it no longer holds, a new one replaces it in one step
+//! (the kernel may have moved pages, or the machine may have migrated to another host).
 //!
-//! All places lie in folders that only root, or the user, can write to. What is neither root's nor the user's own is refused
-//! with the reason all the same, and so is a lock that others can open; nor is a lock waited for longer than a search may
-//! take. The next place is tried then. A user without a place finds the colors for each process anew.
+//! All places lie in folders that only root, or the user, can write to. Superhue still refuses, with the reason, a file that
+//! belongs to neither root nor the user, and a lock that other users can open; and it waits for a lock no longer than a
+//! search may take. It then tries the next place. A user without a place finds the colors for each process anew.
 //!
 //! ```text
 //!   /run/superhue/palette                 of root, for everybody
@@ -34,21 +34,21 @@ use super::pinned::Pinned;
 use super::{DiscoverError, Palette, Probe, Search, SelfTest};
 use crate::Page;
 
-/// Why there is no palette.
+/// Reason why there is no palette.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PaletteError {
-    /// Nobody has made one yet.
+    /// The file does not exist yet.
     #[error("there is no palette at {}", .0.display())]
     Missing(PathBuf),
-    /// Somebody may have made it whom we do not believe.
+    /// The file may come from a user that we do not trust.
     #[error("{} is not used: {reason}", .path.display())]
     Untrusted {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason not to trust it.
         reason: String,
     },
-    /// Another process of this user makes one, and does not end.
+    /// Another process of this user makes one, and does not finish.
     #[error("{0}")]
     Locked(String),
     /// It is no palette.
@@ -56,10 +56,10 @@ pub enum PaletteError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in its header.
         reason: HeaderError,
     },
-    /// It does not evict what it should.
+    /// Its sets do not evict what they should.
     #[error(
         "the palette no longer holds: {} of {} pages are not evicted by those of their color, {} of {} are by others",
         .0.own_kept, .0.own, .0.foreign_evicted, .0.foreign
@@ -68,28 +68,28 @@ pub enum PaletteError {
     /// No colors were found.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
-    /// The kernel says no.
+    /// A system call failed.
     #[error("cannot {what} {}: {errno}", .path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// On what.
+        /// The path it was applied to.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         errno: Errno,
     },
 }
 
-/// Where palettes are looked for and made, and how.
+/// Places where palettes are looked for and made, and the parameters of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PaletteConfig {
-    /// Files that are looked for, the first that holds is used.
+    /// Files that are tried in turn; the first that holds is used.
     pub places: Vec<PathBuf>,
-    /// Memory in which colors are looked for; most is given back after. 256 pages of each color are plenty, 64 a few.
+    /// Memory in which colors are looked for; most is given back afterwards. 256 pages of each color are plenty, 64 a few.
     pub pool: ByteCount,
-    /// What is known beforehand.
+    /// Known properties of the cache.
     pub search: Search,
-    /// CPU time that a search may take; also how long another process's search is waited for.
+    /// CPU time that a search may take; also the time to wait for the search of another process.
     pub patience: Duration,
 }
 
@@ -109,9 +109,9 @@ impl PaletteConfig {
         ];
         let user = geteuid();
         if !user.is_root() {
-            // Nobody else can put anything there, so it is looked for even if nobody says where it is.
+            // No other user can put anything there, so it is tried even if the variable is not set.
             let session = root.join("run/user").join(user.as_raw().to_string());
-            // In a setuid program it is the caller's word.
+            // In a setuid program the variable is the caller's, who is not trusted.
             let is_own = getuid() == user;
             let own = runtime_dir.filter(|folder| folder.is_absolute() && is_own);
             places.push(own.unwrap_or(&session).join("superhue/palette"));
@@ -131,7 +131,7 @@ impl PaletteConfig {
     }
 }
 
-/// What is being done, for whoever waits.
+/// Current step, for a caller that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// An existing palette is tested.
@@ -149,8 +149,8 @@ pub struct SharedPalette {
 }
 
 impl SharedPalette {
-    /// The first palette of `config` that exists and holds, else a new one in the first place that can be written, else one for
-    /// this process alone.
+    /// The first palette of `config` that exists and holds, else a new one in the first place that can be written, else
+    /// one for this process alone.
     ///
     /// # Errors
     /// See [`PaletteError`]: that of the last place tried.
@@ -172,7 +172,7 @@ impl SharedPalette {
                     continue;
                 }
             };
-            // Somebody else may have made one while we waited.
+            // Another process may have made one while we waited.
             match Self::open_at(probe, place) {
                 Ok(palette) => return Ok(palette),
                 Err(error @ PaletteError::Untrusted { .. }) => {
@@ -198,7 +198,7 @@ impl SharedPalette {
         Ok(alone)
     }
 
-    /// Why no other process knows these colors by the same numbers; `None` if others do.
+    /// Reason why no other process has these colors under the same numbers; `None` if others have.
     #[must_use]
     pub fn alone_because(&self) -> Option<&str> {
         self.alone_because.as_deref()
@@ -220,8 +220,8 @@ impl SharedPalette {
         Err(last)
     }
 
-    /// The palette that is there, of which nobody knows yet whether its colors still hold: it takes no time, and tells how
-    /// many there were.
+    /// Opens the existing palette without testing whether its colors still hold: that takes no time, and shows how many
+    /// colors there were.
     #[must_use]
     pub fn peek(config: &PaletteConfig) -> Option<Self> {
         config.places.iter().find_map(|place| {
@@ -247,7 +247,7 @@ impl SharedPalette {
         if test.passed() {
             return Ok(shared);
         }
-        // Once may be an accident.
+        // A single failure may be an accident.
         shared.palette.calibrate(probe);
         let test = shared.palette.self_test(probe, 4);
         if test.passed() {
@@ -316,7 +316,7 @@ impl SharedPalette {
             let mut bounded = Bounded::new(probe, config.patience);
             let found = Palette::discover(&mut bounded, &pool, &config.search);
             if bounded.is_late() {
-                // Whatever it says of pages: they were not asked to the end.
+                // The search result does not count: its trials were cut short.
                 return Err(DiscoverError::TooLong(config.patience).into());
             }
             found?
@@ -341,7 +341,7 @@ impl SharedPalette {
         draft.finish()
     }
 
-    /// Removes the palettes of `config` that this user may remove; those that were there.
+    /// Removes the palettes of `config` that this user may remove; returns the paths of those that existed.
     ///
     /// # Errors
     /// [`PaletteError::System`] when one is there and cannot be removed.
@@ -361,13 +361,13 @@ impl SharedPalette {
         &self.palette
     }
 
-    /// Where it was found.
+    /// Returns the path of its file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tests up to `sample` pages of every set again: drift shows as a test that is not passed.
+    /// Tests up to `sample` pages of every set again: drift shows as a failed test.
     pub fn retest(&self, probe: &mut impl Probe, sample: usize) -> SelfTest {
         let _pinned = Pinned::here();
         self.palette.self_test(probe, sample)

@@ -1,41 +1,41 @@
-//! A modelled cache to test everything on that a real one decides by timing: no test waits for a clock.
+//! A modelled cache for tests of all code that depends on timing of a real one: no test depends on a clock.
 
 use super::probe::{LINE_SIZE, LINES_OF_PAGE};
 use super::random::Random;
 use super::{Lines, Probe};
 use crate::Page;
 
-/// What makes room in a set that is full.
+/// Policy that makes room in a full set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replacement {
-    /// The line that was not used for longest goes.
+    /// The least recently used line goes.
     Lru,
     /// A binary tree over the ways points away from what was used; ways are a power of two.
     TreePlru,
-    /// Any line goes.
+    /// A random line goes.
     Random,
 }
 
-/// The cache that is modelled, and what disturbs its timing.
+/// The modelled cache, and the disturbances of its timing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
     /// Colors of the cache.
     pub colors: usize,
     /// Its ways.
     pub ways: usize,
-    /// What it replaces.
+    /// Its replacement policy.
     pub replacement: Replacement,
     /// Ticks of a load in the cache in front of it, in it, and beyond.
     pub ticks: [u32; 3],
-    /// Times are off by up to so many ticks per load, evenly.
+    /// Times are off by up to this number of ticks per load, evenly distributed.
     pub noise: u32,
     /// Readings of the clock are multiples of this.
     pub grain: u32,
-    /// One trial in so many is disturbed and says so; 0: none.
+    /// One trial in this number is disturbed and reports it; 0: none.
     pub disturbed: usize,
-    /// One timing in so many takes a thousand times as long, unnoticed; 0: none.
+    /// One timing in this number takes a thousand times as long, unreported; 0: none.
     pub interrupted: usize,
-    /// One target in so many is pushed out by something else, unnoticed; 0: none.
+    /// One target in this number is evicted by other activity, unreported; 0: none.
     pub stray: usize,
 }
 
@@ -53,7 +53,7 @@ impl Machine {
         stray: 500,
     };
 
-    /// LRU, and nothing that disturbs.
+    /// LRU, and no disturbances.
     pub const QUIET: Self = Self {
         replacement: Replacement::Lru,
         noise: 0,
@@ -68,14 +68,14 @@ impl Machine {
 /// The ways of one set.
 #[derive(Debug, Clone, Default)]
 struct Set {
-    /// For LRU the most recently used line is the last.
+    /// For LRU, the most recently used line is the last.
     lines: Vec<usize>,
     /// Bits of the tree, root at 1.
     tree: u64,
 }
 
 impl Set {
-    /// Uses a line; whether it was there.
+    /// Uses a line; returns true if it was there.
     fn touch(&mut self, line: usize, ways: usize, how: Replacement, random: &mut Random) -> bool {
         let found = self.lines.iter().position(|have| *have == line);
         let way = match (found, how) {
@@ -129,7 +129,7 @@ impl Set {
     }
 }
 
-/// A modelled cache with one of 8 ways in front that has one color; pages have colors by any function.
+/// A modelled cache behind a smaller one of 8 ways and one color; any function gives the colors of pages.
 pub struct SimulatedProbe {
     machine: Machine,
     color_of: Box<dyn FnMut(Page) -> usize + Send>,
@@ -150,7 +150,7 @@ impl std::fmt::Debug for SimulatedProbe {
 }
 
 impl SimulatedProbe {
-    /// A machine that has nothing cached yet. `color_of` may change its mind: that is drift.
+    /// A machine with an empty cache. `color_of` may return another color later: that is drift.
     pub fn new(
         machine: Machine,
         seed: u64,
@@ -166,7 +166,7 @@ impl SimulatedProbe {
         }
     }
 
-    /// Pages that exist only in the model, which never reads them, with colors in no order; and their machine.
+    /// Pages that exist only in the model, which never reads them, with scattered colors; and their machine.
     #[must_use]
     pub fn with_pages(machine: Machine, seed: u64, pages: usize) -> (Self, Vec<Page>) {
         let pages = (1..=pages).filter_map(model_page).collect();
@@ -176,12 +176,12 @@ impl SimulatedProbe {
         )
     }
 
-    /// The color a page has on this machine now.
+    /// Returns the color that a page has on this machine now.
     pub fn color_of(&mut self, page: Page) -> usize {
         (self.color_of)(page)
     }
 
-    /// One load; its ticks without noise.
+    /// Makes one load; returns its ticks without noise.
     fn load(&mut self, page: Page, offset: u16) -> u32 {
         let line = offset / LINE_SIZE;
         let name = page.address() + usize::from(line);
@@ -210,11 +210,11 @@ impl SimulatedProbe {
 /// The page of the model with this number, from 1; nothing is mapped there.
 #[must_use]
 pub fn model_page(number: usize) -> Option<Page> {
-    // SAFETY: nothing reads it: the modelled cache goes by the address alone.
+    // SAFETY: nothing reads it: the modelled cache uses the address alone.
     unsafe { Page::at(number.checked_mul(4096)?) }
 }
 
-/// A color that has nothing to do with the bits of the address, but stays the same.
+/// A color that is unrelated to the bits of the address, but stays the same.
 #[must_use]
 pub fn scattered(page: Page, colors: usize) -> usize {
     Random::new(page.address() as u64).below(colors)

@@ -1,14 +1,14 @@
-//! Processors that nobody has written timing for.
+//! Processors without timing code.
 
 use super::{Lines, Probe, ProbeError};
 use crate::Page;
 
-/// Timing by the processor's own clock: not written for this architecture, so there is none.
+/// Timing by the processor's own clock: not written for this architecture, so this type has no value.
 #[derive(Debug)]
 pub enum HardwareProbe {}
 
 impl HardwareProbe {
-    /// Says so.
+    /// Always fails.
     ///
     /// # Errors
     /// [`ProbeError::Architecture`].

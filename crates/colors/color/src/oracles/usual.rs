@@ -1,12 +1,12 @@
-//! Whether a trial went as trials usually go, or lost its CPU meanwhile.
+//! Comparison of a trial with the usual duration of trials: a trial that lost its CPU takes longer.
 
-/// A trial this many times slower per access than such trials are has lost its CPU meanwhile ...
+/// A trial this many times slower per access than the usual one has lost its CPU meanwhile ...
 const SLOW: u64 = 6;
 
-/// ... if it was also late by so many ticks (some 10 us): short trials vary more.
+/// ... if it was also late by this number of ticks (some 10 us): short trials vary more.
 const LATE: u64 = 20_000;
 
-/// What trials usually take.
+/// Usual duration of trials.
 #[derive(Debug, Clone, Default)]
 pub struct Usual {
     /// 1/16 ticks per access that undisturbed trials take, by the number of accesses in powers of two: few pages stay in
@@ -15,7 +15,7 @@ pub struct Usual {
 }
 
 impl Usual {
-    /// Whether a trial of so many accesses, which took `ticks`, went as undisturbed ones go; learns from it.
+    /// Returns true if a trial of `accesses` accesses, which took `ticks`, was as fast as undisturbed ones; learns from it.
     pub fn is(&mut self, ticks: u64, accesses: usize) -> bool {
         let accesses = (accesses as u64).max(1);
         let each = (ticks.saturating_mul(16) / accesses).max(1);
@@ -27,8 +27,8 @@ impl Usual {
         }
         let expected = usual.saturating_mul(accesses) / 16;
         let slow = ticks > expected.saturating_mul(SLOW).saturating_add(LATE);
-        // Follows what is usual now (another frequency, fuller caches) by small steps, also when it seems slow: else one
-        // lucky first trial would make all later ones look disturbed.
+        // Follows the current speed (another frequency, fuller caches) by small steps, also if the trial seems slow:
+        // else one lucky first trial would make all later ones look disturbed.
         let step = each.min(usual.saturating_mul(4));
         *usual = usual.saturating_mul(15).saturating_add(step).div_ceil(16);
         !slow

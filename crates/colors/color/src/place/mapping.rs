@@ -1,4 +1,4 @@
-//! Why pages cannot be moved into a mapping: what `/proc/PID/maps` says of it.
+//! Obstacles to moving pages into a mapping, read from `/proc/PID/maps`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use superhue_procfs::process::parse_named_maps;
 
 use super::Refusal;
 
-/// The reason that the mapping at `address` gives; asked only after the kernel has said no without a reason (`EINVAL`).
+/// Returns the obstacle that the mapping at `address` shows; called only after the kernel refused without a reason (`EINVAL`).
 pub(super) fn obstacle_at(address: VirtAddr) -> Refusal {
     // `thread-self`: the thread that began the process may have ended.
     let text = fs::read("/proc/thread-self/maps").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A pool of pages whose colors are known, and moving them to where they are wanted.
+//! A pool of pages whose colors are known, and the moves of its pages into the program's memory.
 
 mod mapping;
 mod mover;

@@ -1,7 +1,7 @@
-//! `UFFDIO_MOVE`, and what really came of it.
+//! `UFFDIO_MOVE`, and a check of its real result.
 //!
-//! The kernel's errors are not to be believed (see [`Userfault::move_range`]): after one, the source, which belongs to us,
-//! says whether the page has gone. The other end belongs to the program, and may change at any time.
+//! The kernel's errors are unreliable (see [`Userfault::move_range`]). After one, the source, which belongs to us,
+//! shows whether the page has gone. The destination belongs to the program, and may change at any time.
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
@@ -9,7 +9,7 @@ use superhue_sys::userfaultfd::Userfault;
 
 use super::own::OwnPages;
 
-/// Pages that are to go from one place to another.
+/// Pages to move from one place to another.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Move {
     pub(super) to: VirtAddr,
@@ -29,15 +29,15 @@ impl Move {
     }
 }
 
-/// How far a move came.
+/// Result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) pages: usize,
-    /// What stands in the way of the next page. `EAGAIN`: an event must be read first.
+    /// Obstacle to the move of the next page. `EAGAIN`: an event must be read first.
     pub(super) error: Option<Errno>,
 }
 
-/// Attempts at a page that says `EAGAIN` without an event to be read, as it does after a part of a run.
+/// Attempts at a page that fails with `EAGAIN` without an event to read, as happens after a part of a run.
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
@@ -62,11 +62,11 @@ impl Mover {
         &self.own
     }
 
-    /// Moves pages, their order kept, until one cannot be.
+    /// Moves pages, in order, until one cannot be moved.
     ///
     /// # Safety
-    /// The bytes that the holes of `what.to` stand for are those of `what.from`; the source is touched by nobody else, and
-    /// nobody counts on the holes staying as they are.
+    /// The holes of `what.to` stand for the same bytes as `what.from` holds; no other thread touches the source, and no
+    /// code relies on the holes staying holes.
     pub(super) unsafe fn run(&self, what: Move) -> Moved {
         let mut pages = 0;
         let mut attempts = 0;
@@ -76,7 +76,7 @@ impl Mover {
                 return Moved { pages, error: None };
             }
             let length = ByteCount(rest.pages as u64 * BASE_PAGE_SIZE);
-            // SAFETY: the caller's.
+            // SAFETY: the caller's promise.
             let moved = unsafe { self.userfault.move_range(rest.to, rest.from, length) };
             let said = usize::try_from(moved.bytes.whole_pages().0).unwrap_or(0);
             let Some(errno) = moved.error else {
@@ -89,7 +89,7 @@ impl Mover {
             pages += said + silently;
             attempts = if said + silently > 0 { 0 } else { attempts + 1 };
             let again = matches!(errno, Errno::AGAIN | Errno::INTR);
-            // What was moved silently says nothing of the page after it.
+            // The kernel's error does not apply to the page after one that it moved silently.
             if silently == 0 && (!again || attempts >= ATTEMPTS) && pages < what.pages {
                 return Moved {
                     pages,
@@ -99,13 +99,13 @@ impl Mover {
         }
     }
 
-    /// How many of the first pages have been moved, though the kernel does not say so; wakes who waits for them.
+    /// Counts the first pages that have been moved although the kernel reported an error; wakes the threads that wait for them.
     fn denied_pages(&self, rest: Move) -> usize {
         let gone = |done: &usize| self.own.is_occupied(rest.after(*done).from) == Some(false);
         let count = (0..rest.pages).take_while(gone).count();
         if count > 0 {
             let length = count as u64 * BASE_PAGE_SIZE;
-            // Fails for no range that a page could be moved to.
+            // Cannot fail for a range that a page could be moved to.
             let _ = self.userfault.wake(VirtRange {
                 start: rest.to,
                 end: VirtAddr(rest.to.0.saturating_add(length)),

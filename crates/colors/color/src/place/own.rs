@@ -1,4 +1,4 @@
-//! What the kernel has at an address of this process: `pagemap`.
+//! State of an address of this process: `pagemap`.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const GUARDED: u64 = 1 << 58;
 
-/// An open `/proc/thread-self/pagemap`. By the thread, as that of the process is empty once its first thread has ended.
+/// An open `/proc/thread-self/pagemap`. The thread's file, as that of the process is empty once its first thread has ended.
 #[derive(Debug)]
 pub(super) struct OwnPages(OwnedFd);
 
@@ -25,7 +25,7 @@ impl OwnPages {
         rustix::fs::open(c"/proc/thread-self/pagemap", flags, Mode::empty()).map(Self)
     }
 
-    /// Whether there is anything at the page, be it in memory or in swap. `None` if that cannot be told.
+    /// Returns true if the page is in memory or in swap; `None` if it cannot be read.
     pub(super) fn is_occupied(&self, page: VirtAddr) -> Option<bool> {
         let mut word = [0_u8; WORD];
         let read = rustix::io::pread(&self.0, &mut word, offset_of(page));

@@ -1,26 +1,26 @@
-//! What became of the pages of a range.
+//! Results for the pages of a range.
 
 use std::collections::BTreeMap;
 
 use rustix::io::Errno;
 use superhue_model::PageCount;
 
-/// Why a page was left where it is.
+/// Reason why a page was left in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// The pool has no page of the colors wanted.
+    /// The pool has no page of the wanted colors.
     NoPage,
     /// Shared with another process since a fork, or pinned for I/O (`EBUSY`).
     SharedOrPinned,
-    /// Locked while the pool is not, or the other way round.
+    /// Locked while the pool is not, or the reverse.
     Locked,
     /// Not private anonymous memory.
     NotAnonymous,
     /// Not readable and writable, or executable too: pages move between equal protections only.
     Protected,
-    /// Part of a superpage.
+    /// Part of a huge page.
     Superpage,
-    /// The mapping went away or changed meanwhile.
+    /// The mapping disappeared or changed meanwhile.
     Changed,
     /// Watched by a userfaultfd of the program's own.
     Watched,
@@ -48,7 +48,7 @@ impl Refusal {
         }
     }
 
-    /// What it means that a range cannot be registered.
+    /// Returns the reason behind an error of registering a range.
     pub(super) const fn of_registering(errno: Errno) -> Self {
         match errno {
             Errno::BUSY => Self::Watched,
@@ -59,26 +59,26 @@ impl Refusal {
     }
 }
 
-/// What became of the pages of a range.
+/// Results for the pages of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// Now on a page of a wanted color.
+    /// Pages that now have a frame of a wanted color.
     pub placed: PageCount,
-    /// They were already.
+    /// Pages that already had one.
     pub already: PageCount,
-    /// Left as they were, by reason.
+    /// Pages that were left in place, by reason.
     pub refused: BTreeMap<Refusal, PageCount>,
 }
 
 impl Placed {
-    /// Counts pages that were left.
+    /// Counts pages that were left in place.
     pub fn refuse(&mut self, why: Refusal, pages: u64) {
         if pages > 0 {
             *self.refused.entry(why).or_default() += PageCount(pages);
         }
     }
 
-    /// Counts what became of other pages too.
+    /// Adds the results for other pages.
     pub fn add(&mut self, other: &Self) {
         self.placed += other.placed;
         self.already += other.already;

@@ -1,7 +1,7 @@
-//! Filling holes with classified pages.
+//! Fills holes with classified pages.
 //!
-//! A hole of private anonymous memory reads as zeroes, and the pages of a pool are zero: nobody can tell when one takes the
-//! place of the other, so holes are filled under a running program without further care.
+//! A hole of private anonymous memory reads as zeroes, and the pages of a pool are zero: the program sees no difference
+//! when one replaces the other, so holes are filled under a running program without further care.
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
@@ -13,7 +13,7 @@ use super::{Placed, Pool, PoolError, Refusal, Run};
 use crate::choice::Walk;
 use crate::oracles::Oracle;
 
-/// Pages moved by one call at most: other threads' faults in the mapping wait for it.
+/// Most pages moved by one call: other threads' faults in the mapping wait for it.
 const LONGEST: usize = 512;
 
 /// Places memory of this process.
@@ -24,7 +24,7 @@ pub struct Placer {
 }
 
 impl Placer {
-    /// With a userfaultfd of its own, which is told of no faults.
+    /// Opens a userfaultfd of its own, which receives no faults.
     ///
     /// # Errors
     /// Those of `userfaultfd(2)`; `ENOTTY` where the kernel has no `UFFDIO_MOVE`; `ENOENT`, `EACCES` without `/proc`.
@@ -44,11 +44,12 @@ impl Placer {
         &mut self.pool
     }
 
-    /// Fills the holes of `range`, whole pages of one mapping, with pages of the colors of `walk`, in the longest runs that
-    /// fit. The mapping may be in use. It stays as it was, but for being split where the range ends, for so long as this takes.
+    /// Fills the holes of `range`, whole pages of one mapping, with pages of the colors of `walk`, in the longest runs
+    /// that fit. The mapping may be in use. Until this returns, the mapping is split at the ends of the range; nothing
+    /// else of it changes.
     ///
     /// # Errors
-    /// When no page could be had at all. See [`PoolError`].
+    /// If no page was available at all. See [`PoolError`].
     pub fn fill(
         &mut self,
         range: VirtRange,
@@ -65,7 +66,7 @@ impl Placer {
             return Ok(placed);
         }
         let result = self.fill_registered(range, walk, oracle, &mut placed);
-        // If it is not there any more there is nothing to unregister.
+        // If the range no longer exists, there is nothing to unregister.
         let _ = self.mover.userfault().unregister(range);
         result.map(|()| placed)
     }
@@ -98,7 +99,7 @@ impl Placer {
                 holes.start = page_after(holes.start, moved.pages);
                 let Some(errno) = moved.error else { continue };
                 if matches!(errno, Errno::EXIST | Errno::AGAIN | Errno::BUSY) {
-                    // Somebody touched the hole before we came.
+                    // The program touched the hole first.
                     if errno != Errno::EXIST {
                         placed.refuse(Refusal::Other, 1);
                     }
@@ -118,7 +119,7 @@ impl Placer {
         Ok(())
     }
 
-    /// Moves a run of the pool into holes from `to` on; what could not be moved goes back to the pool.
+    /// Moves a run of the pool into holes from `to` on; pages that could not be moved go back to the pool.
     fn fill_run(&mut self, to: VirtAddr, run: &Run, walk: &Walk) -> Moved {
         let what = Move {
             to,

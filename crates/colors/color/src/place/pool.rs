@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Pages are filled with zeroes by the kernel and only ever read (by the oracle), so they are still zero when they are moved to
-//! where zeroes are wanted. Pages of colors that nobody wants are held on to until the limit is reached: given back,
-//! they would be the very ones the kernel hands out next.
+//! a hole. Pages of unwanted colors are kept until the limit is reached: if given back, they would be the very ones that the
+//! kernel hands out next.
 
 mod chunk;
 
@@ -20,27 +20,27 @@ use crate::Page;
 use crate::choice::Walk;
 use crate::oracles::{Oracle, OracleError};
 
-/// How large a pool may get.
+/// Size limits of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Mapped, classified and filled at a time.
+    /// Memory mapped, classified and filled at a time.
     pub chunk: ByteCount,
-    /// Resident at most. To fill memory from `k` of `n` colors, `n / k` times the memory must pass through.
+    /// Most resident memory. To fill memory from `k` of `n` colors, `n / k` times the memory must pass through.
     pub limit: ByteCount,
     /// Keep the pages in memory (`mlock`): for destinations that are locked, which need it.
     pub locked: bool,
 }
 
-/// Why a pool has no page.
+/// Reason why a pool has no page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// No memory.
     #[error("no memory for the pool: {0}")]
     Memory(Errno),
-    /// The limit is reached, and no page of the colors wanted is left.
+    /// The limit is reached, and no page of the wanted colors is left.
     #[error("the pool holds {0}, as much as it may, and nothing of the colors wanted")]
     Limit(ByteCount),
-    /// Colors cannot be told.
+    /// The oracle failed.
     #[error(transparent)]
     Oracle(#[from] OracleError),
 }
@@ -50,13 +50,13 @@ pub enum PoolError {
 pub struct Run {
     /// The first.
     pub start: Page,
-    /// How many.
+    /// Number of pages.
     pub pages: usize,
     /// The color of the first. That of each other is the one that follows in the walk.
     pub color: Color,
 }
 
-/// Which place of which chunk. May be out of date: the slot tells.
+/// An index in a chunk. May be out of date: check the slot.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     chunk: usize,
@@ -73,14 +73,14 @@ pub struct Pool {
     unsure: usize,
 }
 
-/// Places that are tried as the beginning of a run. With random colors two in a row fit in one of 32 cases.
+/// Places that are tried as the start of a run. With random colors, two in a row fit in one of 32 cases.
 const BEGINNINGS: usize = 8;
 
-/// Attempts to come by frames of other colors by giving all others back.
+/// Attempts to get frames of other colors by giving all others back.
 const EXCHANGES: usize = 2;
 
 impl Pool {
-    /// An empty pool for an oracle of so many colors.
+    /// An empty pool for an oracle with `colors` colors.
     #[must_use]
     pub fn new(config: PoolConfig, colors: usize) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Pool {
         }
     }
 
-    /// What it was made with.
+    /// Returns the configuration that it was made with.
     #[must_use]
     pub const fn config(&self) -> PoolConfig {
         self.config
@@ -109,7 +109,7 @@ impl Pool {
             None => Ok(Vec::new()),
         };
         let filled = result?;
-        // The first place comes last, so that it is taken first: long runs begin there.
+        // The first place comes last, so that it is taken first: long runs start there.
         for (index, color) in filled.into_iter().rev() {
             let known = color.filter(|color| usize::from(color.0) < self.by_color.len());
             let slot = known.map_or(Slot::Unsure, Slot::Of);
@@ -124,10 +124,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Sees to it that the colors that `walk` wants next, for so many pages, are there, else any that it allows.
+    /// Ensures that the pool has the next `pages` colors that `walk` wants, else any that it allows.
     ///
     /// # Errors
-    /// When there is none of them, and none can be had. See [`PoolError`].
+    /// If the pool has none of them, and can get none. See [`PoolError`].
     pub fn provide(
         &mut self,
         walk: &Walk,
@@ -149,14 +149,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the next `pages` of the walk would have to make do with other colors than theirs.
+    /// Returns true if some of the next `pages` pages of the walk would have to take another color than theirs.
     fn lacks(&self, walk: &Walk, pages: usize) -> bool {
         let colors = walk.preferences().count().max(1);
         let mut wanted = walk.preferences().enumerate();
         wanted.any(|(later, color)| self.count(color) < (pages + colors - 1 - later) / colors)
     }
 
-    /// A page of this color, if there is one. What becomes of it is to be told: [`moved`](Self::moved),
+    /// Takes a page of this color, if there is one. The caller then reports its fate: [`moved`](Self::moved),
     /// [`put_back`](Self::put_back) or [`scrap`](Self::scrap). Until then its place is not filled again.
     pub fn take(&mut self, color: Color) -> Option<Page> {
         loop {
@@ -167,8 +167,8 @@ impl Pool {
         }
     }
 
-    /// At most `most` consecutive pages whose colors follow `walk`, which goes on after them. One page, if no longer
-    /// stretch is quickly found; of the color the walk prefers among those that are there, if not the one it wants.
+    /// Takes at most `most` consecutive pages whose colors follow `walk`, and advances `walk` past them. Takes one page
+    /// if it finds no longer stretch quickly, of the available color that the walk prefers.
     pub fn take_run(&mut self, walk: &mut Walk, most: usize) -> Option<Run> {
         let color = walk.preferences().find(|color| self.count(*color) > 0)?;
         self.forget_taken(color);
@@ -200,7 +200,7 @@ impl Pool {
         })
     }
 
-    /// A page that was taken, and `pages` in all from there on, have been moved to where they are wanted.
+    /// Records that `pages` taken pages from `first` on have been moved into the program's memory.
     pub fn moved(&mut self, first: Page, pages: usize) {
         if let Some(place) = self.place_of(first)
             && let Some(chunk) = self.chunks.get_mut(place.chunk)
@@ -224,7 +224,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a run but for its first `moved` pages, which are where they are wanted. `walk` is the one it was taken for.
+    /// Takes back a run except for its first `moved` pages, which were moved. `walk` is the walk that the run was taken for.
     pub fn put_back_rest(&mut self, run: &Run, moved: usize, walk: &Walk) {
         self.moved(run.start, moved.min(run.pages));
         let Some(first) = self.place_of(run.start).filter(|_| moved < run.pages) else {
@@ -242,7 +242,7 @@ impl Pool {
         }
     }
 
-    /// Gives a page back to the kernel that was taken and written, but not moved.
+    /// Gives back to the kernel a page that was taken and written, but not moved.
     pub fn scrap(&mut self, page: Page) {
         if let Some(place) = self.place_of(page)
             && let Some(chunk) = self.chunks.get_mut(place.chunk)
@@ -252,20 +252,20 @@ impl Pool {
         }
     }
 
-    /// Pages it has of this color.
+    /// Number of pages of this color.
     #[must_use]
     pub fn count(&self, color: Color) -> usize {
         let count = self.counts.get(usize::from(color.0));
         count.copied().unwrap_or(0)
     }
 
-    /// Pages it holds, of whatever color or none.
+    /// Number of pages in the pool, of any color or of an unknown one.
     #[must_use]
     pub fn held(&self) -> PageCount {
         PageCount((self.counts.iter().sum::<usize>() + self.unsure) as u64)
     }
 
-    /// Gives the pages back to the kernel whose colors are not to be kept, and those whose colors are not sure.
+    /// Gives back to the kernel the pages whose colors are not to be kept, and those of unknown color.
     pub fn discard(&mut self, keep: impl Fn(Color) -> bool) {
         for chunk in &mut self.chunks {
             chunk.discard(|slot| !matches!(slot, Slot::Of(color) if keep(color)));
@@ -273,7 +273,7 @@ impl Pool {
         self.sort_again();
     }
 
-    /// Gives pages back to the kernel until at most `keep` are held: whole chunks, those with the fewest first.
+    /// Gives pages back to the kernel until at most `keep` are held: whole chunks, those with the fewest pages first.
     pub fn trim(&mut self, keep: PageCount) {
         self.chunks
             .sort_unstable_by_key(|chunk| std::cmp::Reverse(chunk.len() - chunk.empty()));
@@ -293,7 +293,7 @@ impl Pool {
         self.sort_again();
     }
 
-    /// The chunk with the most places to fill, if that is half of them; else a new one.
+    /// Returns the chunk with the most empty places, if that is half of them; else a new one.
     fn chunk_to_fill(&mut self, superpages: bool) -> Result<usize, PoolError> {
         let limit = self.config.limit;
         let emptiest = (self.chunks.iter().enumerate())
@@ -312,7 +312,7 @@ impl Pool {
             };
         }
         if superpages {
-            // What is left of a superpage never becomes one again: such chunks go when the last page has.
+            // The rest of a broken huge page never becomes one again: such a chunk is dropped once it is empty.
             let before = self.chunks.len();
             self.chunks.retain(|chunk| chunk.empty() < chunk.len());
             if self.chunks.len() < before {
@@ -324,7 +324,7 @@ impl Pool {
         } else {
             Grain::Base
         };
-        // A smaller chunk where the limit asks for it.
+        // A smaller chunk if the limit requires it.
         let length = ByteCount(self.config.chunk.0.min(limit.0));
         let chunk = Chunk::map(length, grain, self.config.locked).map_err(PoolError::Memory)?;
         if !fits(chunk.len()) {
@@ -334,7 +334,7 @@ impl Pool {
         Ok(self.chunks.len() - 1)
     }
 
-    /// Drops places from the end of the list that runs have emptied meanwhile.
+    /// Drops places from the end of the list whose pages runs have taken meanwhile.
     fn forget_taken(&mut self, color: Color) {
         while let Some(place) = self.last_place(color) {
             if self.slot(place) == Slot::Of(color) {
@@ -350,7 +350,7 @@ impl Pool {
         self.by_color.get(usize::from(color.0))?.last().copied()
     }
 
-    /// Valid places of this color, the ones to be taken first first.
+    /// Valid places of this color, in the order in which they are taken.
     fn beginnings(&self, color: Color) -> impl Iterator<Item = Place> + '_ {
         let places = self.by_color.get(usize::from(color.0));
         let places = places.into_iter().flatten().rev();
@@ -360,7 +360,7 @@ impl Pool {
             .take(BEGINNINGS)
     }
 
-    /// How far the colors from `place`, which has `color`, follow the walk.
+    /// Number of consecutive pages from `place`, which has `color`, whose colors follow the walk; at most `most`.
     fn length_from(&self, place: Place, color: Color, walk: &Walk, most: usize) -> usize {
         let mut wanted = color;
         let mut length = 0;
@@ -383,7 +383,7 @@ impl Pool {
         chunk.map_or(Slot::Empty, |chunk| chunk.slot(place.index))
     }
 
-    /// Takes the page out of its place, if it is the one of that color.
+    /// Takes the page out of its place, if it has that color.
     fn vacate(&mut self, place: Place, color: Color) -> Option<Page> {
         let chunk = self.chunks.get_mut(place.chunk)?;
         if chunk.slot(place.index) != Slot::Of(color) {
@@ -413,7 +413,7 @@ impl Pool {
         })
     }
 
-    /// Lists every page anew, after places or chunks have changed wholesale.
+    /// Lists every page anew, after places or chunks have changed in bulk.
     fn sort_again(&mut self) {
         for (places, count) in self.by_color.iter_mut().zip(&mut self.counts) {
             places.clear();
@@ -434,7 +434,7 @@ impl Pool {
     }
 }
 
-/// Populates the empty places of `chunk`, and tells the colors of what came.
+/// Populates the empty places of `chunk`, and finds the colors of the new pages.
 fn fill(
     chunk: &mut Chunk,
     oracle: &mut dyn Oracle,

@@ -26,10 +26,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Between two pages that nobody may touch: the mapping becomes one with no other test's, or the counts of mappings would
-    /// depend on what those do meanwhile.
+    /// Maps it between two inaccessible pages: the mapping never merges with another test's, or the counts of mappings
+    /// would depend on the other tests.
     pub fn new(pages: usize) -> Self {
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let guard = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -52,7 +52,7 @@ impl Memory {
     }
 
     pub fn advise(&self, advice: i32) {
-        // SAFETY: the mapping is this value's own, and tests know what they ask for.
+        // SAFETY: the mapping is this value's own, and no test relies on contents that the advice drops.
         let done = unsafe { libc::madvise(self.start as *mut _, self.pages * PAGE, advice) };
         assert_eq!(done, 0);
     }
@@ -74,7 +74,7 @@ impl Memory {
         self.start + page * PAGE
     }
 
-    /// A word of a page. Atomic, as pages are moved behind the compiler's back.
+    /// A word of a page. Atomic, as pages are moved without the compiler's knowledge.
     pub fn word(&self, page: usize, word: usize) -> &AtomicU64 {
         assert!(word < PAGE / 8);
         // SAFETY: inside the mapping, which lives as long as `self`, and aligned.
@@ -84,12 +84,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: nothing refers to it any more.
         unsafe { libc::munmap((self.start - PAGE) as *mut _, (self.pages + 2) * PAGE) };
     }
 }
 
-/// Says that a page's color is its frame number modulo the colors, or that of its address where frames are not shown.
+/// Returns a page's frame number modulo the colors as its color, or that of its address if frame numbers are hidden.
 pub struct FakeOracle {
     pub colors: usize,
     pub asked: usize,
@@ -105,7 +105,7 @@ impl FakeOracle {
         }
     }
 
-    /// `None` if there is no page, or to who may not see frames.
+    /// Returns the frame of a page; `None` if there is no page, or frame numbers are hidden.
     pub fn frame(&self, page: usize) -> Option<u64> {
         let mut word = [0; 8];
         self.pagemap
@@ -157,7 +157,7 @@ pub fn pool(chunk: usize, limit: usize, colors: usize) -> Pool {
     Pool::new(config, colors)
 }
 
-/// `None`, said aloud, where pages cannot be moved.
+/// Makes a placer; `None`, with a visible skip, where pages cannot be moved.
 pub fn placer(pool: Pool) -> Option<Placer> {
     Placer::new(pool)
         .inspect_err(|errno| superhue_testing::skip("uffd-move", &errno.to_string()))
@@ -179,8 +179,8 @@ pub fn mappings(range: VirtRange) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
-/// While it is held no other test forks: in that moment all memory of this process would be shared with the child, and
-/// stay where it is.
+/// While a test holds it, no other test forks: during a fork all memory of this process is shared with the child, and
+/// cannot be moved.
 pub fn unshared() -> std::sync::MutexGuard<'static, ()> {
     static FORKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
     FORKS
@@ -192,7 +192,7 @@ pub fn unshared() -> std::sync::MutexGuard<'static, ()> {
 pub fn as_nobody() {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().unwrap();
-    // Where it was built nobody else may look.
+    // Other users may not read the build folder.
     let name = format!(
         "{}-by-nobody",
         program.file_name().unwrap().to_string_lossy()

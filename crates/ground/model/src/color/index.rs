@@ -8,12 +8,13 @@ use crate::{BASE_PAGE_SHIFT, BASE_PAGE_SIZE, Pfn};
 /// Color bits at most: 1,024 colors, for which a way of 4 MiB would be needed.
 pub const MAX_COLOR_BITS: usize = 10;
 
-/// How the color of a page frame follows from its number: each bit of it is the parity of some bits
-/// of the physical address.
+/// Color of a page frame as a function of its number: each color bit is the parity of some bits of the physical
+/// address.
 ///
-/// A cache that is not hashed has one address bit for each bit of its index. The masks are brought into
-/// the form the kernel patch series uses (`kernel/`, `mm/page_color_geometry.c`), reduced row echelon
-/// with the lowest address bits first, so that both number colors alike: the pages of an aligned block
+/// A cache that is not hashed has one address bit for each bit of its index. [`Self::from_masks`] brings the masks into
+/// the form that the kernel patch series uses (`kernel/`, `mm/page_color_geometry.c`): reduced row echelon with the
+/// lowest address bits first. So Superhue and the kernel number colors alike, and the pages of an aligned block have
+/// consecutive colors.
 /// then have consecutive colors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ColorIndex {
@@ -21,7 +22,7 @@ pub struct ColorIndex {
     masks: Vec<u64>,
 }
 
-/// Why masks make no index.
+/// Reason why masks make no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ColorIndexError {
     /// A mask is 0.
@@ -36,53 +37,53 @@ pub enum ColorIndexError {
         /// The mask.
         mask: u64,
     },
-    /// A mask says nothing that the others do not say.
+    /// A mask follows from the others.
     #[error(
         "of {given} masks only {independent} are independent: leave out those that follow from others"
     )]
     Dependent {
-        /// How many were given.
+        /// Number of masks given.
         given: usize,
-        /// How many say something new.
+        /// Number of independent masks among them.
         independent: usize,
     },
     /// Not a power of two.
     #[error("{colors} colors are no power of two, so no bits of the address make them")]
     NotAPower {
-        /// How many were asked for.
+        /// Number of colors asked for.
         colors: u64,
     },
     /// More bits than [`MAX_COLOR_BITS`].
     #[error("{given} masks make more than {} colors", 1 << MAX_COLOR_BITS)]
     TooMany {
-        /// How many were given.
+        /// Number of masks given.
         given: usize,
     },
 }
 
-/// Of a line that is no mask, so much is repeated.
+/// Characters that an error message repeats of a line that is no mask.
 const LONGEST_SHOWN: usize = 40;
 
-/// Why the text of a file makes no index.
+/// Reason why the text of a file makes no index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseIndexError {
     /// A line is not a number.
     #[error("line {line}: `{text}` is no hexadecimal mask of at most 64 bits, such as 0x21000")]
     NoMask {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there, the beginning of it.
+        /// First characters of the line.
         text: String,
     },
-    /// A line is a mask that no index has.
+    /// A line is a mask that no index can have.
     #[error("line {line}: {error}")]
     Line {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Fault of the mask.
         error: ColorIndexError,
     },
-    /// Nothing but comments.
+    /// The text has nothing but comments.
     #[error("no mask is in it: write one hexadecimal mask of physical address bits on each line")]
     NoMasks,
     /// The masks together make no index.
@@ -94,7 +95,7 @@ impl ColorIndex {
     /// The index of a cache that is not hashed: the lowest bits of the frame number.
     ///
     /// # Errors
-    /// When `colors` is not a power of two, or above 2^[`MAX_COLOR_BITS`].
+    /// If `colors` is not a power of two, or above 2^[`MAX_COLOR_BITS`].
     pub fn plain(colors: u64) -> Result<Self, ColorIndexError> {
         if !colors.is_power_of_two() {
             return Err(ColorIndexError::NotAPower { colors });
@@ -105,9 +106,8 @@ impl ColorIndex {
         Self::from_masks(&masks)
     }
 
-    /// Reads masks from the text of a file: one hexadecimal mask of physical address bits on a line
-    /// (`0x` may be left out), its parity being one bit of the index; `#` begins a comment, empty lines are
-    /// passed over.
+    /// Reads masks from the text of a file. Each line is one hexadecimal mask of physical address bits, with or without
+    /// `0x`; the parity of these bits is one bit of the index. `#` begins a comment; empty lines are ignored.
     ///
     /// # Errors
     /// The first line that is no mask, with its number from 1; else see [`Self::from_masks`].
@@ -126,7 +126,7 @@ impl ColorIndex {
                 let text = word.chars().take(LONGEST_SHOWN).collect();
                 return Err(ParseIndexError::NoMask { line: number, text });
             };
-            // Judged line by line, so that the reason can name the line.
+            // Checks each line alone, so that the error can name the line.
             if let Err(error @ (ColorIndexError::Empty | ColorIndexError::InsidePage { .. })) =
                 Self::from_masks(&[mask])
             {
@@ -143,10 +143,10 @@ impl ColorIndex {
         Ok(Self::from_masks(&masks)?)
     }
 
-    /// An index from the masks of physical addresses whose parities are its bits.
+    /// Makes an index from masks of physical addresses; the parities under the masks are its bits.
     ///
     /// # Errors
-    /// When they make none: see [`ColorIndexError`].
+    /// If the masks make no index: see [`ColorIndexError`].
     pub fn from_masks(masks: &[u64]) -> Result<Self, ColorIndexError> {
         if masks.len() > MAX_COLOR_BITS {
             return Err(ColorIndexError::TooMany { given: masks.len() });
@@ -167,7 +167,7 @@ impl ColorIndex {
         Ok(Self { masks: reduced })
     }
 
-    /// How many colors there are: a power of two.
+    /// Number of colors: a power of two.
     #[must_use]
     pub fn colors(&self) -> usize {
         1 << self.masks.len()
@@ -187,7 +187,7 @@ impl ColorIndex {
     }
 }
 
-/// Brings masks into reduced row echelon form, lowest bits first; how many are independent.
+/// Brings masks into reduced row echelon form, lowest bits first. Returns the number of independent masks.
 fn reduce(masks: &mut [u64]) -> usize {
     let mut rank = 0;
     for bit in 0..u64::BITS {
@@ -300,7 +300,7 @@ mod tests {
             }
         }
 
-        /// What the free lists of the kernel patch series rest upon.
+        /// The free lists of the kernel patch series rely on this.
         #[test]
         fn aligned_blocks_have_consecutive_colors(
             masks in prop::collection::vec((1_u64..1 << 24).prop_map(|mask| mask << 12), 1..8),

@@ -1,8 +1,8 @@
 //! Page colors: which page frames compete for the same sets of a cache.
 //!
-//! * [`Color`]: a number, meaningful together with how many there are;
+//! * [`Color`]: a number, meaningful together with the number of colors;
 //! * [`ColorSet`]: some of the colors (`0-3,8`);
-//! * [`ColorIndex`]: how the color of a frame follows from its number, where it does.
+//! * [`ColorIndex`]: the color of a frame as a function of its number, on caches that have such a function.
 
 mod index;
 mod set;
@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A page color: frames of one color index the same sets of the cache in question.
+/// Page color: frames of one color index the same sets of the cache in question.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

@@ -1,4 +1,4 @@
-//! Sets of colors, and what a user may ask for.
+//! Sets of colors, and the forms in which a user requests them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::Color;
 
-/// Some of so many colors, at least one.
+/// Set of colors out of a fixed number, with at least one color.
 ///
 /// Written as in Xen's `llc-colors` and in cpusets: numbers and ranges, ascending, separated by commas
 /// (`0-3,8`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ColorSet {
-    /// For each color whether it belongs.
+    /// For each color, true if it belongs to the set.
     has: Vec<bool>,
 }
 
-/// Why a list of colors is no set of the colors there are.
+/// Reason why a list of colors is no set of the colors of this cache.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ColorSetError {
     /// There is no such color.
     #[error("there is no color {color}: this cache has {colors}, 0 to {}", .colors - 1)]
     OutOfRange {
-        /// The first one too many.
+        /// The first color that does not exist.
         color: usize,
-        /// How many there are.
+        /// Number of colors.
         colors: usize,
     },
     /// A share so small that no color is left.
     #[error("{percent} % of {colors} colors are none: ask for at least {} %", 100_usize.div_ceil(*.colors))]
     NoColor {
-        /// What was asked for.
+        /// Share that the user requested, in percent.
         percent: f64,
-        /// How many there are.
+        /// Number of colors.
         colors: usize,
     },
 }
@@ -42,7 +42,7 @@ impl ColorSet {
     /// All of `colors` colors.
     ///
     /// # Panics
-    /// When there are none.
+    /// If `colors` is 0.
     #[must_use]
     pub fn all(colors: usize) -> Self {
         assert!(colors > 0, "a cache has one color at least");
@@ -51,43 +51,43 @@ impl ColorSet {
         }
     }
 
-    /// How many colors there are, in the set or not.
+    /// Number of colors, in the set or not.
     #[must_use]
     pub fn colors(&self) -> usize {
         self.has.len()
     }
 
-    /// How many belong to it.
+    /// Number of colors in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.has.iter().filter(|has| **has).count()
     }
 
-    /// Whether all colors belong to it.
+    /// Returns true if all colors belong to the set.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.has.iter().all(|has| *has)
     }
 
-    /// Never: a set without colors cannot be made.
+    /// Returns false: a set has at least one color.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether a color belongs to it.
+    /// Returns true if `color` belongs to the set.
     #[must_use]
     pub fn contains(&self, color: Color) -> bool {
         self.has.get(usize::from(color.0)).copied() == Some(true)
     }
 
-    /// Its colors, ascending.
+    /// The colors of the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Color> + '_ {
         let numbered = (0_u16..).zip(&self.has);
         numbered.filter_map(|(color, has)| has.then_some(Color(color)))
     }
 
-    /// Those of `colors` colors whose bits are set; `None` if there are none. See [`Self::to_words`].
+    /// Makes the set of those of `colors` colors whose bits are set; `None` if no bit is set. See [`Self::to_words`].
     #[must_use]
     pub fn from_words(words: &[u64], colors: usize) -> Option<Self> {
         let bit = |color: usize| {
@@ -98,7 +98,7 @@ impl ColorSet {
         has.contains(&true).then_some(Self { has })
     }
 
-    /// Its colors as the kernel takes them: a bitmap, lowest color first.
+    /// The set in the form that the kernel takes: a bitmap, lowest color first.
     #[must_use]
     pub fn to_words(&self) -> Vec<u64> {
         let word = |part: &[bool]| {
@@ -130,21 +130,21 @@ impl fmt::Display for ColorSet {
     }
 }
 
-/// What a user asks for with `--colors`, before it is known how many colors there are.
+/// Request of a user (`--colors`), before the number of colors is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ColorRequest {
-    /// Whatever the kernel gives.
+    /// No coloring: the kernel chooses the pages.
     Off,
     /// All colors, in turn.
     Spread,
-    /// These: ranges of first and last, ascending and apart.
+    /// These colors: ranges of first and last color, ascending and disjoint.
     List(Vec<(u16, u16)>),
-    /// So many percent of them, the lowest.
+    /// This share of all colors in percent, the lowest ones.
     Percent(f64),
 }
 
-/// Why a text asks for no colors.
+/// Reason why a text requests no colors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseColorsError {
     /// It is none of the forms.
@@ -160,19 +160,19 @@ pub enum ParseColorsError {
         text: String,
         /// The color.
         color: u16,
-        /// What stands before it.
+        /// The color before it in the list.
         after: u16,
     },
-    /// A share that is none.
+    /// A share that is not a number above 0 and at most 100.
     #[error("`{0}` is no share of the colors: write a number above 0, at most 100, and %")]
     Percent(String),
 }
 
 impl ColorRequest {
-    /// The colors it means where there are `colors` of them; `None` if none are asked for.
+    /// The set that the request means in a cache with `colors` colors; `None` for [`Self::Off`].
     ///
     /// # Errors
-    /// When they do not exist.
+    /// If the requested colors do not exist, or the share is less than one color.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

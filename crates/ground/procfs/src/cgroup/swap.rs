@@ -1,13 +1,13 @@
-//! What control groups say to swapping: how much a process may have swapped, and which groups could not have theirs back.
+//! Control groups and swap: the swap that a process may still use, and the groups that have no room to take their swapped memory back.
 //!
-//! *Out.* Version 2 bounds swap by itself: past `memory.swap.max` no page goes out, past `memory.swap.high` the program is slowed down at
-//! each of its allocations ("cgroup-v2.rst"). Version 1 has no such bound. `memory.memsw.limit_in_bytes` is one on memory and swap
-//! together, and a page that goes out counts as before (tried: of 100 pages in a group whose use was its limit 100 went out).
-//! `memory.swappiness` is about reclaim that the kernel begins itself; `MADV_PAGEOUT` takes pages out also where it is 0 (tried).
+//! *Out.* Version 2 limits swap by itself: past `memory.swap.max` no page is swapped out; past `memory.swap.high` the kernel slows the
+//! program down at each of its allocations ("cgroup-v2.rst"). Version 1 has no such limit. Its `memory.memsw.limit_in_bytes` limits memory
+//! and swap together, and a swapped page counts as before (tried: of 100 pages in a group at its limit, 100 were swapped out).
+//! `memory.swappiness` applies to reclaim by the kernel itself; `MADV_PAGEOUT` swaps pages out even if it is 0 (tried).
 //!
-//! *In.* `swapoff(2)` charges every page to its group again. Where that comes to a limit it ends a program of the group: one with
-//! 30 MiB, of which 10 were out, in a group of 20 MiB, was ended at once, and the call failed with `ENOMEM`. So who switches an area
-//! off asks [`short_of_room`] before.
+//! *In.* `swapoff(2)` charges every page to its group again. If the group reaches its limit, the OOM killer ends a program of the group:
+//! one with 30 MiB, 10 of them swapped, in a group of 20 MiB, was ended at once, and the call failed with `ENOMEM`. So code that switches
+//! an area off calls [`short_of_room`] before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,30 +17,30 @@ use superhue_sys::cgroup::groups;
 
 use crate::Roots;
 
-/// Bounds on swap under version 2; what counts against them is in [`SWAPPED`].
+/// Limits on swap under version 2; [`SWAPPED`] holds the usage.
 const BOUNDS: [&str; 2] = ["memory.swap.max", "memory.swap.high"];
 const SWAPPED: &str = "memory.swap.current";
 
-/// The hard limit on memory and what counts against it, under version 2 and 1. Past `memory.high` nobody is ended.
+/// Hard limit on memory and its usage, under version 2 and 1. Reaching `memory.high` ends no program.
 const MEMORY: [(&str, &str); 2] = [
     ("memory.max", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 ];
 
-/// Under version 1: memory with swap, and without.
+/// Version 1: usage of memory and swap together, and of memory alone.
 const MEMORY_AND_SWAP: [&str; 2] = ["memory.memsw.usage_in_bytes", "memory.usage_in_bytes"];
 
-/// Version 1 writes the largest number of whole pages where there is no limit.
+/// Value above which a limit of version 1 means no limit: the kernel writes the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// What must be left besides: a MiB, or this part of the limit. The programs of the group go on meanwhile.
+/// Bytes that must remain free: 1 MiB, or this part of the limit. The programs of the group go on running meanwhile.
 const LEAST_LEFT: u64 = 1 << 20;
 const PART_LEFT: u64 = 64;
 
-/// Part of its cached files that a group surely can give back: some are dirty, locked or in use.
+/// Divisor: the part of its cached files that a group can surely give back. Other cached files are dirty, locked or in use.
 const PART_OF_CACHE: u64 = 2;
 
-/// Bytes that the control groups of process `pid` still let go to swap. `None` without a limit, or where none can be seen.
+/// Returns the bytes of swap that the control groups of process `pid` still allow. `None` without a limit, or if no limit can be read.
 #[must_use]
 pub fn swap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
     let folders = groups(&roots.proc, &roots.sys, &pid.to_string());
@@ -55,20 +55,20 @@ pub fn swap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
     left.min()
 }
 
-/// A control group that has no room for what it has swapped.
+/// Control group that has no room for its swapped memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortGroup {
-    /// Its directory.
+    /// Directory of the group.
     pub folder: PathBuf,
-    /// What it has swapped, those below it included; `None` where the kernel does not count that.
+    /// Swapped memory of the group and the groups below it; `None` if the kernel does not count it.
     pub swapped: Option<ByteCount>,
-    /// What it can take before it comes to its limit.
+    /// Memory that the group can take before it reaches its limit.
     pub room: ByteCount,
 }
 
-/// The first control group found that has no room to take back what it has swapped, of which at most `most` will be taken back.
+/// Returns the first control group that has no room to take its swapped memory back, of which at most `most` comes back.
 ///
-/// Groups are seen as far as the caller's mounts show them.
+/// The search covers the groups that the caller's mounts show.
 #[must_use]
 pub fn short_of_room(roots: &Roots, most: ByteCount) -> Option<ShortGroup> {
     if most.0 == 0 {
@@ -81,7 +81,7 @@ pub fn short_of_room(roots: &Roots, most: ByteCount) -> Option<ShortGroup> {
     }
     while let Some(folder) = to_visit.pop() {
         let swapped = swapped(&folder);
-        // It counts those below it as well.
+        // The count includes the groups below.
         if swapped == Some(0) {
             continue;
         }
@@ -95,7 +95,7 @@ pub fn short_of_room(roots: &Roots, most: ByteCount) -> Option<ShortGroup> {
                 });
             }
         }
-        // One that is removed meanwhile has nothing swapped.
+        // A group removed meanwhile has nothing swapped.
         let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         to_visit.extend(folders.map(|entry| entry.path()));
@@ -103,7 +103,7 @@ pub fn short_of_room(roots: &Roots, most: ByteCount) -> Option<ShortGroup> {
     None
 }
 
-/// What the group at `folder` and those below it have swapped.
+/// Returns the swapped memory of the group at `folder` and the groups below it, in bytes.
 fn swapped(folder: &Path) -> Option<u64> {
     // Version 1 counts memory, and memory and swap together. Its `memory.stat` lags behind by two seconds.
     let first = || {
@@ -113,13 +113,13 @@ fn swapped(folder: &Path) -> Option<u64> {
     number(folder, SWAPPED).or_else(first)
 }
 
-/// Room below a limit.
+/// Room below a limit, in bytes.
 struct Room {
     left: u64,
     margin: u64,
 }
 
-/// Room below the hard limit of the group at `folder`; `None` without a limit.
+/// Returns the room below the hard limit of the group at `folder`; `None` without a limit.
 fn room(folder: &Path) -> Option<Room> {
     let bounds = MEMORY.iter().filter_map(|(limit, used)| {
         let limit = number(folder, limit).filter(|limit| *limit < NO_LIMIT)?;
@@ -127,7 +127,7 @@ fn room(folder: &Path) -> Option<Room> {
     });
     let (limit, used) = bounds.min_by_key(|(limit, used)| limit.saturating_sub(*used))?;
     let stat = stat(folder);
-    // Version 1 has the sums in lines of their own.
+    // Version 1 has separate lines for the sums.
     let cached = |prefix: &str| entry(&stat, &format!("{prefix}inactive_file "));
     let cached = cached("total_").or_else(|| cached("")).unwrap_or(0);
     let used = used.saturating_sub(cached / PART_OF_CACHE);
@@ -142,13 +142,13 @@ fn stat(folder: &Path) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The number after `name` at the beginning of a line.
+/// Returns the number after `name` at the beginning of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// The number in a file; `max`, which is none, is no limit.
+/// Reads the number in a file; `None` for `max`, which means no limit.
 fn number(folder: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(folder.join(name))
         .ok()?
@@ -163,7 +163,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A process in the group `a/b`.
+    /// Recorded tree with a process in the group `a/b`.
     struct Fake {
         _folder: tempfile::TempDir,
         roots: Roots,
@@ -247,10 +247,10 @@ mod tests {
         assert_eq!(fake.short(0), None);
         fake.write("a", "memory.stat", format!("inactive_file {}\n", 2 * MIB));
         assert_eq!(fake.short(64 * MIB), None, "files can go");
-        // One below it.
+        // A limit of the group below.
         fake.write("a/b", "memory.max", 58 * MIB);
         assert!(fake.short(64 * MIB).unwrap().folder.ends_with("a/b"));
-        // Nothing of it is out.
+        // No page of it is swapped.
         fake.write("a/b", "memory.swap.current", 0);
         assert_eq!(fake.short(64 * MIB), None);
     }

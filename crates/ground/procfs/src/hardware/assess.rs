@@ -1,9 +1,9 @@
-//! Whether what a cache claims about itself can be used to compute page colors.
+//! Assesses whether the description of a cache is good enough to compute page colors.
 //!
-//! sysfs repeats what firmware or a hypervisor says. That may contradict itself, may be right about
-//! the cache and useless for its index (slices chosen by an unpublished hash), or may describe a
-//! cache that only the host sees: an L3 of 480 MiB in a guest with two CPUs. Nothing is guessed: the
-//! verdict says which of these it is, in a sentence, and only measurement overrules it.
+//! sysfs repeats the claims of firmware or a hypervisor. They may contradict themselves. They may be right about
+//! the cache and useless for its index (slices chosen by an unpublished hash). Or they may describe a
+//! cache that only the host sees: an L3 of 480 MiB in a guest with two CPUs. This code guesses nothing: the
+//! verdict names the case in a sentence, and only measurement overrules it.
 
 use std::fmt;
 
@@ -13,27 +13,27 @@ use superhue_model::ByteCount;
 
 use super::{Cache, Geometry, Machine, Virtualization};
 
-/// From this level on caches are usually shared by many cores and made of slices.
+/// Level from which caches are usually shared by many cores and made of slices.
 const SLICED_LEVEL: u32 = 3;
 
-/// More hardware threads than any core has (POWER has 8): they cannot all share one L1.
+/// Maximum number of hardware threads of a core (POWER has 8): more of them cannot share one L1.
 const MOST_THREADS: usize = 8;
 
-/// How far a cache's description can be trusted for computing colors from frame numbers.
+/// Degree to which a cache's description can be trusted for computing colors from page frame numbers.
 ///
 /// Reasons are clauses about the cache ("it ..."), without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Usability {
-    /// It is consistent, and the set index is a run of address bits as far as is known.
+    /// The description is consistent, and as far as is known the set index is a run of address bits.
     Usable,
-    /// It may be right, but for the given reason measurement should confirm it first.
+    /// The description may be right, but measurement should confirm it first, for the given reason.
     Doubtful(String),
-    /// For the given reason nothing follows from it.
+    /// Nothing follows from the description, for the given reason.
     Unusable(String),
 }
 
 impl Usability {
-    /// The verdict in a word or two.
+    /// Returns the verdict in a word or two.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Usability {
         }
     }
 
-    /// The reason, where there is one.
+    /// Returns the reason, if there is one.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -62,7 +62,7 @@ impl fmt::Display for Usability {
 }
 
 impl Serialize for Usability {
-    /// `{"verdict": "...", "reason": "..."}`; the reason of a usable one is `null`.
+    /// Writes `{"verdict": "...", "reason": "..."}`; the reason of a usable cache is `null`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Usability", 2)?;
         fields.serialize_field("verdict", self.word())?;
@@ -71,33 +71,33 @@ impl Serialize for Usability {
     }
 }
 
-/// A cache and what is thought of it.
+/// A cache and the verdict about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssessedCache {
-    /// As reported.
+    /// Cache as reported.
     #[serde(flatten)]
     pub cache: Cache,
     /// Page colors by the formula, for this cache alone; `None` where the formula does not apply.
-    /// Worth no more than the verdict says.
+    /// Worth only as much as the verdict.
     pub colors: Option<u64>,
-    /// Whether the description can be used.
+    /// Verdict about the description.
     #[serde(flatten)]
     pub verdict: Usability,
 }
 
-/// What is known about the machine beside the cache itself.
+/// Facts about the machine beside the cache itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances<'a> {
-    /// Whose memory addresses these are.
+    /// Hypervisor, which decides whether page frame numbers are physical.
     pub virtualization: &'a Virtualization,
     /// Size of a base page.
     pub page: ByteCount,
-    /// Whether the processor says that it hashes addresses to find the set (CPUID leaf 4, EDX bit
-    /// 2); `None` where it says nothing either way.
+    /// True if the processor reports that it hashes addresses to find the set (CPUID leaf 4, EDX bit
+    /// 2); `None` if it reports neither.
     pub hashed: Option<bool>,
 }
 
-/// Says how far the description of a cache can be trusted.
+/// Assesses how far the description of a cache can be trusted.
 #[must_use]
 pub fn assess(cache: Cache, circumstances: &Circumstances<'_>) -> AssessedCache {
     match Geometry::of(&cache) {
@@ -128,7 +128,7 @@ fn of_geometry(cache: &Cache, geometry: &Geometry, about: &Circumstances<'_>) ->
         return Usability::Unusable(odd_sets_in_a_guest(cache, geometry, about.virtualization));
     }
     let mut doubts = Vec::new();
-    // Where a way fits in a page there is one color, however the index is made.
+    // If a way fits in a page there is one color, whatever the index is.
     if geometry.colors(about.page) != Some(1) {
         doubts.extend(geometry.inferred.map(|which| {
             format!("its {which} must be inferred, so nothing confirms that the rest is right")
@@ -163,9 +163,9 @@ fn odd_sets_in_a_guest(cache: &Cache, geometry: &Geometry, machine: &Virtualizat
     )
 }
 
-/// Doubts about the way from address to set.
+/// Returns doubts about the mapping from address to set.
 fn about_the_index(cache: &Cache, geometry: &Geometry, hashed: Option<bool>) -> Option<String> {
-    // Not so sure without a level: then it may be any.
+    // Without a level the cache may be any.
     let outer = cache.level.is_none_or(|level| level >= SLICED_LEVEL);
     let doubt = if !geometry.sets.is_power_of_two() {
         format!(
@@ -182,7 +182,7 @@ fn about_the_index(cache: &Cache, geometry: &Geometry, hashed: Option<bool>) -> 
     } else {
         return None;
     };
-    // The index within a slice usually contains that of the level before it.
+    // The index within a slice usually contains that of the previous level.
     let remedy = if outer {
         " (a partition by the colors of the L2 usually divides it too)"
     } else {
@@ -191,7 +191,7 @@ fn about_the_index(cache: &Cache, geometry: &Geometry, hashed: Option<bool>) -> 
     Some(doubt + remedy)
 }
 
-/// Doubts about whose addresses, and whose cache, these are.
+/// Returns doubts about page frame numbers and caches in a virtual machine.
 fn about_the_machine(cache: &Cache, virtualization: &Virtualization) -> Option<String> {
     match virtualization.machine {
         Machine::Bare => None,
@@ -215,7 +215,7 @@ fn about_the_machine(cache: &Cache, virtualization: &Virtualization) -> Option<S
     }
 }
 
-/// Doubts about the set of CPUs that are said to share it.
+/// Returns doubts about the set of CPUs that share the cache.
 fn about_the_sharing(cache: &Cache) -> Option<String> {
     let cpus = cache.shared_by.as_ref()?;
     if cpus.is_empty() {
@@ -229,7 +229,7 @@ fn about_the_sharing(cache: &Cache) -> Option<String> {
     })
 }
 
-/// A number with its thousands set apart: `491,520`.
+/// Formats a number with thousands separators: `491,520`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);

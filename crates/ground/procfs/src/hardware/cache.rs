@@ -1,10 +1,9 @@
 //! `/sys/devices/system/cpu/cpu*/cache`: the caches, as firmware or hypervisor describes them.
 //!
 //! Every CPU lists the caches it uses, so a shared cache appears once per CPU that shares it; here
-//! each physical cache appears once. Files are described in
-//! `Documentation/ABI/testing/sysfs-devices-system-cpu`. The kernel leaves out what it does not
-//! know: arm64 firmware often gives no ways. What is given is *reported* here, not believed:
-//! [`assess`](super::assess) says how far it can be trusted.
+//! each physical cache appears once. `Documentation/ABI/testing/sysfs-devices-system-cpu` describes the
+//! files. The kernel leaves out what it does not know: arm64 firmware often gives no ways. This code only
+//! *reports* the values; [`assess`](super::assess) decides how far they can be trusted.
 
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use crate::system::file::{self, Attributes};
 use crate::system::{Gaps, ParseError, number};
 use crate::{ReadError, Roots};
 
-/// What a cache holds.
+/// Contents of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
@@ -24,7 +23,7 @@ pub enum CacheKind {
     Data,
     /// Instructions only.
     Instruction,
-    /// Both.
+    /// Data and instructions.
     Unified,
 }
 
@@ -42,7 +41,7 @@ impl CacheKind {
         }
     }
 
-    /// The letter by which a level is told apart: `d`, `i`, or nothing.
+    /// Returns the letter after the level: `d`, `i`, or nothing.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -56,9 +55,9 @@ impl CacheKind {
 /// One physical cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// 1 is nearest to the CPU.
+    /// Level; 1 is nearest to the CPU.
     pub level: Option<u32>,
-    /// What it holds.
+    /// Contents.
     pub kind: Option<CacheKind>,
     /// Capacity.
     pub size: Option<ByteCount>,
@@ -70,15 +69,15 @@ pub struct Cache {
     pub line: Option<ByteCount>,
     /// Lines that share one tag (`physical_line_partition`); 1 on anything recent.
     pub lines_per_tag: Option<u64>,
-    /// CPUs that use it, as far as this system can see.
+    /// CPUs that use the cache, as far as this system can see.
     pub shared_by: Option<CpuList>,
-    /// Why a field above is `None`.
+    /// Reasons for the `None` fields above.
     #[serde(skip_serializing_if = "Gaps::is_empty")]
     pub gaps: Gaps,
 }
 
 impl Cache {
-    /// What people call it: `L1d`, `L1i`, `L2`; `L?` if not even the level is known.
+    /// Returns the usual name: `L1d`, `L1i`, `L2`; `L?` if the level is unknown.
     #[must_use]
     pub fn name(&self) -> String {
         let level = self
@@ -87,7 +86,7 @@ impl Cache {
         format!("L{level}{}", self.kind.map_or("", CacheKind::letter))
     }
 
-    /// Whether data goes through it; a cache of unknown kind might hold data.
+    /// Returns true if the cache may hold data, also if its kind is unknown.
     #[must_use]
     pub fn holds_data(&self) -> bool {
         self.kind != Some(CacheKind::Instruction)
@@ -97,7 +96,7 @@ impl Cache {
 /// Reads every cache of every online CPU once, nearest level first.
 ///
 /// # Errors
-/// [`ReadError::Missing`] where nobody described the caches to the kernel; otherwise when the
+/// [`ReadError::Missing`] if neither firmware nor hypervisor described the caches to the kernel; otherwise when the
 /// directory may not be read. A missing or malformed attribute is no error but a gap.
 pub fn read_caches(roots: &Roots) -> Result<Vec<Cache>, ReadError> {
     let directory = roots.sys.join("devices/system/cpu");
@@ -109,7 +108,7 @@ pub fn read_caches(roots: &Roots) -> Result<Vec<Cache>, ReadError> {
         // An offline CPU has no cache directory.
         for (_, index) in file::numbered(&cpu.join("cache"), "index", "").unwrap_or_default() {
             let cache = read_cache(&index);
-            // Without its CPUs, a cache cannot be told from its twin at another CPU: it is kept.
+            // Without its CPUs, a cache looks like its twin at another CPU, so it is kept.
             if cache.shared_by.is_none() || !caches.contains(&cache) {
                 caches.push(cache);
             }
@@ -142,10 +141,10 @@ fn read_cache(directory: &Path) -> Cache {
     }
 }
 
-/// Reads a cache's size as sysfs writes it: a number and `K`, as in `2048K`.
+/// Parses a cache's size as sysfs writes it: a number and `K`, as in `2048K`.
 ///
 /// # Errors
-/// When it is of another form, 0, or more than 64 bits of bytes.
+/// When it has another form, is 0, or is more than 64 bits of bytes.
 pub fn parse_cache_size(text: &str) -> Result<ByteCount, ParseError> {
     let kib = text
         .trim()
@@ -157,7 +156,7 @@ pub fn parse_cache_size(text: &str) -> Result<ByteCount, ParseError> {
         .ok_or_else(|| ParseError::no(text, "size below 2^64 bytes"))
 }
 
-/// A number above 0. Firmware writes 0 for what it does not know.
+/// Parses a number above 0. Firmware writes 0 for unknown values.
 fn positive(text: &str) -> Result<u64, ParseError> {
     match number(text)? {
         0 => Err(ParseError::new("0, which stands for not known")),

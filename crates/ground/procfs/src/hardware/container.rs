@@ -1,7 +1,7 @@
-//! Hints of a container.
+//! Signs of a container.
 //!
-//! A container is a habit, not a kernel object: some namespaces, a cgroup, a root of its own. The
-//! name of the engine is in the cgroup's path, unless a cgroup namespace hides it; a PID namespace
+//! A container is a convention, not a kernel object: some namespaces, a cgroup, a root of its own. The cgroup's path names
+//! the engine, unless a cgroup namespace hides it. A PID namespace
 //! cannot be hidden, because the initial one always has the same inode number.
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::system::file;
 /// `linux/nsfs.h`).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// The kind of container this looks like, with each hint appended to `how`.
+/// Returns the kind of container that the signs suggest, and appends each sign to `how`.
 pub(super) fn detect(roots: &Roots, how: &mut Vec<String>) -> Option<String> {
     let own = roots.proc.join("self");
     let engine = file::hint(&own.join("cgroup")).and_then(|text| of_cgroup(&text));
@@ -39,10 +39,10 @@ pub(super) fn detect(roots: &Roots, how: &mut Vec<String>) -> Option<String> {
         .or_else(|| nested.then(|| "of unknown kind".to_owned()))
 }
 
-/// The engine that makes cgroup paths like those in `/proc/self/cgroup`.
+/// Returns the engine that makes cgroup paths like those in `/proc/self/cgroup`.
 pub(super) fn of_cgroup(text: &str) -> Option<&'static str> {
     const KNOWN: [(&str, &str); 9] = [
-        // Kubernetes first: below its slice the runtime's own name may follow.
+        // Kubernetes comes first: the runtime's own name may follow below its slice.
         ("/kubepods", "Kubernetes"),
         ("/libpod", "Podman"),
         ("/docker/", "Docker"),
@@ -63,7 +63,7 @@ pub(super) fn of_cgroup(text: &str) -> Option<&'static str> {
         .map(|(_, engine)| *engine)
 }
 
-/// The type of the file system mounted on `/`, from `/proc/self/mountinfo`.
+/// Returns the type of the file system mounted on `/`, from `/proc/self/mountinfo`.
 ///
 /// A line is `ID PARENT DEV ROOT MOUNTPOINT OPTIONS [TAGS...] - TYPE SOURCE SUPEROPTIONS`
 /// (`proc_pid_mountinfo(5)`). Where mounts on `/` are stacked, the last one is on top.

@@ -1,4 +1,4 @@
-//! The processor: who made it, which CPUs run, how memory is spread over NUMA nodes.
+//! The processor: its maker, its online CPUs and its NUMA nodes.
 
 use serde::Serialize;
 use superhue_model::ByteCount;
@@ -9,14 +9,14 @@ use crate::system::meminfo::kibibytes;
 use crate::system::{Gaps, ParseError};
 use crate::{ReadError, Roots};
 
-/// What `/proc/cpuinfo` says about the first CPU.
+/// Contents of `/proc/cpuinfo` about the first CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuInfo {
     /// Maker, e.g. `GenuineIntel`, `Arm`.
     pub vendor: Option<String>,
-    /// Model as its maker calls it; on arm64 the part number, all there is.
+    /// Model as its maker calls it; on arm64 the part number, since there is no name.
     pub model: Option<String>,
-    /// Numbers of the CPUs that are listed.
+    /// Numbers of the listed CPUs.
     pub listed: CpuList,
 }
 
@@ -24,8 +24,8 @@ impl CpuInfo {
     /// Reads `/proc/cpuinfo`: paragraphs of `name : value`, one per CPU.
     ///
     /// x86 has `vendor_id` and `model name`; arm64 has numbers only (`CPU implementer`, `CPU part`,
-    /// see `arch/arm64/kernel/cpuinfo.c`). Never fails: every architecture has its own form, and what
-    /// is not recognised is unknown.
+    /// see `arch/arm64/kernel/cpuinfo.c`). Never fails: every architecture has its own form, and unrecognised
+    /// lines leave the fields unknown.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut info = Self::default();
@@ -55,7 +55,7 @@ fn keep_first(field: &mut Option<String>, value: &str) {
     }
 }
 
-/// Makers by number (`arch/arm64/include/asm/cputype.h`); the number itself for others.
+/// Returns the maker of a number (`arch/arm64/include/asm/cputype.h`); the number itself if unknown.
 fn implementer(number: &str) -> &str {
     match number {
         "0x41" => "Arm",
@@ -75,11 +75,11 @@ fn implementer(number: &str) -> &str {
 /// One NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub id: u64,
-    /// Its online CPUs; empty for one that only has memory.
+    /// Online CPUs; empty for a node that only has memory.
     pub cpus: Option<CpuList>,
-    /// Its memory.
+    /// Memory of the node.
     pub memory: Option<ByteCount>,
 }
 
@@ -90,11 +90,11 @@ pub struct Cpu {
     pub vendor: Option<String>,
     /// Model.
     pub model: Option<String>,
-    /// CPUs that run.
+    /// Online CPUs.
     pub online: CpuList,
     /// NUMA nodes, ascending; empty on a kernel without NUMA, and where a container hides them.
     pub nodes: Vec<Node>,
-    /// Why a field above is `None`, or comes from elsewhere.
+    /// Reasons for `None` fields above, or for other sources of their values.
     pub gaps: Gaps,
 }
 
@@ -146,7 +146,7 @@ fn read_nodes(roots: &Roots, devices: &mut Attributes) -> Vec<Node> {
         .collect()
 }
 
-/// `MemTotal` of a node's `meminfo`: `Node 0 MemTotal:       24684096 kB`.
+/// Reads `MemTotal` of a node's `meminfo`: `Node 0 MemTotal:       24684096 kB`.
 fn node_memory(text: &str) -> Result<ByteCount, ParseError> {
     text.lines()
         .find_map(|line| line.split_once("MemTotal:"))

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::system::ParseError;
 
-/// More CPUs than any kernel can be built for (8,192 on x86); keeps nonsense from filling memory.
+/// Limit above the CPUs of any kernel build (8,192 on x86); it keeps nonsense from filling memory.
 const MOST_CPUS: u32 = 1 << 16;
 
-/// A set of CPU or NUMA node numbers, ascending. In JSON a list of numbers.
+/// Set of CPU or NUMA node numbers, ascending. In JSON a list of numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct CpuList(Vec<u32>);
@@ -41,25 +41,25 @@ impl CpuList {
         Ok(Self(numbers))
     }
 
-    /// The numbers, ascending.
+    /// Returns the numbers, ascending.
     #[must_use]
     pub fn numbers(&self) -> &[u32] {
         &self.0
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `number` is among them.
+    /// Returns true if `number` is in the set.
     #[must_use]
     pub fn contains(&self, number: u32) -> bool {
         self.0.binary_search(&number).is_ok()
@@ -76,7 +76,7 @@ impl FromIterator<u32> for CpuList {
 }
 
 impl fmt::Display for CpuList {
-    /// Writes the kernel's format again.
+    /// Writes the kernel's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let follows = |pair: &[u32]| pair[0].checked_add(1) == Some(pair[1]);
         let mut rest = self.0.as_slice();

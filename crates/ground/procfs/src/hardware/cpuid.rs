@@ -1,6 +1,6 @@
-//! Where answers to the CPUID instruction come from: the processor, a recorded table, or nowhere.
+//! Source of CPUID answers: the processor, a recorded table, or none.
 //!
-//! On a hybrid processor CPUID answers for the core that the calling thread runs on at that moment.
+//! On a hybrid processor CPUID answers for the core on which the calling thread runs at that moment.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ pub struct CpuidTable(BTreeMap<(u32, u32), Registers>);
 impl CpuidTable {
     /// Reads a table: lines of `leaf subleaf eax ebx ecx edx`, each in hexadecimal without `0x`.
     ///
-    /// `#` begins a comment; blank lines are passed over.
+    /// `#` begins a comment; blank lines are skipped.
     ///
     /// # Errors
-    /// When a line is of another form, or answers a question that an earlier line has answered.
+    /// When a line has another form, or repeats the leaf and subleaf of an earlier line.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut table = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -63,14 +63,14 @@ impl CpuidTable {
         Ok(Self(table))
     }
 
-    /// The answer to a question; all zero, as from a processor, where there is none.
+    /// Returns the answer for a leaf and subleaf; all zero, as from a processor, if there is none.
     #[must_use]
     pub fn get(&self, leaf: u32, subleaf: u32) -> Registers {
         self.0.get(&(leaf, subleaf)).copied().unwrap_or_default()
     }
 }
 
-/// Who answers.
+/// Source of the answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Source {
     #[cfg(target_arch = "x86_64")]
@@ -84,7 +84,7 @@ enum Source {
 pub struct Cpuid(Source);
 
 impl Cpuid {
-    /// The processor itself; [`Self::none`] on an architecture without the instruction.
+    /// Uses the processor itself; [`Self::none`] on an architecture without the instruction.
     #[must_use]
     pub const fn native() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -93,19 +93,19 @@ impl Cpuid {
         return Self(Source::Nobody);
     }
 
-    /// A recorded table.
+    /// Uses a recorded table.
     #[must_use]
     pub const fn recorded(table: CpuidTable) -> Self {
         Self(Source::Recorded(table))
     }
 
-    /// Nobody answers: what an architecture without the instruction looks like.
+    /// Uses no source, as on an architecture without the instruction.
     #[must_use]
     pub const fn none() -> Self {
         Self(Source::Nobody)
     }
 
-    /// The answer to a question, or `None` where nobody answers.
+    /// Returns the answer for a leaf and subleaf; `None` without a source.
     #[must_use]
     pub fn ask(&self, leaf: u32, subleaf: u32) -> Option<Registers> {
         match &self.0 {
@@ -120,7 +120,7 @@ impl Cpuid {
         }
     }
 
-    /// The decoder of well-known leaves; `None` where nobody answers.
+    /// Returns the decoder of well-known leaves; `None` without a source.
     pub(super) fn decoder(&self) -> Option<CpuId<impl CpuIdReader + '_>> {
         self.ask(0, 0)?;
         Some(CpuId::with_cpuid_reader(|leaf, subleaf| {
@@ -129,7 +129,7 @@ impl Cpuid {
         }))
     }
 
-    /// The twelve letters by which a processor's maker is known, such as `GenuineIntel`.
+    /// Returns the twelve letters that identify a processor's maker, such as `GenuineIntel`.
     #[must_use]
     pub fn vendor(&self) -> Option<String> {
         self.decoder()?
@@ -137,10 +137,10 @@ impl Cpuid {
             .map(|vendor| vendor.as_str().to_owned())
     }
 
-    /// Whether the cache of the given level that holds data finds its set by "a complex function"
+    /// Returns true if the data cache of the given level finds its set by "a complex function"
     /// of the address (leaf 4, EDX bit 2).
     ///
-    /// `None` where the processor does not say: only Intel defines the bit.
+    /// `None` if the processor does not report it: only Intel defines the bit.
     #[must_use]
     pub fn hashed_index(&self, level: u32) -> Option<bool> {
         if self.vendor()? != "GenuineIntel" {
@@ -157,7 +157,7 @@ impl Cpuid {
     }
 }
 
-/// More caches than a processor describes; ends the walk through a nonsensical table.
+/// Limit above the number of caches that a processor describes; it ends the walk through a nonsensical table.
 const MOST_CACHES: usize = 32;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Sets, ways and lines, and the page colors that follow from them.
 //!
-//! A cache finds the set of an address by some of its bits. Those above the page offset are chosen
-//! by whoever hands out page frames, and frames that agree in them compete for the same sets: they
+//! A cache uses some bits of an address to find its set. The kernel chooses the bits above the page offset
+//! when it chooses a page frame. Frames that agree in these bits compete for the same sets: they
 //! have one *color*.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!                            +-- log2(bytes in a way) --+
 //! ```
 //!
-//! With capacity 2^c, ways 2^a and pages 2^p that makes 2^(c-a-p) colors (Zhang, Guan, Wang, "A
+//! With capacity 2^c, ways 2^a and pages 2^p there are 2^(c-a-p) colors (Zhang, Guan, Wang, "A
 //! Memory Management Approach Based on Page Coloring for Multi-core Systems", 2014). 2^(c-a) is the
-//! size of one way, and that is all that matters: 10 or 12 ways are as good as 8 or 16, so long as a
+//! size of one way, and only that matters: 10 or 12 ways are as good as 8 or 16 if a
 //! *way* is a power of two.
 
 use serde::Serialize;
@@ -20,7 +20,7 @@ use superhue_model::ByteCount;
 
 use super::Cache;
 
-/// The complete dimensions of a cache; none is 0 and capacity is their product.
+/// Complete dimensions of a cache; none is 0, and their product is the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Geometry {
     /// Capacity.
@@ -31,17 +31,17 @@ pub struct Geometry {
     pub sets: u64,
     /// Line size, all lines under one tag together.
     pub line: ByteCount,
-    /// Which of the four was not given but follows from the others.
+    /// Name of the dimension that was inferred from the others; `None` if all four were given.
     pub inferred: Option<&'static str>,
 }
 
-/// Why a description gives no dimensions.
+/// Reason why a description gives no dimensions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// Too little is given.
+    /// Too few dimensions are given.
     #[error("it is not known in full: no {}", .missing.join(", no "))]
     Incomplete {
-        /// What is missing.
+        /// Missing dimensions.
         missing: Vec<&'static str>,
     },
     /// The dimensions do not agree.
@@ -56,18 +56,18 @@ pub enum GeometryError {
         /// Line size as claimed.
         line: ByteCount,
     },
-    /// Three are given, but no whole fourth makes the product.
+    /// Three dimensions are given, but no whole fourth completes the product.
     #[error("it contradicts itself: no whole number of {which} makes up {size}")]
     Indivisible {
-        /// What would have to be inferred.
+        /// Dimension to be inferred.
         which: &'static str,
         /// Capacity as claimed.
         size: ByteCount,
     },
-    /// The capacity that follows is beyond 64 bits.
+    /// The inferred capacity is beyond 64 bits.
     #[error("it cannot be: its ways, sets and lines multiply to more than 2^64 bytes")]
     TooLarge,
-    /// Lines are always powers of two.
+    /// The line size is not a power of two.
     #[error("it cannot be: lines of {line} are no power of two")]
     OddLine {
         /// Line size as claimed.
@@ -76,7 +76,7 @@ pub enum GeometryError {
 }
 
 impl Geometry {
-    /// The dimensions of a cache; one of the four may be missing and is then inferred.
+    /// Computes the dimensions of a cache; one of the four may be missing and is then inferred.
     ///
     /// # Errors
     /// When two or more are missing, or they do not agree.
@@ -143,26 +143,26 @@ impl Geometry {
         }
     }
 
-    /// Bytes in one way: how far apart two addresses of one set are at least, if the index is made
-    /// of address bits.
+    /// Returns the bytes in one way: the smallest distance between two addresses of one set, if address bits form the
+    /// index.
     #[must_use]
     pub const fn way(&self) -> ByteCount {
         ByteCount(self.sets.saturating_mul(self.line.0))
     }
 
-    /// Page colors of this cache alone, 2^(c-a-p); 1 where a way fits in a page.
+    /// Returns the page colors of this cache alone, 2^(c-a-p); 1 if a way fits in a page.
     ///
-    /// `None` where a way is no power of two: the index is not made of address bits then.
+    /// `None` if a way is no power of two: address bits do not form the index then.
     #[must_use]
     pub fn colors(&self, page: ByteCount) -> Option<u64> {
         self.partitions(ByteCount(0), page)
     }
 
-    /// Page colors that divide this cache without dividing the ones nearer to the CPU:
+    /// Returns the page colors that divide this cache without dividing those nearer to the CPU:
     /// N = 2^n with n = (c_k - a_k) - max(c_i - a_i), i < k.
     ///
-    /// A partition by more colors than that would also take from each task a part of its private
-    /// caches. `None` where a way of any of them is no power of two.
+    /// A partition with more colors would also take a part of each task's private
+    /// caches. `None` if a way of any of them is no power of two.
     #[must_use]
     pub fn colors_beyond(&self, inner: &[Self], page: ByteCount) -> Option<u64> {
         let powers = inner.iter().all(|cache| cache.way().0.is_power_of_two());
@@ -183,7 +183,7 @@ fn product(a: u64, b: u64, c: u64) -> Option<u64> {
         .filter(|&product| product > 0)
 }
 
-/// How many of `which` it takes for the whole to be `size`.
+/// Returns the number of `which` that completes the product `size`.
 fn quotient(size: u64, a: u64, b: u64, which: &'static str) -> Result<u64, GeometryError> {
     product(a, b, 1)
         .filter(|&others| size > 0 && size.is_multiple_of(others))

@@ -1,9 +1,9 @@
-//! Whether a hypervisor lies between this system and the hardware, and whether this is a container.
+//! Detection of a hypervisor between this system and the hardware, and of a container.
 //!
-//! Both change what can be believed. In a virtual machine frame numbers are the guest's: they say
+//! Both change which values can be trusted. In a virtual machine page frame numbers are the guest's: they reveal
 //! nothing about the cache sets of the memory behind them. In a container parts of `/proc` and `/sys`
-//! are hidden or read-only. Neither can be asked for directly, so every hint that led to the answer
-//! is kept and can be shown.
+//! are hidden or read-only. The kernel has no direct interface for either, so the result keeps every hint that led to it,
+//! for display.
 
 use serde::Serialize;
 
@@ -12,35 +12,35 @@ use super::{Cpuid, cpuid::Registers};
 use crate::Roots;
 use crate::system::file;
 
-/// What the system runs on.
+/// Platform of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Machine {
-    /// The hardware, as far as anything tells.
+    /// The hardware, as far as any hint shows.
     Bare,
     /// A hypervisor.
     Virtual,
-    /// Nothing tells either way.
+    /// No hint either way.
     Unknown,
 }
 
-/// What was found out, and from what.
+/// Platform of the system, and the hints for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Virtualization {
-    /// What the system runs on.
+    /// Platform of the system.
     pub machine: Machine,
-    /// Name of the hypervisor, where it gives one.
+    /// Name of the hypervisor, if it gives one.
     pub hypervisor: Option<String>,
-    /// Kind of container, where this looks like one.
+    /// Kind of container, if there are signs of one.
     pub container: Option<String>,
-    /// Each hint that was found, as a sentence without its full stop.
+    /// Hints found, each a sentence without its full stop.
     pub how: Vec<String>,
 }
 
 impl Virtualization {
-    /// Looks at CPUID, DMI, the device tree, Xen's directory, cgroups and namespaces.
+    /// Examines CPUID, DMI, the device tree, Xen's directory, cgroups and namespaces.
     ///
-    /// Never fails: a hint that cannot be had is no hint.
+    /// Never fails: an unreadable hint is no hint.
     #[must_use]
     pub fn read(roots: &Roots, cpuid: &Cpuid) -> Self {
         let mut how = Vec::new();
@@ -54,7 +54,7 @@ impl Virtualization {
         }
     }
 
-    /// ` (KVM)` for a sentence, or nothing where no name is known.
+    /// Formats the name for a sentence, as ` (KVM)`; empty if no name is known.
     #[must_use]
     pub(super) fn in_brackets(&self) -> String {
         self.hypervisor
@@ -74,7 +74,7 @@ fn read_machine(roots: &Roots, cpuid: &Cpuid, how: &mut Vec<String>) -> (Machine
     }
     let firmware = by_xen(roots, how).or_else(|| by_firmware(roots, how));
     match (processor, firmware) {
-        // Firmware tells the product where the processor gives only the technology or nothing.
+        // Firmware names the product; the processor names only the technology, or nothing.
         (Some((true, name)), firmware) => (Machine::Virtual, name.or(firmware.flatten())),
         (_, Some(Some(name))) => (Machine::Virtual, Some(name)),
         (Some((false, _)), _) | (None, Some(None)) => (Machine::Bare, None),
@@ -82,7 +82,7 @@ fn read_machine(roots: &Roots, cpuid: &Cpuid, how: &mut Vec<String>) -> (Machine
     }
 }
 
-/// Whether the processor admits to a hypervisor (leaf 1, ECX bit 31), and its name.
+/// Returns whether the processor reports a hypervisor (leaf 1, ECX bit 31), and its name.
 ///
 /// `None` without CPUID.
 fn by_cpuid(cpuid: &Cpuid) -> Option<(bool, Option<String>)> {
@@ -98,7 +98,7 @@ fn by_cpuid(cpuid: &Cpuid) -> Option<(bool, Option<String>)> {
     Some((true, signature_name(&String::from_utf8_lossy(&bytes))))
 }
 
-/// The name behind the twelve letters of leaf 0x40000000.
+/// Returns the hypervisor's name for the twelve letters of leaf 0x40000000.
 fn signature_name(signature: &str) -> Option<String> {
     let signature = signature.trim_matches(|c: char| c == '\0' || c.is_whitespace());
     let name = match signature {
@@ -119,7 +119,7 @@ fn signature_name(signature: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Xen has a directory of its own. The outer option is whether it was found.
+/// Looks for Xen's own directory. The outer option is `None` without it; the inner one is the name.
 fn by_xen(roots: &Roots, how: &mut Vec<String>) -> Option<Option<String>> {
     let kind = file::hint(&roots.sys.join("hypervisor/type"))?;
     how.push(format!("/sys/hypervisor/type is {kind:?}"));
@@ -130,7 +130,7 @@ fn by_xen(roots: &Roots, how: &mut Vec<String>) -> Option<Option<String>> {
     }))
 }
 
-/// DMI or device tree. Outer option: whether there is either; inner: the hypervisor it names.
+/// Looks for DMI or a device tree. The outer option is `None` without either; the inner one is the hypervisor's name.
 fn by_firmware(roots: &Roots, how: &mut Vec<String>) -> Option<Option<String>> {
     let dmi = roots.sys.join("class/dmi/id");
     let strings: Vec<String> = ["sys_vendor", "product_name"]
@@ -158,7 +158,7 @@ fn by_firmware(roots: &Roots, how: &mut Vec<String>) -> Option<Option<String>> {
     Some(product_name(&model).map(ToOwned::to_owned))
 }
 
-/// The hypervisor whose virtual machines carry a product name like this.
+/// Returns the hypervisor whose virtual machines carry a product name like this.
 fn product_name(product: &str) -> Option<&'static str> {
     const KNOWN: [(&str, &str); 13] = [
         ("QEMU", "QEMU"),
@@ -175,7 +175,7 @@ fn product_name(product: &str) -> Option<&'static str> {
         ("BHYVE", "bhyve"),
         ("Apple Virtualization", "Apple Virtualization"),
     ];
-    // Amazon rents out machines without a hypervisor too, and says so in the product's name.
+    // Amazon also rents machines without a hypervisor; their product name contains "metal".
     if product.contains("Amazon EC2") {
         return (!product.contains("metal")).then_some("Amazon EC2");
     }

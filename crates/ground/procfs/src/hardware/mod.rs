@@ -1,9 +1,9 @@
-//! The hardware: caches, TLBs, processor, hypervisor, and whether what they claim is usable.
+//! The hardware: caches, TLBs, processor, hypervisor, and a verdict on what they report.
 //!
-//! Superpages pay through the TLB, page colors through the caches, so these are what Superhue wants
-//! to know of a machine. All of it is *reported* by firmware, hypervisor or processor; [`assess`]
-//! says what may be concluded from it. [`Hardware::read`] gathers everything; a part that cannot be
-//! had is an error in its place and does not keep the others from being read.
+//! Huge pages pay through the TLB, page colors through the caches, so Superhue reads both.
+//! Firmware, hypervisor or processor only *report* them; [`assess`]
+//! decides what follows from a report. [`Hardware::read`] reads everything; a part that cannot be
+//! read is an error in its place and does not keep the other parts from being read.
 
 mod assess;
 mod cache;
@@ -32,7 +32,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 use crate::system::file::serialize_part;
 use crate::{ReadError, Roots};
 
-/// Everything this module reads.
+/// Everything that this module reads.
 ///
 /// In JSON each part that may fail is `{"value": ..., "reason": null}`, or
 /// `{"value": null, "reason": "..."}` where it could not be read.
@@ -41,20 +41,20 @@ pub struct Hardware {
     /// The processor.
     #[serde(serialize_with = "serialize_part")]
     pub cpu: Result<Cpu, ReadError>,
-    /// What the system runs on.
+    /// Platform of the system.
     pub virtualization: Virtualization,
     /// Every cache once, nearest level first, each with a verdict.
     #[serde(serialize_with = "serialize_part")]
     pub caches: Result<Vec<AssessedCache>, ReadError>,
-    /// What page colors can do to them; empty where they could not be read.
+    /// Effect of page colors on the caches; empty if the caches could not be read.
     pub partitions: Vec<Partition>,
-    /// The TLBs of the CPU that answered.
+    /// TLBs of the CPU that answered.
     #[serde(serialize_with = "serialize_part")]
     pub tlb: Result<Tlb, TlbError>,
 }
 
 impl Hardware {
-    /// Reads everything that can be read.
+    /// Reads every part that can be read.
     ///
     /// For the running machine `cpuid` is [`Cpuid::native`]; for a recorded one its table.
     #[must_use]

@@ -1,8 +1,8 @@
-//! Into how many parts page colors can divide a cache, and between whom.
+//! Division of a cache by page colors: the number of parts, and the tasks between which it is divided.
 //!
-//! A part is of use only if whoever gets it keeps its private caches whole. So the usable colors of
-//! a cache are not those of its own formula, but what is left of them after the caches nearer to the
-//! CPU have had theirs: N = 2^n, n = (c_k - a_k) - max(c_i - a_i), i < k (Zhang, Guan, Wang 2014).
+//! A part is of use only if its task keeps its private caches whole. So the usable colors of
+//! a cache are not those of its own formula, but those that remain after division by the colors of the caches nearer to the
+//! CPU: N = 2^n, n = (c_k - a_k) - max(c_i - a_i), i < k (Zhang, Guan, Wang 2014).
 //!
 //! ```text
 //!   L3 index   | .............................. |    512 colors of its own
@@ -10,16 +10,16 @@
 //!              | N = 2^4    |                         16 parts that leave the L2 whole
 //! ```
 //!
-//! And a part means something only where the cache is shared: between CPUs for tasks that run at the
-//! same time, on one core for tasks that take turns. On processors with several caches of the last
-//! level (AMD's core complexes) each is divided by itself.
+//! A part matters only in a shared cache: shared between CPUs for tasks that run at the
+//! same time, on one core for tasks that take turns. On processors with several last-level
+//! caches (AMD's core complexes) each is divided separately.
 
 use serde::Serialize;
 use superhue_model::ByteCount;
 
 use super::{AssessedCache, Cache, CpuList, Geometry, Usability};
 
-/// Who meets in a cache.
+/// Tasks that share a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
@@ -31,32 +31,32 @@ pub enum Sharing {
     Unknown,
 }
 
-/// What page colors can do to the caches of one kind.
+/// Effect of page colors on the caches of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Partition {
-    /// What people call it: `L2`.
+    /// Usual name: `L2`.
     pub cache: String,
-    /// 1 is nearest to the CPU.
+    /// Level; 1 is nearest to the CPU.
     pub level: Option<u32>,
-    /// The CPUs of each cache of this kind: one entry where all CPUs share one. Empty where that is
+    /// CPUs of each cache of this kind: one entry if all CPUs share one cache. Empty if the CPUs are
     /// not known.
     pub domains: Vec<CpuList>,
-    /// Who meets in it.
+    /// Tasks that share the cache.
     pub sharing: Sharing,
     /// Colors of this cache alone; `None` where the formula does not apply.
     pub colors: Option<u64>,
     /// Parts that leave every cache nearer to the CPU whole; `None` where the formula does not apply
     /// or the description is not usable.
     pub usable_colors: Option<u64>,
-    /// Why that should be confirmed by measurement, where it should.
+    /// Reason for confirming this by measurement; `None` if there is no doubt.
     pub doubt: Option<String>,
-    /// All but the doubt in a sentence without its full stop.
+    /// Summary of everything but the doubt, in a sentence without its full stop.
     pub explanation: String,
 }
 
-/// What page colors can do to each kind of cache that holds data, nearest level first.
+/// Computes the effect of page colors on each kind of data cache, nearest level first.
 ///
-/// Caches of one level that differ (cores of two kinds) are two kinds.
+/// Caches of one level that differ (cores of two types) are two kinds.
 #[must_use]
 pub fn partitions(caches: &[AssessedCache], page: ByteCount) -> Vec<Partition> {
     let data = |assessed: &&AssessedCache| assessed.cache.holds_data();
@@ -75,15 +75,14 @@ pub fn partitions(caches: &[AssessedCache], page: ByteCount) -> Vec<Partition> {
     kinds.map(|kind| of_kind(kind, caches, page)).collect()
 }
 
-/// Whether tasks on different CPUs can be kept apart by page colors, in a sentence without its full
-/// stop.
+/// Explains in a sentence without its full stop whether page colors can separate tasks on different CPUs.
 #[must_use]
 pub fn between_cpus(partitions: &[Partition]) -> String {
     let shared: Vec<&Partition> = (partitions.iter())
         .filter(|partition| partition.sharing == Sharing::Cores)
         .collect();
     let divided = |partition: &&&Partition| partition.usable_colors.is_some_and(|parts| parts > 1);
-    // The outermost one is where tasks on different cores meet last.
+    // Tasks on different cores meet last in the outermost cache.
     if let Some(last) = shared.iter().rev().find(divided) {
         let (cache, parts) = (&last.cache, last.usable_colors.unwrap_or_default());
         let sure = match last.doubt {
@@ -107,7 +106,7 @@ pub fn between_cpus(partitions: &[Partition]) -> String {
     }
 }
 
-/// What caches of one kind have in common.
+/// Returns the values that caches of one kind have in common.
 fn form(cache: &Cache) -> (Option<u32>, Option<ByteCount>, Option<u64>, Option<u64>) {
     (cache.level, cache.size, cache.ways, cache.sets)
 }
@@ -139,7 +138,7 @@ fn of_kind(kind: &[&AssessedCache], all: &[AssessedCache], page: ByteCount) -> P
     }
 }
 
-/// Caches for data nearer to the CPUs that use `cache`.
+/// Returns the data caches nearer to the CPUs that use `cache`.
 fn inner<'a>(cache: &'a Cache, all: &'a [AssessedCache]) -> impl Iterator<Item = &'a Cache> {
     let nearer = move |other: &&Cache| {
         other.holds_data() && other.level < cache.level && meet(other, cache) != Some(false)
@@ -147,13 +146,13 @@ fn inner<'a>(cache: &'a Cache, all: &'a [AssessedCache]) -> impl Iterator<Item =
     all.iter().map(|assessed| &assessed.cache).filter(nearer)
 }
 
-/// Whether some CPU uses both; `None` where it is not known.
+/// Returns true if some CPU uses both caches; `None` if the CPUs are not known.
 fn meet(a: &Cache, b: &Cache) -> Option<bool> {
     let (a, b) = (a.shared_by.as_ref()?, b.shared_by.as_ref()?);
     Some(a.numbers().iter().any(|&cpu| b.contains(cpu)))
 }
 
-/// A core is whoever shares a first level.
+/// Determines the tasks that share a cache. CPUs that share a first level are one core.
 fn sharing(cache: &Cache, all: &[AssessedCache]) -> Sharing {
     let Some(cpus) = &cache.shared_by else {
         return Sharing::Unknown;
@@ -213,7 +212,7 @@ fn explain(
 }
 
 fn between_cores(domains: &[CpuList]) -> String {
-    /// More are not listed.
+    /// Maximum number of listed domains.
     const LISTED: usize = 8;
     let list: Vec<String> = (domains.iter().take(LISTED))
         .map(ToString::to_string)
@@ -297,7 +296,7 @@ mod tests {
             (l2[1].usable_colors, l2[1].sharing),
             (Some(64), Sharing::Cores)
         );
-        // The larger L2 decides what is left of the L3's 256.
+        // The larger L2 determines what is left of the L3's 256.
         let l3 = all.last().unwrap();
         assert_eq!((l3.colors, l3.usable_colors), (Some(256), Some(4)));
     }
@@ -325,7 +324,7 @@ mod tests {
     }
 
     proptest! {
-        /// The formula as the paper has it, in logarithms.
+        /// The paper's formula, in logarithms.
         #[test]
         fn the_formula_of_the_paper_holds(
             caches in prop::collection::vec((0_u32..5, 4_u32..15), 1..4),

@@ -1,4 +1,4 @@
-//! The recorded machines of `fixtures/machines`, assessed whole, mutilated, and the running one.
+//! Tests on the recorded machines of `fixtures/machines`, whole and mutilated, and on the running machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn read(name: &str) -> Hardware {
     read_under(&machine(name))
 }
 
-/// The caches of one name, e.g. `L2`.
+/// Returns the caches of one name, e.g. `L2`.
 fn named<'a>(hardware: &'a Hardware, name: &str) -> Vec<&'a AssessedCache> {
     let caches = hardware.caches.as_ref().unwrap();
     caches
@@ -34,7 +34,7 @@ fn named<'a>(hardware: &'a Hardware, name: &str) -> Vec<&'a AssessedCache> {
         .collect()
 }
 
-/// What is thought of the first cache of a name: its colors, and the reason for doubt.
+/// Returns the colors of, and the verdict on, the first cache of a name.
 fn opinion(hardware: &Hardware, name: &str) -> (Option<u64>, Usability) {
     let first = named(hardware, name)[0];
     (first.colors, first.verdict.clone())
@@ -202,7 +202,7 @@ fn divided(hardware: &Hardware, name: &str) -> (Option<u64>, Option<u64>, Sharin
     )
 }
 
-/// Machines of which only the caches are recorded.
+/// Machines that have only their caches recorded.
 const CACHES_ONLY: [&str; 3] = ["core2-duo", "l2-only", "two-l3-domains"];
 
 #[test]
@@ -290,7 +290,7 @@ fn the_running_machine_can_be_read() {
     }
 }
 
-/// Every file of a tree, links left out.
+/// Collects every file of a tree, without links.
 fn files_under(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();

@@ -1,4 +1,4 @@
-//! Why a file below `/proc/PID` is not there, or says nothing: what the process is like tells.
+//! Reasons why a file below `/proc/PID` is missing or empty, found from the state of the process.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use crate::{ReadError, Roots};
 
 use super::stat::stat;
 
-/// Why `pid` shows no memory: it is a kernel thread, or it has given its memory up.
+/// Returns the reason why `pid` shows no memory: it is a kernel thread, or it has given its memory up.
 pub(super) fn without_memory(roots: &Roots, pid: u32) -> ReadError {
     match stat(roots, pid) {
         Ok(stat) if stat.is_kernel_thread() => ReadError::KernelThread { pid },
@@ -17,13 +17,13 @@ pub(super) fn without_memory(roots: &Roots, pid: u32) -> ReadError {
     }
 }
 
-/// Reads of a file that shows no memory of a process that lives on, at most.
+/// Maximum number of reads of a file that shows no memory although its process lives on.
 const ATTEMPTS: usize = 4;
 
-/// Reads a file below `/proc/PID`, and once more if it shows no memory of a process that lives on.
+/// Reads a file below `/proc/PID`, and again if it shows no memory although its process lives on.
 ///
-/// An opened file shows the memory that the process had then. A process that executes a program gives that memory up
-/// (`mmget_not_zero` in `fs/proc/task_mmu.c`): the file is empty, and yet nobody has ended.
+/// An opened file shows the memory that the process had at the open. `execve(2)` gives that memory up
+/// (`mmget_not_zero` in `fs/proc/task_mmu.c`): the file is then empty although no process has ended.
 pub(super) fn across_exec<T>(
     roots: &Roots,
     pid: u32,
@@ -39,8 +39,7 @@ pub(super) fn across_exec<T>(
     read()
 }
 
-/// Sharpens "vanished" on a file that not every kernel has: is it the process or the file that is
-/// not there, or is it a kernel thread?
+/// Sharpens "vanished" on a file that not every kernel has: is the process missing or the file, or is it a kernel thread?
 pub(super) fn refine(
     roots: &Roots,
     pid: u32,

@@ -1,6 +1,6 @@
-//! `cpuset.colors.*`: the page colors of the control group that a process is in.
+//! `cpuset.colors.*`: the page colors of a process's control group.
 //!
-//! Of kernels with the patch series, under cgroup version 2 (`Documentation/admin-guide/cgroup-v2.rst` there).
+//! Only kernels with the patch series have these files, under cgroup version 2 (`Documentation/admin-guide/cgroup-v2.rst` there).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,27 +13,27 @@ use superhue_sys::cgroup::{folder_below, memberships};
 use crate::Roots;
 use crate::system::{file::hint, number};
 
-/// What a group has.
+/// Page colors of a control group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GroupColors {
-    /// The group, as `/proc/PID/cgroup` names it.
+    /// Path of the group in `/proc/PID/cgroup`.
     pub group: String,
-    /// Its colors, inside those of its parents: a list.
+    /// Colors of the group, within those of its parents: a list.
     pub effective: String,
-    /// Allocations rather fail than leave them; `None` for the root, which has no such file.
+    /// True if allocations fail rather than leave these colors; `None` for the root, which has no such file.
     pub strict: Option<bool>,
-    /// Pages by what came of them, as the kernel names it (`hit`, `outside`, `unmovable_pinned`, ...).
+    /// Pages by outcome, as the kernel names it (`hit`, `outside`, `unmovable_pinned`, ...).
     pub pages: BTreeMap<String, u64>,
 }
 
 impl GroupColors {
-    /// Of process `pid`; `None` where the kernel has no such files, or its group no cpuset.
+    /// Reads the colors of process `pid`; `None` if the kernel has no such files, or the group no cpuset.
     #[must_use]
     pub fn read(roots: &Roots, pid: u32) -> Option<Self> {
         Self::at(roots, &roots.of_process(pid, "cgroup"))
     }
 
-    /// Of this process.
+    /// Reads the colors of this process.
     #[must_use]
     pub fn own(roots: &Roots) -> Option<Self> {
         Self::at(roots, &roots.proc.join("self/cgroup"))
@@ -45,7 +45,7 @@ impl GroupColors {
         let (_, group) = memberships(&groups).find(|(controllers, _)| controllers.is_empty())?;
         let root = roots.sys.join("fs/cgroup");
         let folder = folder_below(&root, group);
-        // A group without a cpuset of its own has that of the nearest one above.
+        // A group without a cpuset of its own uses the cpuset of its nearest ancestor.
         let mut above = folder
             .ancestors()
             .take_while(|above| above.starts_with(&root));

@@ -1,7 +1,7 @@
-//! One small read each, for a loop that asks "has anything changed?" many times a second.
+//! Single small reads, for a loop that checks for changes many times a second.
 //!
-//! Counting pages costs a walk of the page tables. When the resident size has not moved since the
-//! last look, that walk can mostly be saved; these readers touch no heap beyond the path.
+//! Counting pages costs a walk of the page tables. While the resident size does not change, the caller can usually skip
+//! that walk. These readers allocate nothing on the heap beyond the path.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use super::text::{self, ParseError};
 /// Resident memory as `/proc/PID/statm` counts it.
 ///
 /// The same counters as in `status`: they may lag behind the page tables by some pages for each
-/// CPU. Good for telling that something changed, not for sums.
+/// CPU. They show that something changed, but are too inexact for sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resident {
     /// Resident pages of every kind.
     pub total: PageCount,
-    /// Those that belong to files or are shared memory.
+    /// Resident pages that belong to files or are shared memory.
     pub shared: PageCount,
 }
 
 impl Resident {
-    /// Resident anonymous pages.
+    /// Returns the resident anonymous pages.
     #[must_use]
     pub fn anonymous(&self) -> PageCount {
         self.total - self.shared
@@ -36,14 +36,14 @@ impl Resident {
 /// Processor time since the start, of all threads, in clock ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CpuNow {
-    /// In user mode.
+    /// Time in user mode.
     pub user_ticks: u64,
-    /// In the kernel.
+    /// Time in the kernel.
     pub system_ticks: u64,
 }
 
 impl CpuNow {
-    /// User and kernel time together, with the machine's length of a tick (`sysconf(3)`,
+    /// Returns user and kernel time together. The machine defines the length of a tick (`sysconf(3)`,
     /// `_SC_CLK_TCK`).
     #[must_use]
     pub fn total(&self) -> Duration {
@@ -54,16 +54,16 @@ impl CpuNow {
     }
 }
 
-/// Counts that grow when a process runs or changes its own memory: processor time, in ticks, and page faults.
+/// Counters that grow when a process runs or changes its own memory: processor time, in ticks, and page faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Activity {
     /// Processor time.
     pub cpu: CpuNow,
-    /// Faults served with and without I/O, those of system calls that touch user memory included (`mm_account_fault` in `mm/memory.c`).
+    /// Faults served with and without I/O, including those of system calls that touch user memory (`mm_account_fault` in `mm/memory.c`).
     pub faults: u64,
 }
 
-/// Processor time and faults of process `pid` so far, from `/proc/PID/stat`. Anyone may read it.
+/// Reads the processor time and faults of process `pid` so far, from `/proc/PID/stat`. Every user may read it.
 ///
 /// # Errors
 /// As for [`stat`].
@@ -78,7 +78,7 @@ pub fn activity(roots: &Roots, pid: u32) -> Result<Activity, ReadError> {
     })
 }
 
-/// Resident memory of process `pid` now, from `/proc/PID/statm`. Anyone may read it.
+/// Reads the resident memory of process `pid` now, from `/proc/PID/statm`. Every user may read it.
 ///
 /// Kernel threads and zombies have 0 pages.
 ///
@@ -91,7 +91,7 @@ pub fn resident_now(roots: &Roots, pid: u32) -> Result<Resident, ReadError> {
     parse_statm(text).map_err(|error| malformed(&path, error))
 }
 
-/// Processor time of process `pid` now, from `/proc/PID/stat`. Anyone may read it.
+/// Reads the processor time of process `pid` now, from `/proc/PID/stat`. Every user may read it.
 ///
 /// # Errors
 /// As for [`stat`].
@@ -99,7 +99,7 @@ pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuNow, ReadError> {
     Ok(activity(roots, pid)?.cpu)
 }
 
-/// Understands the text of `/proc/PID/statm`: `size resident shared text lib data dirty`, in pages.
+/// Parses the text of `/proc/PID/statm`: `size resident shared text lib data dirty`, in pages.
 ///
 /// # Errors
 /// Names the field that is missing or not a number.

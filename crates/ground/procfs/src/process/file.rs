@@ -1,8 +1,8 @@
-//! How files below `/proc/PID` are read.
+//! Readers of the files below `/proc/PID`.
 //!
 //! These files have no length, and `read(2)` of a long one (`maps`, `smaps`) returns about one page
-//! of text at a time however large the buffer (`seq_read_iter` in `fs/seq_file.c`). So a long file
-//! is taken line by line through one fixed buffer and never held whole: a process with 50,000 VMAs
+//! of text at a time however large the buffer (`seq_read_iter` in `fs/seq_file.c`). So the reader
+//! takes a long file line by line through one fixed buffer and never holds the whole: a process with 50,000 VMAs
 //! has some 5 MB of `maps` and 35 MB of `smaps`.
 
 use std::fs::File;
@@ -17,9 +17,10 @@ use super::text::ParseError;
 /// to four, after 73 columns of numbers.
 const LINE_BUFFER: usize = 64 << 10;
 
-/// Reads a file of one record that is known to be short into `buffer`, usually on the stack.
+/// Reads a short file of one record into `buffer`, usually on the stack.
 ///
-/// The kernel hands such a record over whole (`single_open` in `fs/seq_file.c`), so a read that leaves room and ends with a newline was the last one.
+/// The kernel returns such a record whole (`single_open` in `fs/seq_file.c`), so a read that leaves room and ends with a newline was the
+/// last one.
 pub(super) fn read_small<'b>(
     pid: u32,
     path: &Path,
@@ -61,7 +62,7 @@ pub(super) fn for_each_line(
     Ok(())
 }
 
-/// A parser's complaint about `path`.
+/// Converts a parser's error about `path`.
 pub(super) fn malformed(path: &Path, error: ParseError) -> ReadError {
     ReadError::Malformed {
         path: path.to_owned(),
@@ -69,7 +70,7 @@ pub(super) fn malformed(path: &Path, error: ParseError) -> ReadError {
     }
 }
 
-/// Lines of a reader, through one buffer that never grows.
+/// Reader of lines, through one buffer that never grows.
 struct Lines<R> {
     source: R,
     buffer: Vec<u8>,
@@ -91,7 +92,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The next line that is not empty. A last line without newline counts.
+    /// Returns the next line that is not empty. A last line without newline counts.
     fn next_line(&mut self) -> io::Result<Option<(usize, &[u8])>> {
         loop {
             let unread = &self.buffer[self.start..self.end];
@@ -116,7 +117,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Moves what is left of a line to the front and reads on behind it.
+    /// Moves the rest of a line to the front and reads on behind it.
     fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -152,7 +153,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    /// Gives out a few bytes at a time, as `seq_file` does.
+    /// Reader that returns a few bytes at a time, as `seq_file` does.
     struct Trickle<'a>(&'a [u8], usize);
 
     impl Read for Trickle<'_> {

@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`: where a process's memory lies and what backs it.
+//! `/proc/PID/maps`: the layout of a process's memory, and its backing.
 //!
 //! Format: `proc_pid_maps(5)`, `show_map_vma` in `fs/proc/task_mmu.c`:
 //!
@@ -8,14 +8,15 @@
 //! ```
 //!
 //! The loop reads this file at every tick, so a line costs a walk over its bytes and no
-//! allocation. VMAs that touch stay separate: a superpage never spans two of them.
+//! allocation. Adjacent VMAs stay separate: a huge page never spans two of them.
 //!
-//! The file is no snapshot. The kernel promises that addresses never go backwards, but when it
+//! The file is no snapshot. The kernel promises that addresses never go backwards. But when it
 //! resumes in a VMA that has meanwhile grown downwards or been merged, that VMA's line overlaps
-//! the one before. Such a line is cut at the end of the one before, so that a list of VMAs is
+//! the previous line. The reader cuts such a line at the end of the previous one, so that a list of VMAs is
 //! always ascending and disjoint.
 //!
-//! Which shared mappings are memory alone (see `shmem.rs`) the text does not say: to the parsers all are files, the readers find out.
+//! The text does not show which shared mappings are memory alone (see `shmem.rs`). The parsers take all of them for files; the readers
+//! find out.
 
 use superhue_model::{ObjectId, ObjectPart, VirtAddr, VirtRange, Vma, VmaKind};
 
@@ -26,21 +27,21 @@ use super::file::for_each_line;
 use super::shmem::FileDevices;
 use super::text::{self, ParseError};
 
-/// A VMA and what the kernel calls it.
+/// VMA with its name and permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedVma {
     /// The VMA.
     pub vma: Vma,
-    /// `r`, `w`, `x` and `p` (private) or `s` (shared), with `-` for what is not permitted.
+    /// `r`, `w`, `x` and `p` (private) or `s` (shared); `-` means not permitted.
     pub permissions: [u8; 4],
-    /// Path, `[heap]`, `[anon:NAME]` and so on, fit to show; `None` for unnamed anonymous memory.
+    /// Path, `[heap]`, `[anon:NAME]` and so on, safe to print; `None` for unnamed anonymous memory.
     pub name: Option<String>,
-    /// Which part of a file or of shared memory it maps; all zero for memory without.
+    /// Mapped part of a file or of shared memory; all zero for memory without an object.
     pub part: ObjectPart,
 }
 
 impl NamedVma {
-    /// A short name for tables: the last part of a path, the kernel's own name, or `anonymous`.
+    /// Returns a short name for tables: the last part of a path, the kernel's own name, or `anonymous`.
     #[must_use]
     pub fn label(&self) -> &str {
         let Some(name) = self.name.as_deref() else {
@@ -55,7 +56,7 @@ impl NamedVma {
     }
 }
 
-/// The VMAs of process `pid`, ascending and disjoint. Needs ptrace read access (`ptrace(2)`).
+/// Reads the VMAs of process `pid`, ascending and disjoint. Needs ptrace read access (`ptrace(2)`).
 ///
 /// # Errors
 /// [`ReadError::Vanished`] for a process that is gone or a zombie, [`ReadError::KernelThread`],
@@ -76,7 +77,7 @@ pub fn named_maps(roots: &Roots, pid: u32) -> Result<Vec<NamedVma>, ReadError> {
     })
 }
 
-/// Understands the text of `/proc/PID/maps`.
+/// Parses the text of `/proc/PID/maps`.
 ///
 /// # Errors
 /// Names the line that is not as documented or goes backwards.
@@ -123,7 +124,7 @@ fn read<T>(
         found.push(one);
         Ok(())
     })?;
-    // A user process has at least a stack. The file of one without memory is there, and empty.
+    // A user process has at least a stack. The file of a process without memory exists, but is empty.
     if found.is_empty() {
         return Err(without_memory(roots, pid));
     }
@@ -137,7 +138,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// The line, cut at the end of the one before.
+    /// Returns the line, cut at the end of the previous one.
     pub(super) fn check<'a>(&mut self, line: MapsLine<'a>) -> Result<MapsLine<'a>, &'static str> {
         let start = line.range.start.max(self.end);
         let range = VirtRange::new(start, line.range.end)
@@ -148,7 +149,7 @@ impl Order {
     }
 }
 
-/// One line of `maps`, and the head of an entry of `smaps`.
+/// One line of `maps`, and the first line of an entry of `smaps`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MapsLine<'a> {
     range: VirtRange,
@@ -219,7 +220,7 @@ impl<'a> MapsLine<'a> {
         }
     }
 
-    /// What is mapped, where it is an object.
+    /// Returns the mapped part of the object, if there is one.
     const fn part(&self) -> ObjectPart {
         ObjectPart {
             object: ObjectId {
@@ -239,10 +240,10 @@ impl<'a> MapsLine<'a> {
         }
     }
 
-    /// What backs the VMA, as far as its name tells.
+    /// Returns the backing of the VMA, as far as its name shows it.
     ///
-    /// A file on a hugetlbfs mounted elsewhere than `/dev/hugepages` cannot be told from another
-    /// file; either way it is not anonymous, which is all that placement asks.
+    /// A file on a hugetlbfs mounted elsewhere than `/dev/hugepages` looks like any other
+    /// file. Neither is anonymous, which is all that placement needs to know.
     fn kind(&self) -> VmaKind {
         if is_device(self.name) || self.name.starts_with(b"/anon_hugepage") {
             return VmaKind::Special;
@@ -258,21 +259,21 @@ impl<'a> MapsLine<'a> {
             b"[heap]" => VmaKind::Heap,
             b"[stack]" => VmaKind::Stack,
             name if name.starts_with(b"[anon:") => VmaKind::Anonymous,
-            // [vdso], [vvar], [vvar_vclock], [vsyscall], [uprobes], [sigpage] and what may come.
+            // [vdso], [vvar], [vvar_vclock], [vsyscall], [uprobes], [sigpage], and future ones.
             name if name.starts_with(b"[") => VmaKind::Special,
             _ => VmaKind::PrivateFile,
         }
     }
 }
 
-/// `major:minor`, in hexadecimal.
+/// Parses `major:minor`, in hexadecimal.
 fn device(text: &[u8]) -> Option<(u32, u32)> {
     let colon = text.iter().position(|&byte| byte == b':')?;
     let number = |digits| u32::try_from(text::hex(digits)?).ok();
     Some((number(&text[..colon])?, number(&text[colon + 1..])?))
 }
 
-/// Whether the name is that of a device. `/dev/shm` holds ordinary files, and `/dev/zero` is
+/// Returns true for the name of a device. `/dev/shm` holds ordinary files, and `/dev/zero` is
 /// shared memory (or anonymous, see above).
 fn is_device(name: &[u8]) -> bool {
     name.strip_prefix(b"/dev/").is_some_and(|node| {
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A line as `show_map_vma` prints it.
+    /// Formats a line as `show_map_vma` does.
     fn print(start: u64, end: u64, permissions: &str, inode: u64, name: &str) -> String {
         let head = format!("{start:08x}-{end:08x} {permissions} 00000000 00:00 {inode} ");
         if name.is_empty() {

@@ -1,27 +1,27 @@
-//! One process: who it is, how its memory is laid out, which of it is resident and huge-mapped.
+//! One process: its identity, the layout of its memory, and its resident and huge-mapped pages.
 //!
 //! Everything comes from `/proc/PID` (`proc_pid(5)`, `Documentation/filesystems/proc.rst`). Each
 //! file of the kernel has a module of its own with two halves:
 //!
 //! * a **parser** over bytes (`parse_…`), pure, which meets nonsense with a [`ParseError`] and is
 //!   fuzzed;
-//! * a **reader** over [`Roots`](crate::Roots) and a PID, which says of every failure whether the
-//!   process is gone, the caller may not look, or the file is not what the kernel documents
+//! * a **reader** over [`Roots`](crate::Roots) and a PID, which reports for every failure whether the
+//!   process is gone, the caller has no permission, or the file is not what the kernel documents
 //!   ([`ReadError`](crate::ReadError)).
 //!
-//! The parsers are written here rather than taken from `procfs-core` because of what the loop asks
-//! of them: command names and paths are arbitrary bytes (that crate refuses a whole file over one
-//! name that is not UTF-8), a memory map of 50,000 lines is read many times a second (it keeps
-//! a hash map of strings for every line), and a recorded or hostile tree must never panic
-//! (it multiplies sizes without a check).
+//! The parsers are written here instead of using `procfs-core`, because the loop has other
+//! needs. Command names and paths are arbitrary bytes (that crate refuses a whole file over one
+//! name that is not UTF-8). The loop reads a memory map of 50,000 lines many times a second (that crate keeps
+//! a hash map of strings for every line). A recorded or hostile tree must never cause a panic
+//! (that crate multiplies sizes without a check).
 //!
 //! ```text
 //!   stat ──── identity ──────────────┐
 //!   maps ──── Vma list ─── pages ────┼── view ──> ProcessView
 //!   status ── resident sizes ────────┘
 //!   smaps, smaps_rollup   sizes by VMA and in total, for reports and as a fallback of `pages`
-//!   mounts                which file systems are shared memory
-//!   fast, tree            what changed, and which processes there are
+//!   mounts                file systems that are shared memory
+//!   fast, tree            changes, and the list of processes
 //! ```
 
 mod absent;

@@ -12,7 +12,7 @@
 //!   0 20 0
 //! ```
 //!
-//! Swapped out pages are not counted, nor is the shared page of zeroes. No address is told.
+//! The file does not count swapped pages, nor the shared zero page. It shows no addresses.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,10 +26,10 @@ use crate::system::page_color::lines::{self, Lines};
 use crate::system::{ParseError, number, switch};
 use crate::{ReadError, Roots};
 
-/// What a process has of one color.
+/// Resident pages of one color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ResidentColor {
-    /// Pages by themselves.
+    /// Pages that are folios of their own.
     pub base: PageCount,
     /// Pages of larger folios.
     pub large: PageCount,
@@ -38,19 +38,19 @@ pub struct ResidentColor {
 /// One reading of `/proc/PID/page_color`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessColors {
-    /// What a color is; `None` if the kernel knows no cache with colors.
+    /// Definition of a color; `None` if the kernel knows no cache with colors.
     pub index: Option<ColorIndex>,
-    /// The colors its first thread takes; `None`: any.
+    /// Colors that the first thread takes; `None` means any.
     pub set: Option<ColorSet>,
-    /// Allocations rather fail than leave the set.
+    /// True if allocations fail rather than leave the set.
     pub strict: bool,
     /// Resident pages of the set.
     pub inside: PageCount,
     /// Resident pages of other colors.
     pub outside: PageCount,
-    /// Mappings larger than a page: their size, and how many there are.
+    /// Mappings larger than a page: size and number.
     pub mapped: Vec<(ByteCount, u64)>,
-    /// By color.
+    /// Pages of each color.
     pub colors: Vec<ResidentColor>,
 }
 
@@ -58,7 +58,7 @@ impl ProcessColors {
     /// Reads the file of process `pid`.
     ///
     /// # Errors
-    /// [`ReadError::Missing`] on a kernel without the patch series, [`ReadError::Denied`] for others' processes;
+    /// [`ReadError::Missing`] on a kernel without the patch series, [`ReadError::Denied`] for processes of other users;
     /// when the process is gone, has no memory, or the file is malformed.
     pub fn read(roots: &Roots, pid: u32) -> Result<Self, ReadError> {
         let path = roots.of_process(pid, "page_color");
@@ -87,10 +87,10 @@ impl ProcessColors {
         })
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     ///
     /// # Errors
-    /// When it is not as above.
+    /// When the text does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
         let (index, colors) = lines::colors(&mut lines)?;
@@ -120,13 +120,13 @@ impl ProcessColors {
         Err(ParseError::new("it ends before the colors"))
     }
 
-    /// Resident pages of all colors.
+    /// Returns the resident pages of all colors.
     #[must_use]
     pub const fn resident(&self) -> PageCount {
         PageCount(self.inside.0.saturating_add(self.outside.0))
     }
 
-    /// Pages of larger folios, which have several colors.
+    /// Returns the pages of larger folios, which have several colors.
     #[must_use]
     pub fn large(&self) -> PageCount {
         let pages = self.colors.iter().map(|color| color.large.0);
@@ -134,7 +134,7 @@ impl ProcessColors {
     }
 }
 
-/// The counts of one color.
+/// Parses the counts of one color.
 fn row(lines: &mut Lines<'_>, color: usize) -> Result<ResidentColor, ParseError> {
     let rest = lines.named(&color.to_string())?;
     let counts: Vec<u64> = rest.split(' ').map(number).collect::<Result<_, _>>()?;
@@ -147,7 +147,7 @@ fn row(lines: &mut Lines<'_>, color: usize) -> Result<ResidentColor, ParseError>
     })
 }
 
-/// `mapped_2048kB 3`.
+/// Parses `mapped_2048kB 3`.
 fn mapping(line: &str) -> Result<(ByteCount, u64), ParseError> {
     let no = || ParseError::no(line, "count of mappings");
     let rest = line.trim().strip_prefix("mapped_").ok_or_else(no)?;

@@ -1,11 +1,11 @@
-//! Which files are shared memory alone, those of a tmpfs; and which ones the kernel makes huge pages of, those on local disks.
+//! Files that are shared memory alone, those of a tmpfs; and files that the kernel makes huge pages of, those on local disks.
 //!
-//! A line of `maps` has the device of its file and no more. Files on a tmpfs that is mounted have that mount's device, which
-//! `/proc/PID/mountinfo` lists; memfds, anonymous shared memory and System V segments have that of a tmpfs which the kernel mounts for
-//! itself (`shm_mnt` in `mm/shmem.c`), which a memfd of our own tells. Those of hugetlb look alike but for their device.
+//! A line of `maps` has the device of its file and no more. Files on a mounted tmpfs have that mount's device, which
+//! `/proc/PID/mountinfo` lists. Memfds, anonymous shared memory and System V segments have the device of a tmpfs that the kernel mounts for
+//! itself (`shm_mnt` in `mm/shmem.c`); a memfd of our own shows its number. Memfds of hugetlb look alike except for their device.
 //!
-//! Of other files only those on a file system of the kernel's own count. To ask about a file that a server keeps, as with FUSE and NFS, may
-//! take for ever.
+//! Of other files only those on local file systems count. A query about a file on a server, as with FUSE and NFS, may
+//! never return.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -22,11 +22,11 @@ const LOCAL: [&[u8]; 3] = [b"ext4", b"xfs", b"btrfs"];
 /// Devices, major and minor, ascending.
 type Devices = Vec<(u32, u32)>;
 
-/// The devices that one process can have mapped files of. Reads what is needed when it is needed.
+/// Devices from which one process can map files. Reads the table of mounts when it is first needed.
 pub(super) struct FileDevices<'a> {
     roots: &'a Roots,
     pid: u32,
-    /// Those of tmpfs, and local ones.
+    /// Devices of tmpfs, and of local file systems.
     mounted: Option<(Devices, Devices)>,
 }
 
@@ -39,13 +39,13 @@ impl<'a> FileDevices<'a> {
         }
     }
 
-    /// Tells a shared mapping of memory from one of a file.
+    /// Distinguishes a shared mapping of memory from one of a file.
     pub(super) fn refine(&mut self, vma: &mut Vma, part: ObjectPart) {
         if vma.kind != VmaKind::Shared {
             return;
         }
         let device = part.object.device;
-        // An inode of 0 is none to be left out: the first System V segment after boot has it, since its number is the segment's.
+        // Do not skip inode 0: it is the inode of the first System V segment after boot, since the inode is the segment's id.
         if own_tmpfs() == Some(device) || contains(&self.mounted().0, device) {
             vma.kind = VmaKind::Shmem(part);
         } else if vma.range.regions().next().is_some()
@@ -59,7 +59,7 @@ impl<'a> FileDevices<'a> {
     fn mounted(&mut self) -> &(Devices, Devices) {
         let (roots, pid) = (self.roots, self.pid);
         self.mounted.get_or_insert_with(|| {
-            // What cannot be read shows neither.
+            // An unreadable table lists neither kind.
             let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
             let local = devices_of(&table, |kind| LOCAL.contains(&kind));
             (parse_tmpfs_devices(&table), local)
@@ -71,7 +71,7 @@ fn contains(devices: &Devices, device: (u32, u32)) -> bool {
     devices.binary_search(&device).is_ok()
 }
 
-/// The devices (major and minor) of every tmpfs in the text of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`), ascending.
+/// Parses the devices (major and minor) of every tmpfs in the text of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`), ascending.
 #[must_use]
 pub fn parse_tmpfs_devices(text: &[u8]) -> Vec<(u32, u32)> {
     devices_of(text, |kind| kind == b"tmpfs")
@@ -85,7 +85,7 @@ fn devices_of(text: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Devices {
     devices
 }
 
-/// Whether a tmpfs has quotas for users or groups, as far as `mountinfo` of a process shows it (Linux 6.6).
+/// Returns true if a tmpfs has quotas for users or groups, as far as `mountinfo` of a process shows it (Linux 6.6).
 #[must_use]
 pub fn tmpfs_has_quota(roots: &Roots, pid: u32, device: (u32, u32)) -> bool {
     let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
@@ -97,7 +97,7 @@ pub fn tmpfs_has_quota(roots: &Roots, pid: u32, device: (u32, u32)) -> bool {
     mounts.any(|mount| has_quota(mount.options))
 }
 
-/// The device of the tmpfs that the kernel mounts for itself, which stays the same until the machine is booted again.
+/// Returns the device of the tmpfs that the kernel mounts for itself; it stays the same until the next boot.
 #[must_use]
 pub fn own_tmpfs() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();

@@ -1,8 +1,8 @@
 //! `/proc/PID/smaps` and `smaps_rollup`: resident memory by kind, by VMA and in total.
 //!
-//! Format: `proc_pid_smaps(5)`, `fs/proc/task_mmu.c`. Both walk every page table of the process
-//! under its memory-map lock, so they are for reports, not for every tick. Kernels have added lines
-//! over the years; each is an [`Option`], and lines that are not known are skipped.
+//! Format: `proc_pid_smaps(5)`, `fs/proc/task_mmu.c`. The kernel walks every page table of the process
+//! under its memory-map lock for either, so they are for reports, not for every tick. Kernels have added lines
+//! over the years; each is an [`Option`], and unknown lines are skipped.
 
 use std::fs;
 
@@ -17,13 +17,13 @@ use super::shmem::FileDevices;
 use super::text::{self, ParseError};
 use super::vm_flags::VmFlags;
 
-/// What the absence of `smaps` means.
+/// Meaning of the absence of `smaps`.
 const NO_SMAPS: &str = "this kernel was built without CONFIG_PROC_PAGE_MONITOR";
 
-/// Resident memory of a VMA or a process, by kind. Bytes.
+/// Resident memory of a VMA or a process, by kind, in bytes.
 ///
-/// Unlike the counters in `status` these are counted page by page. The shared zero page is not
-/// part of any of them.
+/// Unlike for the counters in `status`, the kernel counts page by page. The shared zero page is not
+/// part of any field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUse {
     /// Resident (`Rss`).
@@ -32,9 +32,9 @@ pub struct MemoryUse {
     pub pss: Option<ByteCount>,
     /// The anonymous part of `pss` (`Pss_Anon`, Linux 5.4); of a whole process only.
     pub pss_anon: Option<ByteCount>,
-    /// Mapped by others too, and not written (`Shared_Clean`).
+    /// Mapped by other processes too, and not written (`Shared_Clean`).
     pub shared_clean: Option<ByteCount>,
-    /// Mapped by others too, and written (`Shared_Dirty`).
+    /// Mapped by other processes too, and written (`Shared_Dirty`).
     pub shared_dirty: Option<ByteCount>,
     /// Mapped by this process alone, and not written (`Private_Clean`).
     pub private_clean: Option<ByteCount>,
@@ -42,18 +42,18 @@ pub struct MemoryUse {
     pub private_dirty: Option<ByteCount>,
     /// Marked as accessed since the mark was last cleared (`Referenced`).
     pub referenced: Option<ByteCount>,
-    /// Belonging to no file (`Anonymous`).
+    /// Memory that belongs to no file (`Anonymous`).
     pub anonymous: Option<ByteCount>,
     /// Merged with equal pages (`KSM`, Linux 6.6).
     pub ksm: Option<ByteCount>,
-    /// Given up by the program and not yet taken (`LazyFree`, Linux 4.12).
+    /// Freed lazily by the program and not yet reclaimed (`LazyFree`, Linux 4.12).
     pub lazy_free: Option<ByteCount>,
-    /// Anonymous, mapped by superpages (`AnonHugePages`). A superpage that is mapped page by page
+    /// Anonymous, mapped by huge pages (`AnonHugePages`). A huge page that is mapped page by page
     /// does not count.
     pub anon_huge: Option<ByteCount>,
-    /// Shared memory mapped by superpages (`ShmemPmdMapped`, Linux 4.8).
+    /// Shared memory mapped by huge pages (`ShmemPmdMapped`, Linux 4.8).
     pub shmem_huge: Option<ByteCount>,
-    /// File pages mapped by superpages (`FilePmdMapped`, Linux 5.4).
+    /// File pages mapped by huge pages (`FilePmdMapped`, Linux 5.4).
     pub file_huge: Option<ByteCount>,
     /// Swapped out (`Swap`).
     pub swap: Option<ByteCount>,
@@ -62,7 +62,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// The field that a line of the file fills.
+    /// Returns the field that a line of the file fills.
     fn field(&mut self, key: &[u8]) -> Option<&mut Option<ByteCount>> {
         Some(match key {
             b"Rss" => &mut self.rss,
@@ -85,7 +85,7 @@ impl MemoryUse {
         })
     }
 
-    /// Both together; a field that either lacks stays unknown.
+    /// Adds two uses; a field that either lacks stays unknown.
     fn plus(self, other: Self) -> Self {
         let add = |a: Option<ByteCount>, b: Option<ByteCount>| Some(a? + b?);
         Self {
@@ -109,32 +109,32 @@ impl MemoryUse {
     }
 }
 
-/// One VMA with its use.
+/// VMA with its memory use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmaUse {
     /// The VMA.
     pub vma: Vma,
-    /// What the kernel calls it, fit to show.
+    /// The kernel's name for it, safe to print.
     pub name: Option<String>,
-    /// Which part of a file or of shared memory it maps; all zero for memory without.
+    /// Mapped part of a file or of shared memory; all zero for memory without an object.
     pub part: ObjectPart,
-    /// Its resident memory.
+    /// Resident memory.
     pub memory: MemoryUse,
-    /// The page size it was made with (`KernelPageSize`): 2 MiB or 1 GiB for hugetlbfs.
+    /// Page size of the mapping (`KernelPageSize`): 2 MiB or 1 GiB for hugetlbfs.
     pub kernel_page_size: Option<ByteCount>,
-    /// The page size the MMU uses for those (`MMUPageSize`). Transparent superpages do not show
+    /// Page size that the MMU uses for it (`MMUPageSize`). Transparent huge pages do not show
     /// here.
     pub mmu_page_size: Option<ByteCount>,
-    /// Whether the kernel would place superpages here by itself (`THPeligible`, Linux 5.0).
-    /// `MADV_COLLAPSE` asks less and may work where this is `false`.
+    /// True if the kernel would place huge pages here by itself (`THPeligible`, Linux 5.0).
+    /// `MADV_COLLAPSE` has fewer conditions and may work even if this is `false`.
     pub thp_eligible: Option<bool>,
     /// Flags of interest (`VmFlags`, Linux 3.8).
     pub flags: Option<VmFlags>,
 }
 
-/// Resident memory of the whole process, exactly. Needs ptrace read access.
+/// Reads the exact resident memory of the whole process. Needs ptrace read access.
 ///
-/// Reads `smaps_rollup` (Linux 4.14), or adds `smaps` up where there is none.
+/// Reads `smaps_rollup` (Linux 4.14), or adds up `smaps` without it.
 ///
 /// # Errors
 /// [`ReadError::Vanished`] for a process that is gone or a zombie, [`ReadError::KernelThread`],
@@ -158,7 +158,7 @@ pub fn memory_use(roots: &Roots, pid: u32) -> Result<MemoryUse, ReadError> {
     })
 }
 
-/// Every VMA with its use, ascending and disjoint. Needs ptrace read access.
+/// Reads every VMA with its use, ascending and disjoint. Needs ptrace read access.
 ///
 /// # Errors
 /// As for [`memory_use`].
@@ -170,7 +170,7 @@ pub fn vma_uses(roots: &Roots, pid: u32) -> Result<Vec<VmaUse>, ReadError> {
     })
 }
 
-/// Calls `each` with every VMA and its use, so that a caller that wants few keeps few.
+/// Calls `each` with every VMA and its use, so that the caller keeps only the VMAs it needs.
 pub(super) fn for_each_use(
     roots: &Roots,
     pid: u32,
@@ -190,7 +190,7 @@ pub(super) fn for_each_use(
     Ok(())
 }
 
-/// Understands the text of `/proc/PID/smaps`.
+/// Parses the text of `/proc/PID/smaps`.
 ///
 /// # Errors
 /// Names the line that is not as documented.
@@ -204,7 +204,7 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<VmaUse>, ParseError> {
     Ok(found)
 }
 
-/// Understands the text of `/proc/PID/smaps_rollup`; `None` for an empty one (a process that has
+/// Parses the text of `/proc/PID/smaps_rollup`; `None` for an empty one (a process that has
 /// given up its memory).
 ///
 /// # Errors
@@ -237,12 +237,12 @@ fn rollup_line(
     Ok(())
 }
 
-/// Lines about a VMA start with a capital, the VMA's own line with an address.
+/// Returns true for an attribute of a VMA, which starts with a capital; the VMA's own line starts with an address.
 fn is_attribute(line: &[u8]) -> bool {
     line.first().is_some_and(u8::is_ascii_uppercase)
 }
 
-/// Puts the lines of `smaps` together, VMA by VMA.
+/// Parser that combines the lines of `smaps`, VMA by VMA.
 struct Parser<F> {
     each: F,
     order: Order,
@@ -318,7 +318,7 @@ impl<F: FnMut(VmaUse)> Parser<F> {
         }
     }
 
-    /// Hands the last VMA over; how many there were.
+    /// Passes the last VMA to `each`. Returns the number of VMAs.
     fn finish(mut self) -> usize {
         self.flush();
         self.count

@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`: one line about a process that anyone may read.
+//! `/proc/PID/stat`: one line about a process, which every user may read.
 //!
 //! Format: `proc_pid_stat(5)`, `do_task_stat` in `fs/proc/array.c`. The second field is the command
 //! name in parentheses, unescaped: it may hold spaces, parentheses and newlines. Only numbers follow
@@ -14,23 +14,23 @@ use super::text::{self, ParseError};
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// More than `stat` can be: a name of 64 bytes and 51 numbers of at most 20 digits.
+/// Size above the longest `stat`: a name of 64 bytes and 51 numbers of at most 20 digits.
 const STAT_BUFFER: usize = 2048;
 
-/// What `/proc/PID/stat` says.
+/// Contents of `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcStat {
-    /// Process number.
+    /// Process id.
     pub pid: u32,
-    /// Command name, fit to show; longer than 15 characters for some kernel threads only.
+    /// Command name, safe to print; longer than 15 characters for some kernel threads only.
     pub comm: String,
     /// State of the main thread: `R`, `S`, `D`, `T`, `t`, `Z`, `X`, `I`.
     pub state: char,
-    /// The parent; 0 for none, or one outside of the PID namespace.
+    /// Process id of the parent; 0 for none, or one outside of the PID namespace.
     pub parent: u32,
-    /// Process group; `None` while the process is being taken apart.
+    /// Process group; `None` while the process exits.
     pub process_group: Option<u32>,
-    /// Session; `None` while the process is being taken apart.
+    /// Session; `None` while the process exits.
     pub session: Option<u32>,
     /// Device number of the controlling terminal, if there is one.
     pub tty: Option<u32>,
@@ -44,30 +44,30 @@ pub struct ProcStat {
     pub user_ticks: u64,
     /// Time in the kernel in clock ticks.
     pub system_ticks: u64,
-    /// Threads; 0 while the process is being taken apart.
+    /// Number of threads; 0 while the process exits.
     pub threads: u32,
-    /// When it started, in clock ticks after boot.
+    /// Start time in clock ticks after boot.
     pub start_ticks: u64,
-    /// The CPU on which its first thread ran last; `None` if the line ends before.
+    /// CPU on which the first thread ran last; `None` if the line ends before this field.
     pub processor: Option<u32>,
-    /// Its scheduling policy, `SCHED_*` of `include/uapi/linux/sched.h`; `None` likewise.
+    /// Scheduling policy, `SCHED_*` of `include/uapi/linux/sched.h`; `None` if the line ends before this field.
     pub policy: Option<u32>,
 }
 
 impl ProcStat {
-    /// Whether it is a thread of the kernel, which has no memory of its own.
+    /// Returns true for a kernel thread, which has no memory of its own.
     #[must_use]
     pub const fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether it has exited and waits for its parent to notice.
+    /// Returns true if the main thread has exited and its parent has not waited for it.
     #[must_use]
     pub const fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// Whether no thread of it runs any more: a main thread may exit before the others.
+    /// Returns true if no thread of the process runs any more: a main thread may exit before the other threads.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.is_zombie() && self.threads <= 1
@@ -83,7 +83,7 @@ pub fn stat(roots: &Roots, pid: u32) -> Result<ProcStat, ReadError> {
     read_stat(pid, &roots.of_process(pid, "stat"))
 }
 
-/// Reads `/proc/PID/task/TID/stat`: the same about one thread.
+/// Reads `/proc/PID/task/TID/stat`: the same fields for one thread.
 ///
 /// # Errors
 /// As for [`stat`].
@@ -97,7 +97,7 @@ fn read_stat(pid: u32, path: &Path) -> Result<ProcStat, ReadError> {
     parse_stat(text).map_err(|error| malformed(path, error))
 }
 
-/// Understands the text of `/proc/PID/stat`.
+/// Parses the text of `/proc/PID/stat`.
 ///
 /// # Errors
 /// Names the first field that is missing or not a number in range.
@@ -148,13 +148,13 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         .ok_or(fail("num_threads is not a number"))?;
     fields.next("itrealvalue is missing")?;
     let start_ticks = fields.number("starttime is not a number")?;
-    // From vsize to exit_signal.
+    // Fields from vsize to `exit_signal`.
     const BETWEEN: usize = 16;
     let processor = (0..BETWEEN)
         .try_for_each(|_| fields.next("").map(drop))
         .and_then(|()| fields.next(""));
     let processor = processor.ok().and_then(narrow);
-    // After rt_priority.
+    // Field after `rt_priority`.
     let policy = fields.next("").and_then(|_| fields.next(""));
     let policy = policy.ok().and_then(narrow);
 
@@ -178,7 +178,7 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
     })
 }
 
-/// The numbers behind the command name, one after another.
+/// Reader of the numbers behind the command name.
 struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -192,7 +192,7 @@ impl<'a> Fields<'a> {
         text::decimal(self.next(what)?).ok_or(ParseError::new(1, what))
     }
 
-    /// A field the kernel prints with a sign: -1 while the process is being taken apart.
+    /// Reads a field that the kernel prints with a sign; `None` for -1, its value while the process exits.
     fn signed(&mut self, what: &'static str) -> Result<Option<u32>, ParseError> {
         let field = self.next(what)?;
         if let Some(digits) = field.strip_prefix(b"-") {

@@ -1,8 +1,8 @@
-//! `/proc/PID/status`: a process's sizes and rights, for people, one `Key: value` a line.
+//! `/proc/PID/status`: sizes and credentials of a process in readable form, one `Key: value` per line.
 //!
-//! Format: `proc_pid_status(5)`, `fs/proc/array.c` and `task_mem` in `fs/proc/task_mmu.c`. Which
-//! lines there are depends on the kernel's version and configuration and on the process (kernel
-//! threads and zombies have none about memory), so nearly everything is an [`Option`].
+//! Format: `proc_pid_status(5)`, `fs/proc/array.c` and `task_mem` in `fs/proc/task_mmu.c`. The
+//! lines depend on the kernel's version and configuration and on the process (kernel
+//! threads and zombies have none about memory), so nearly every field is an [`Option`].
 
 use superhue_model::ByteCount;
 
@@ -11,14 +11,14 @@ use crate::{ReadError, Roots};
 use super::file::{for_each_line, malformed};
 use super::text::{self, ParseError};
 
-/// What `/proc/PID/status` says. Sizes are in bytes.
+/// Contents of `/proc/PID/status`. Sizes are in bytes.
 ///
 /// Resident sizes come from counters that each CPU keeps for itself and adds up now and then, so
-/// they lag behind the page tables by up to a few hundred KiB (`proc_pid_status(5)`);
-/// [`memory_use`](super::memory_use) is exact, and dear.
+/// they lag behind the page tables by up to a few hundred KiB (`proc_pid_status(5)`).
+/// [`memory_use`](super::memory_use) is exact, and expensive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcStatus {
-    /// Command name as the kernel shows it (newline and backslash escaped), fit to show.
+    /// Command name as the kernel shows it (newline and backslash escaped), safe to print.
     pub name: String,
     /// Real user.
     pub uid: u32,
@@ -28,7 +28,7 @@ pub struct ProcStatus {
     pub virtual_size: Option<ByteCount>,
     /// Resident memory of every kind (`VmRSS`).
     pub rss: Option<ByteCount>,
-    /// The highest `rss` has been (`VmHWM`).
+    /// Maximum of `rss` so far (`VmHWM`).
     pub peak_rss: Option<ByteCount>,
     /// Resident anonymous memory (`RssAnon`, Linux 4.5).
     pub rss_anon: Option<ByteCount>,
@@ -40,24 +40,24 @@ pub struct ProcStatus {
     pub page_tables: Option<ByteCount>,
     /// Swapped out anonymous memory (`VmSwap`).
     pub swap: Option<ByteCount>,
-    /// Pages of hugetlbfs, which `rss` leaves out (`HugetlbPages`, Linux 4.4).
+    /// Pages of hugetlbfs, which are not part of `rss` (`HugetlbPages`, Linux 4.4).
     pub hugetlb: Option<ByteCount>,
     /// Pinned memory (`VmPin`): buffers of I/O.
     pub pinned: Option<ByteCount>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<u32>,
-    /// Whether the process may have superpages at all (`THP_enabled`, Linux 5.0): not switched off
-    /// by `PR_SET_THP_DISABLE`.
+    /// True if the process may have huge pages at all (`THP_enabled`, Linux 5.0): `PR_SET_THP_DISABLE` has not
+    /// switched them off.
     pub thp_enabled: Option<bool>,
-    /// 0 off, 1 strict, 2 filter (`Seccomp`).
+    /// Seccomp mode: 0 off, 1 strict, 2 filter (`Seccomp`).
     pub seccomp: Option<u8>,
 }
 
 /// Reads `/proc/PID/status`.
 ///
 /// # Errors
-/// [`ReadError::Vanished`] when there is no such process; [`ReadError::Malformed`] when a line that
-/// is understood holds something else than documented.
+/// [`ReadError::Vanished`] when there is no such process; [`ReadError::Malformed`] when a known line
+/// holds something else than documented.
 pub fn status(roots: &Roots, pid: u32) -> Result<ProcStatus, ReadError> {
     let path = roots.of_process(pid, "status");
     let mut parser = Parser::default();
@@ -65,10 +65,10 @@ pub fn status(roots: &Roots, pid: u32) -> Result<ProcStatus, ReadError> {
     parser.finish().map_err(|error| malformed(&path, error))
 }
 
-/// Understands the text of `/proc/PID/status`.
+/// Parses the text of `/proc/PID/status`.
 ///
 /// # Errors
-/// Names a line whose value is not as documented, or says that `Name` or `Uid` is missing.
+/// Names a line whose value is not as documented, or reports that `Name` or `Uid` is missing.
 pub fn parse_status(text: &[u8]) -> Result<ProcStatus, ParseError> {
     let mut parser = Parser::default();
     for (number, line) in text::lines(text) {
@@ -89,7 +89,7 @@ impl Parser {
     fn line(&mut self, number: usize, line: &[u8]) -> Result<(), ParseError> {
         self.lines = number;
         let fail = |what| ParseError::new(number, what);
-        // Lines that are not `Key: value` or not known are of no concern: kernels add some.
+        // Skip lines that are not `Key: value`, and unknown keys: newer kernels add some.
         let Some((key, value)) = text::key_value(line) else {
             return Ok(());
         };
@@ -150,7 +150,7 @@ impl Parser {
     }
 }
 
-/// Real and effective user out of `real effective saved filesystem`.
+/// Parses real and effective user from `real effective saved filesystem`.
 fn uids(value: &[u8]) -> Option<(u32, u32)> {
     let mut fields = value
         .split(u8::is_ascii_whitespace)

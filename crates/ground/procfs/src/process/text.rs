@@ -1,28 +1,28 @@
-//! Numbers, fields and names out of the kernel's text, by bytes.
+//! Parsers for numbers, fields and names in the kernel's text, by bytes.
 //!
 //! `str` is of no use here: command names and paths may hold any byte but NUL, and checking
 //! megabytes of memory map for UTF-8 first would cost as much as reading them.
 
 use superhue_model::ByteCount;
 
-/// Where and why a kernel file's text was not understood.
+/// Line of a kernel file that could not be parsed, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ParseError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub what: &'static str,
 }
 
 impl ParseError {
-    /// An error on line `line`.
+    /// Makes an error on line `line`.
     pub(super) const fn new(line: usize, what: &'static str) -> Self {
         Self { line, what }
     }
 }
 
-/// A whole number in decimal; `None` for an empty text, a sign, another byte, or one past `u64`.
+/// Parses a whole decimal number; `None` for an empty text, a sign, another byte, or a number beyond `u64`.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -36,7 +36,7 @@ pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A whole number in lower-case hexadecimal without prefix, as the kernel prints addresses.
+/// Parses a whole number in lower-case hexadecimal without prefix, as the kernel prints addresses.
 pub(super) fn hex(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 16 {
         return None;
@@ -51,13 +51,13 @@ pub(super) fn hex(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A size as `proc` prints most of them: `   132 kB`.
+/// Parses a size as `proc` prints most of them: `   132 kB`.
 pub(super) fn kib(text: &[u8]) -> Option<ByteCount> {
     let number = text.trim_ascii().strip_suffix(b" kB")?;
     decimal(number.trim_ascii()).map(ByteCount::from_kib)
 }
 
-/// Takes the text up to the next space off the front of `rest`; `None` if there is none left.
+/// Takes the text up to the next space off the front of `rest`; `None` if no text is left.
 pub(super) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let text = rest.trim_ascii_start();
     if text.is_empty() {
@@ -79,9 +79,9 @@ pub(super) fn key_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, value.get(1..)?.trim_ascii()))
 }
 
-/// A name made fit to show: what is not UTF-8 is replaced, control characters are escaped.
+/// Makes a name safe to print: replaces bytes that are not UTF-8 and escapes control characters.
 ///
-/// The kernel escapes the newline only, so a file or thread name may carry terminal commands.
+/// The kernel escapes only the newline, so a file or thread name may contain terminal commands.
 pub(super) fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     if !text.contains(char::is_control) {
@@ -98,7 +98,7 @@ pub(super) fn shown(name: &[u8]) -> String {
     shown
 }
 
-/// The lines of a text that is wholly in memory, numbered from 1, without their newlines.
+/// Splits a text that is wholly in memory into lines, numbered from 1, without their newlines and without empty lines.
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     text.split(|&byte| byte == b'\n')
         .zip(1..)

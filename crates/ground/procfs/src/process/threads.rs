@@ -1,4 +1,4 @@
-//! `/proc/PID/task`: on which CPUs the threads of a process run.
+//! `/proc/PID/task`: the CPUs on which the threads of a process run.
 
 use std::fs;
 
@@ -6,18 +6,18 @@ use crate::{ReadError, Roots};
 
 use super::stat::stat_of_thread;
 
-/// Where a thread ran last.
+/// CPU on which a thread ran last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadCpu {
-    /// The CPU.
+    /// Number of the CPU.
     pub cpu: u32,
-    /// Whether the thread runs, or waits for a CPU, at this moment.
+    /// True if the thread runs, or waits for a CPU, at this moment.
     pub runs: bool,
-    /// Whether it is scheduled as real-time (`SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`).
+    /// True if its scheduling policy is real-time (`SCHED_FIFO`, `SCHED_RR`, `SCHED_DEADLINE`).
     pub real_time: bool,
 }
 
-/// The CPUs of the threads of process `pid`, `most` threads at most. Anyone may read them.
+/// Reads the CPUs of the threads of process `pid`, `most` threads at most. Every user may read them.
 ///
 /// # Errors
 /// [`ReadError::Vanished`] when there is no such process.

@@ -1,8 +1,8 @@
-//! Which processes there are, and who started whom.
+//! Lists of processes, and their parents and children.
 //!
-//! None of this is a snapshot: processes come and go while it is read. A child may be missed in
-//! one look and found in the next; a number that is returned may be gone when it is used. Take
-//! [`identify`](super::identify) of what is returned before trusting it.
+//! None of this is a snapshot: processes start and exit during the read. One read may miss a child that
+//! the next one finds; a returned PID may be gone when it is used. Take the
+//! [`identify`](super::identify) of a returned PID before trusting it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ use super::file::malformed;
 use super::stat::{ProcStat, stat};
 use super::text::{self, ParseError};
 
-/// Every user process, ascending: no kernel threads, no zombies.
+/// Returns every user process, ascending: no kernel threads, no zombies.
 ///
 /// # Errors
 /// When the process directory itself cannot be listed.
@@ -27,12 +27,12 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
     Ok(live(roots)?.map(|(pid, _)| pid).collect())
 }
 
-/// The number of every process, ascending, kernel threads and zombies included: one read of a directory, nothing of any process.
+/// Returns the PID of every process, ascending, including kernel threads and zombies. Reads one directory and no file of a process.
 ///
 /// # Errors
 /// When that directory cannot be listed.
 pub fn numbers(roots: &Roots) -> Result<Vec<u32>, ReadError> {
-    // The caller itself is in it.
+    // The caller itself is in the list.
     let some = |found: Vec<u32>| match found.is_empty() {
         true => Err(io::ErrorKind::NotFound.into()),
         false => Ok(found),
@@ -42,7 +42,7 @@ pub fn numbers(roots: &Roots) -> Result<Vec<u32>, ReadError> {
         .map_err(|error| ReadError::of_system(&roots.proc, error, "procfs is not mounted here"))
 }
 
-/// As [`all`], each with its identity, out of the same reads.
+/// Like [`all`], each with its identity, from the same reads.
 ///
 /// # Errors
 /// As for [`all`].
@@ -52,8 +52,8 @@ pub fn identities(roots: &Roots) -> Result<Vec<ProcessId>, ReadError> {
         .collect())
 }
 
-/// The effective user of process `pid`: the owner of `/proc/PID` (`proc_pid(5)`; of that directory
-/// even for processes that may not be dumped, whose other files belong to root). `None` when it is
+/// Returns the effective user of process `pid`: the owner of `/proc/PID` (`proc_pid(5)`). The user owns that directory
+/// even if the process is not dumpable and its other files belong to root. `None` if the process is
 /// gone.
 #[must_use]
 pub fn effective_user(roots: &Roots, pid: u32) -> Option<u32> {
@@ -62,11 +62,11 @@ pub fn effective_user(roots: &Roots, pid: u32) -> Option<u32> {
         .map(|about| about.uid())
 }
 
-/// Every user process of the `sessions`, each with its session, ascending: no zombies. Every process is read once, however many
-/// sessions are asked for.
+/// Returns every user process of the `sessions`, each with its session, ascending: no zombies. Reads every process once, however many
+/// sessions there are.
 ///
-/// What a program started stays in its session unless it leaves by `setsid(2)`, even after the
-/// parent in between has exited and [`descendants`] no longer reach it.
+/// The descendants of a program stay in its session unless they call `setsid(2)`, even after the
+/// parent in between has exited and [`descendants`] no longer reach them.
 ///
 /// # Errors
 /// As for [`all`].
@@ -81,10 +81,10 @@ pub fn session_members(
     Ok(live(roots)?.filter_map(member).collect())
 }
 
-/// Children, their children and so on of `root`, ascending and without `root` itself.
+/// Returns the children of `root`, their children and so on, ascending and without `root` itself.
 ///
-/// Follows `/proc/PID/task/TID/children` (a kernel built with `CONFIG_PROC_CHILDREN`), which asks
-/// only the processes in question; where there is no such file, reads the parent of every process
+/// Follows `/proc/PID/task/TID/children` (a kernel built with `CONFIG_PROC_CHILDREN`), which reads
+/// only the processes in question. Without such a file, it reads the parent of every process
 /// on the machine once.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ pub fn descendants(roots: &Roots, root: u32) -> Result<Vec<u32>, ReadError> {
         None => return by_parent(roots, root),
     };
     while let Some(pid) = to_visit.pop() {
-        // The check also ends a circle, which only a recorded tree can hold.
+        // The check also ends a cycle, which only a recorded tree can contain.
         if pid != root && found.insert(pid) {
             match children(roots, pid) {
                 Ok(children) => to_visit.extend(children.unwrap_or_default()),
@@ -108,7 +108,7 @@ pub fn descendants(roots: &Roots, root: u32) -> Result<Vec<u32>, ReadError> {
     Ok(found.into_iter().collect())
 }
 
-/// Understands `/proc/PID/task/TID/children`: PIDs, each followed by a blank.
+/// Parses `/proc/PID/task/TID/children`: PIDs, each followed by a blank.
 ///
 /// # Errors
 /// When something is not a PID.
@@ -124,7 +124,7 @@ pub fn parse_children(text: &[u8]) -> Result<Vec<u32>, ParseError> {
     Ok(found)
 }
 
-/// The children of every thread of `pid`; `None` where the kernel keeps no such list.
+/// Returns the children of every thread of `pid`; `None` if the kernel keeps no such list.
 fn children(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, ReadError> {
     let tasks = roots.of_process(pid, "task");
     let sort = |path: &Path, error| ReadError::of_process(pid, path, error);
@@ -135,7 +135,7 @@ fn children(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, ReadError> {
             Ok(text) => {
                 found.extend(parse_children(&text).map_err(|error| malformed(&path, error))?);
             }
-            // Either the thread has ended, or this kernel has no such file for any.
+            // Either the thread has ended, or this kernel has no such file at all.
             Err(error) if error.is_vanished() => {
                 if thread == pid && stat(roots, pid).is_ok() {
                     return Ok(None);
@@ -147,7 +147,7 @@ fn children(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, ReadError> {
     Ok(Some(found))
 }
 
-/// Descendants out of one look at every process's parent.
+/// Returns the descendants from one read of every process's parent.
 fn by_parent(roots: &Roots, root: u32) -> Result<Vec<u32>, ReadError> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (pid, stat) in stats(roots)? {
@@ -172,19 +172,19 @@ const fn identity(pid: u32, stat: &ProcStat) -> ProcessId {
     }
 }
 
-/// Processes that have memory of their own.
+/// Returns the processes that have memory of their own.
 fn live(roots: &Roots) -> Result<impl Iterator<Item = (u32, ProcStat)>, ReadError> {
     Ok(stats(roots)?.filter(|(_, stat)| !stat.is_kernel_thread() && !stat.is_zombie()))
 }
 
-/// Every process that can still be read, ascending.
+/// Returns every process that can still be read, ascending.
 fn stats(roots: &Roots) -> Result<impl Iterator<Item = (u32, ProcStat)>, ReadError> {
     Ok(numbers(roots)?
         .into_iter()
         .filter_map(move |pid| Some((pid, stat(roots, pid).ok()?))))
 }
 
-/// The entries of a directory whose names are numbers, ascending.
+/// Returns the entries of a directory whose names are numbers, ascending.
 fn numbered(directory: &Path) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -1,4 +1,4 @@
-//! One process at one moment, put together for a [`Snapshot`](superhue_model::Snapshot).
+//! One process at one moment, assembled for a [`Snapshot`](superhue_model::Snapshot).
 
 use superhue_model::{ProcessId, ProcessView};
 
@@ -10,10 +10,10 @@ use super::pages::PageScanner;
 use super::stat::stat;
 use super::status::status;
 
-/// Looks at the memory of `id`: its VMAs, its regions and its resident size.
+/// Reads the memory of `id`: its VMAs, its regions and its resident size.
 ///
-/// The files are read one after another while the process runs on, so they may differ by what
-/// happened in between. That they all came from `id` is certain: its identity is checked before
+/// The files are read one after another while the process runs on, so they may differ by
+/// changes in between. They certainly belong to `id`: the function checks its identity before
 /// and after. Needs ptrace read access.
 ///
 /// # Errors

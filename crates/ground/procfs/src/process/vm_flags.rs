@@ -1,11 +1,11 @@
-//! The `VmFlags` line of `/proc/PID/smaps`: what a VMA may do, in two letters each.
+//! The `VmFlags` line of `/proc/PID/smaps`: properties of a VMA, in two letters each.
 
 use std::fmt;
 
-/// Flags of a VMA that decide what can be done with its pages.
+/// Flags of a VMA that affect operations on its pages.
 ///
 /// Source: `show_smap_vma_flags` in `fs/proc/task_mmu.c`, `Documentation/filesystems/proc.rst`.
-/// Flags not listed here (permissions, accounting) are left out.
+/// Other flags (permissions, accounting) are left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VmFlags(u32);
 
@@ -14,18 +14,18 @@ macro_rules! flags {
         impl VmFlags {
             $($(#[$meta])* pub const $name: Self = Self(1 << $bit);)*
 
-            /// Every flag with the kernel's two letters.
+            /// Table of every flag with the kernel's two letters.
             const TABLE: &[(Self, &str)] = &[$((Self::$name, $letters)),*];
         }
     };
 }
 
 flags! {
-    /// `hg`: the program asked for superpages here (`MADV_HUGEPAGE`).
+    /// `hg`: the program requested huge pages here (`MADV_HUGEPAGE`).
     HUGEPAGE = 0, "hg";
-    /// `nh`: the program forbade superpages here (`MADV_NOHUGEPAGE`).
+    /// `nh`: the program forbade huge pages here (`MADV_NOHUGEPAGE`).
     NO_HUGEPAGE = 1, "nh";
-    /// `ht`: hugetlbfs; its pages are huge from birth and are not swapped or collapsed.
+    /// `ht`: hugetlbfs; its pages are huge from the start and are not swapped or collapsed.
     HUGETLB = 2, "ht";
     /// `io`: device memory.
     IO = 3, "io";
@@ -43,45 +43,45 @@ flags! {
     GROWS_DOWN = 9, "gd";
     /// `mg`: pages may be merged with equal ones (KSM).
     MERGEABLE = 10, "mg";
-    /// `um`: userfaultfd hears of missing pages.
+    /// `um`: userfaultfd receives faults on missing pages.
     UFFD_MISSING = 11, "um";
-    /// `uw`: userfaultfd hears of writes to protected pages.
+    /// `uw`: userfaultfd receives writes to protected pages.
     UFFD_WRITE = 12, "uw";
     /// `ss`: shadow stack.
     SHADOW_STACK = 13, "ss";
     /// `sl`: sealed (`mseal(2)`).
     SEALED = 14, "sl";
-    /// `ui`: userfaultfd hears of pages that a file has and this VMA does not map yet.
+    /// `ui`: userfaultfd receives faults on pages that are in the page cache and not mapped by this VMA.
     UFFD_MINOR = 15, "ui";
-    /// `gu`: guard pages may lie in it (`MADV_GUARD_INSTALL`, Linux 6.15 shows it).
+    /// `gu`: guard pages may lie in the VMA (`MADV_GUARD_INSTALL`, Linux 6.15 shows it).
     GUARD = 16, "gu";
 }
 
 impl VmFlags {
-    /// Those of memory that a userfaultfd watches.
+    /// Flags of memory that a userfaultfd watches.
     pub const USERFAULTFD: Self = Self::UFFD_MISSING
         .union(Self::UFFD_WRITE)
         .union(Self::UFFD_MINOR);
 
-    /// Whether every flag of `other` is set.
+    /// Returns true if every flag of `other` is set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any flag of `other` is set.
+    /// Returns true if any flag of `other` is set.
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The flags of either.
+    /// Returns the flags of either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Reads the letters; what is not known is left out.
+    /// Parses the letters; skips unknown ones.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut flags = Self::default();
         for letters in text.split(|&byte| byte == b' ') {
@@ -96,7 +96,7 @@ impl VmFlags {
 }
 
 impl fmt::Display for VmFlags {
-    /// The letters, separated by blanks.
+    /// Writes the letters, separated by blanks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for (flag, name) in Self::TABLE {

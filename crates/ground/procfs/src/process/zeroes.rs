@@ -1,30 +1,30 @@
-//! How much of a superpage holds nothing but zeroes: what splitting it would give back.
+//! Base pages of a huge page that hold only zeroes: the memory that a split would give back.
 //!
-//! A program that touches one byte of a superpage makes 2 MiB resident. What it never wrote is still
-//! zero, and since Linux 6.12 a split returns such pages. The only way to know is to read the bytes:
+//! A program that touches one byte of a huge page makes 2 MiB resident. The parts that it never wrote are still
+//! zero, and since Linux 6.12 a split returns such pages. The only way to find them is to read the bytes:
 //! the page table has one entry for all of them.
 //!
-//! Read is `/proc/PID/mem`, and not by `process_vm_readv(2)`, which would be as fast: that call
-//! *pins* pages, and to pin a page that is shared since a `fork` the kernel unshares it first
-//! (`gup_must_unshare` in `mm/internal.h`). The superpage would be split and copied by our looking at
-//! it, as was measured on 6.18. The file also stays with the memory it was opened on when
+//! The code reads `/proc/PID/mem` and does not use `process_vm_readv(2)`, which would be as fast. That call
+//! *pins* pages, and before pinning a page that is shared since a `fork` the kernel unshares it
+//! (`gup_must_unshare` in `mm/internal.h`). A read would then split and copy the huge page,
+//! as was measured on 6.18. The file also stays with the memory on which it was opened when
 //! the number passes to another process.
 //!
 //! ```text
-//!   open mem ── still the one meant? ── one superpage? ── 32 samples ── all 2 MiB ── still one?
-//!                      no: Vanished         no: NotHuge     clearly too       │         no: NotHuge
-//!                                                           few zeroes: Few   └── count
+//!   open mem -- same process? -- one huge page? -- 32 samples -- all 2 MiB -- still one?
+//!                  no: Vanished      no: NotHuge     clearly too       |         no: NotHuge
+//!                                                    few zeroes: Few   `-- count
 //! ```
 //!
-//! Only regions that one superpage maps are read, because reading a page that is *not there* has
-//! effects: it maps the shared zero page, brings memory back from swap, or, in memory under
-//! `userfaultfd(2)`, waits for the process's own handler, which has been told of a fault that the
-//! process never made. An entry for the whole region has no holes. Should the process discard the
-//! memory between the check and the read, the read may still meet one and wait; so a thread of
-//! its own reads, and after [`PATIENCE`] it is left to itself.
+//! The code reads only regions that one huge page maps, because reading a page that is *not present* has
+//! effects. It maps the shared zero page, or brings memory back from swap. In memory under
+//! `userfaultfd(2)` it waits for the process's own handler, which receives a fault that the
+//! process never caused. An entry for the whole region has no holes. If the process discards the
+//! memory between the check and the read, the read may still meet a hole and wait. So a thread of
+//! its own reads, and after [`PATIENCE`] the caller abandons that thread.
 //!
-//! Reading sets the accessed bit of the superpage. Whoever tracks accesses reads just before the bit
-//! is cleared for the next interval anyway.
+//! Reading sets the accessed bit of the huge page. A tracker of accesses should call it just before it
+//! clears the bit for the next interval.
 
 use std::fs::File;
 use std::io;
@@ -43,56 +43,56 @@ use crate::{ReadError, Roots};
 use super::identity::still_is;
 use super::pages::is_huge_mapped;
 
-/// How long a read may take that takes a third of a millisecond.
+/// Maximum time of a read; usually it takes a third of a millisecond.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Threads that may be stuck in reads at the same time before nothing is read any more.
+/// Number of stuck reader threads at which reading stops for good.
 const STUCK_AT_MOST: usize = 4;
 
-/// Samples of a region, and the length of each: a cache line.
+/// Number of samples of a region, and the length of each in bytes: a cache line.
 const SAMPLES: u64 = 32;
 const SAMPLE: usize = 64;
 
-/// What was found in a region.
+/// Result for a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeroes {
-    /// So many of its 512 base pages hold only zeroes.
+    /// Number of its 512 base pages that hold only zeroes.
     Counted(PageCount),
-    /// Clearly fewer than were wanted, by samples; not counted.
+    /// Clearly fewer than the caller wanted, by samples; not counted.
     Few,
 }
 
-/// Why a region's zeroes are not known.
+/// Reason why a region's zeroes are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadZeroes {
-    /// The process is gone or may not be read (`/proc/PID/mem` wants ptrace attach rights).
+    /// The process is gone or may not be read (`/proc/PID/mem` requires ptrace attach rights).
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Not one superpage, or not any more, or the kernel does not tell (before Linux 6.7).
+    /// Not one huge page, or not any more, or the kernel does not show it (before Linux 6.7).
     #[error("process {pid}: {} is not mapped by one huge page, as far as can be seen", region.range())]
     NotHuge {
-        /// Whose memory.
+        /// Process id.
         pid: u32,
-        /// Where.
+        /// Region.
         region: Region,
     },
-    /// The read did not come to an end.
+    /// The read did not finish.
     #[error(
         "process {pid}: reading {} did not end: it may wait for a userfaultfd(2) handler that is \
          stopped, or for swap", region.range()
     )]
     Stuck {
-        /// Whose memory.
+        /// Process id.
         pid: u32,
-        /// Where.
+        /// Region.
         region: Region,
     },
-    /// No thread to read from.
+    /// The reader thread did not start.
     #[error("cannot start a thread to read memory from: {0}")]
     Thread(io::Error),
 }
 
-/// How many of the base pages in `bytes` hold only zeroes. An incomplete page at the end does not count.
+/// Counts the base pages in `bytes` that hold only zeroes. An incomplete page at the end does not count.
 #[must_use]
 pub fn zero_pages(bytes: &[u8]) -> PageCount {
     let pages = bytes.chunks_exact(BASE_PAGE_SIZE as usize);
@@ -104,17 +104,17 @@ fn is_zero(bytes: &[u8]) -> bool {
     words.iter().all(|word| u64::from_ne_bytes(*word) == 0) && rest.iter().all(|&byte| byte == 0)
 }
 
-/// Reads superpages of processes and counts their zeroes, one at a time.
+/// Counter of zero pages in huge pages of processes, one region at a time.
 #[derive(Debug)]
 pub struct ZeroPages {
     roots: Roots,
     reader: Option<Reader>,
-    /// Held by every reader's thread, the stuck ones' too.
+    /// Clone held by every reader thread, including the stuck ones.
     living: Arc<()>,
 }
 
 impl ZeroPages {
-    /// One that looks under `roots`; the 2 MiB buffer and the thread come with the first count.
+    /// Makes a counter that reads under `roots`. The first count allocates the 2 MiB buffer and starts the thread.
     #[must_use]
     pub fn new(roots: Roots) -> Self {
         Self {
@@ -124,14 +124,14 @@ impl ZeroPages {
         }
     }
 
-    /// How many of the 512 base pages of `region` hold only zeroes.
+    /// Counts those of the 512 base pages of `region` that hold only zeroes.
     ///
-    /// When 32 samples make it plain that there are fewer than `wanted`, the rest is not read
-    /// (20 microseconds instead of 400); `wanted` of 0 counts always. Samples may be wrong
-    /// about a region that has just enough; they are never wrong about a count.
+    /// If 32 samples show clearly fewer than `wanted`, it does not read the rest
+    /// (20 microseconds instead of 400); a `wanted` of 0 always counts. Samples may be wrong
+    /// about a region that has just enough; a count is never wrong.
     ///
-    /// The caller names only regions that a look found mapped by a superpage in private anonymous
-    /// memory; that the superpage is still there is made sure of before and after.
+    /// The caller passes only regions that a scan found mapped by a huge page in private anonymous
+    /// memory. The function checks before and after that the huge page is still there.
     ///
     /// # Errors
     /// See [`UnreadZeroes`].
@@ -145,7 +145,7 @@ impl ZeroPages {
         let path = self.roots.of_process(pid, "mem");
         let sort = |error| ReadError::of_process(pid, &path, error);
         let memory = File::open(&path).map_err(sort)?;
-        // From here on the open file belongs to one process, whatever becomes of its number.
+        // From here on the open file belongs to one process, even if its number is reused.
         if !still_is(&self.roots, id) {
             return Err(ReadError::Vanished { pid }.into());
         }
@@ -157,7 +157,7 @@ impl ZeroPages {
         };
         let found = match self.reader()?.read(job) {
             Some(Ok(found)) => found,
-            // The memory went away (the process exited) or is not readable after all.
+            // The memory is gone (the process exited), or is not readable after all.
             Some(Err(error)) => {
                 let is_gone = !still_is(&self.roots, id) || error.raw_os_error().is_none();
                 return Err(match is_gone {
@@ -171,7 +171,7 @@ impl ZeroPages {
                 return Err(UnreadZeroes::Stuck { pid, region });
             }
         };
-        // What was split or discarded meanwhile was not what was counted.
+        // If the huge page was split or discarded meanwhile, the count is of other memory.
         self.must_be_huge(id, region)?;
         Ok(found)
     }
@@ -199,14 +199,14 @@ impl ZeroPages {
     }
 }
 
-/// A region to count.
+/// Region to count.
 struct Job {
     memory: File,
     region: Region,
     wanted: PageCount,
 }
 
-/// A thread that reads, and can be left to itself.
+/// Reader thread, which the caller can abandon.
 #[derive(Debug)]
 struct Reader {
     jobs: SyncSender<Job>,
@@ -222,7 +222,7 @@ impl Reader {
             .spawn(move || {
                 let _alive = alive;
                 let mut buffer = vec![0; HUGE_PAGE_SIZE as usize];
-                // Ends with the counter, or when nobody waits for the answer any more.
+                // Ends with the counter, or when the counter has abandoned this thread.
                 while let Ok(job) = to_do.recv() {
                     if done.send(look(&job, &mut buffer)).is_err() {
                         return;
@@ -232,7 +232,7 @@ impl Reader {
         Ok(Self { jobs, found })
     }
 
-    /// `None` when it takes too long.
+    /// Reads a region; `None` if that takes longer than [`PATIENCE`].
     fn read(&self, job: Job) -> Option<io::Result<Zeroes>> {
         self.jobs.try_send(job).ok()?;
         self.found.recv_timeout(PATIENCE).ok()
@@ -257,16 +257,16 @@ fn look(job: &Job, buffer: &mut [u8]) -> io::Result<Zeroes> {
     Ok(Zeroes::Counted(zero_pages(buffer)))
 }
 
-/// One page out of every 16, at another place in each: programs use every second page, or every
-/// sixteenth, and all of those alike.
+/// Returns one page out of every 16, at a different offset in each: programs may use every second page, or every
+/// sixteenth, at the same offset.
 fn sampled_pages() -> impl Iterator<Item = u64> {
     const EACH: u64 = PAGES_PER_REGION / SAMPLES;
     (0..SAMPLES).map(|index| index * EACH + (index * 7 + 3) % EACH)
 }
 
-/// Whether even four times as many zeroes as the samples promise would be too few.
+/// Returns true if even four times as many zeroes as the samples suggest would be too few.
 ///
-/// Of a region with just enough, half of it, this is said once in a million times.
+/// For a region with just enough, half of it, this is true about once in a million times.
 const fn are_clearly_few(zero_samples: u64, wanted: PageCount) -> bool {
     zero_samples * (PAGES_PER_REGION / SAMPLES) * 4 < wanted.0
 }

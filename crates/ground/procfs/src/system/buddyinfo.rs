@@ -1,16 +1,16 @@
-//! `/proc/buddyinfo`: free memory by the size of its blocks.
+//! `/proc/buddyinfo`: free memory by block size.
 //!
-//! The page allocator keeps free memory in blocks of 2^order base pages. A superpage needs a block
-//! of order 9 or more; memory that is free in smaller blocks is of no use to it until compaction has
+//! The page allocator keeps free memory in blocks of 2^order base pages. A huge page needs a block
+//! of order 9 or more; memory in smaller blocks is of no use to it until compaction has
 //! joined them:
 //!
 //! ```text
 //!   order       0    1    2   ...   8  |   9   10
 //!   Node 0   1148  336  997   ... 146  | 101  476
-//!                  unusable            |  101 + 476 * 2 superpages
+//!                  unusable            |  101 + 476 * 2 huge pages
 //! ```
 //!
-//! Columns are described in `Documentation/filesystems/proc.rst`. Block sizes in bytes take base
+//! `Documentation/filesystems/proc.rst` describes the columns. Block sizes in bytes assume base
 //! pages of 4 KiB, as everywhere in this crate.
 
 use serde::Serialize;
@@ -20,16 +20,16 @@ use super::parse::quote;
 use super::{ParseError, file};
 use crate::{ReadError, Roots};
 
-/// Order of the block that makes one superpage.
+/// Order of a block of one huge page.
 pub const SUPERPAGE_ORDER: usize = (HUGE_PAGE_SHIFT - BASE_PAGE_SHIFT) as usize;
 
-/// More orders than any configuration has (the largest, arm64 with 64 KiB pages, has 14).
+/// Limit above the orders of any configuration (the largest, arm64 with 64 KiB pages, has 14).
 const MOST_ORDERS: usize = 20;
 
-/// More pages than physical addresses reach: those have at most 52 bits, on x86 as on arm64.
+/// Limit above the pages that physical addresses reach: these have at most 52 bits, on x86 and on arm64.
 const MOST_PAGES: PageCount = PageCount(1 << (52 - BASE_PAGE_SHIFT));
 
-/// One zone (a range of frames managed together) of one NUMA node.
+/// One zone (a range of page frames managed together) of one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Zone {
     /// NUMA node.
@@ -41,7 +41,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// Free base pages in blocks of at least the given order.
+    /// Returns the free base pages in blocks of at least the given order.
     #[must_use]
     pub fn free_pages_from(&self, order: usize) -> PageCount {
         self.free_blocks
@@ -56,7 +56,7 @@ impl Zone {
 /// One reading of `/proc/buddyinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct BuddyInfo {
-    /// Zones in the kernel's order; only those that have memory.
+    /// Zones with memory, in the kernel's order.
     pub zones: Vec<Zone>,
 }
 
@@ -73,10 +73,10 @@ impl BuddyInfo {
         )
     }
 
-    /// Reads lines like `Node 0, zone   Normal   1148    336    997 ...`.
+    /// Parses lines like `Node 0, zone   Normal   1148    336    997 ...`.
     ///
     /// # Errors
-    /// When a line is of another form.
+    /// When a line has another form.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let zones = text
             .lines()
@@ -90,7 +90,7 @@ impl BuddyInfo {
         Ok(Self { zones })
     }
 
-    /// Superpages that could be handed out at once, without compaction.
+    /// Returns the number of huge pages that the kernel could allocate at once, without compaction.
     ///
     /// An upper bound: the kernel keeps some blocks back (watermarks, `lowmem_reserve_ratio`).
     #[must_use]

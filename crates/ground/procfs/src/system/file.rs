@@ -1,4 +1,4 @@
-//! Reading kernel files: whole ones that must be there, and directories of attributes that need not.
+//! Readers of kernel files: whole files that must exist, and directories of optional attributes.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::{Gaps, ParseError};
 use crate::ReadError;
 
-/// The text of a file. Bytes that are no UTF-8 become replacement characters: parsers refuse those
+/// Returns the text of a file. Bytes that are no UTF-8 become replacement characters; the parsers refuse them
 /// where they matter.
 fn text(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -28,7 +28,7 @@ pub(crate) fn read<T>(
     })
 }
 
-/// The trimmed text of a file that may well be missing; `None` too if it is empty.
+/// Returns the trimmed text of an optional file; `None` also if it is empty.
 #[must_use]
 pub fn hint(path: &Path) -> Option<String> {
     let text = text(path).ok()?;
@@ -36,9 +36,9 @@ pub fn hint(path: &Path) -> Option<String> {
     (!trimmed.is_empty()).then(|| trimmed.to_owned())
 }
 
-/// The entries of a directory named `PREFIX<number>SUFFIX`, in ascending order of the number.
+/// Returns the entries of a directory named `PREFIX<number>SUFFIX`, in ascending order of the number.
 ///
-/// An entry whose number is not in plain decimal (`cpufreq` beside `cpu0`) is passed over.
+/// Skips an entry whose number is not in plain decimal (`cpufreq` beside `cpu0`).
 ///
 /// # Errors
 /// When the directory cannot be listed.
@@ -60,10 +60,10 @@ pub fn numbered(directory: &Path, prefix: &str, suffix: &str) -> io::Result<Vec<
     Ok(found)
 }
 
-/// A directory of attributes, one value per file, any of which a kernel may lack.
+/// Directory of attributes, one value per file, any of which a kernel may lack.
 ///
-/// What cannot be had is noted in [`Gaps`] and does not stop the rest from being read: a kernel that
-/// knows a new word for one attribute should not hide all others.
+/// A failed read goes into [`Gaps`] and does not stop the other reads: a kernel with
+/// a new word for one attribute should not hide all others.
 #[derive(Debug)]
 pub(crate) struct Attributes {
     directory: PathBuf,
@@ -78,7 +78,7 @@ impl Attributes {
         }
     }
 
-    /// Reads and parses one attribute, or notes why that failed.
+    /// Reads and parses one attribute, or records the reason for the failure.
     pub(crate) fn get<T>(
         &mut self,
         name: &str,

@@ -1,10 +1,10 @@
-//! Why a field is not known.
+//! Reasons for unknown fields.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// For fields that are `None`: which file should have told, and why it did not.
+/// For fields that are `None`: the file of the value, and the reason why it gave none.
 ///
 /// A missing value is `null` *with a reason*, never 0. Keys are paths relative to the directory that
 /// was read (`khugepaged/max_ptes_none`).
@@ -13,19 +13,19 @@ use serde::Serialize;
 pub struct Gaps(BTreeMap<String, String>);
 
 impl Gaps {
-    /// Why the file `name` told nothing; `None` if it did.
+    /// Returns the reason why the file `name` gave no value; `None` if it did.
     #[must_use]
     pub fn reason(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether everything was known.
+    /// Returns true if every value was known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Every file and its reason, by name.
+    /// Returns every file and its reason, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()

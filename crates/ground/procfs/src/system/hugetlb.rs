@@ -1,7 +1,7 @@
-//! `/sys/kernel/mm/hugepages`: the pools of pages that hugetlbfs keeps aside.
+//! `/sys/kernel/mm/hugepages`: the pools of pages reserved for hugetlbfs.
 //!
-//! Not what Superhue uses, but memory in these pools is missing from everything else, and a program
-//! that maps them already has its superpages. See `Documentation/admin-guide/mm/hugetlbpage.rst`.
+//! Superhue does not use them. But memory in these pools is missing from all other figures, and a program
+//! that maps them already has its huge pages. See `Documentation/admin-guide/mm/hugetlbpage.rst`.
 
 use serde::Serialize;
 use superhue_model::ByteCount;
@@ -10,22 +10,22 @@ use super::file::{self, Attributes};
 use super::{Gaps, number};
 use crate::{ReadError, Roots};
 
-/// The pool of one page size. Counts are of pages of that size.
+/// Pool of one page size. Counts are of pages of that size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HugetlbPool {
     /// Size of a page.
     pub page_size: ByteCount,
     /// Pages in the pool (`nr_hugepages`).
     pub pages: Option<u64>,
-    /// Those not in use (`free_hugepages`).
+    /// Pages not in use (`free_hugepages`).
     pub free: Option<u64>,
-    /// Unused ones promised to some mapping (`resv_hugepages`).
+    /// Unused pages promised to some mapping (`resv_hugepages`).
     pub reserved: Option<u64>,
     /// Pages beyond the pool's size, taken from ordinary memory (`surplus_hugepages`).
     pub surplus: Option<u64>,
-    /// How many such pages there may be (`nr_overcommit_hugepages`).
+    /// Maximum number of surplus pages (`nr_overcommit_hugepages`).
     pub overcommit: Option<u64>,
-    /// Why a field above is `None`.
+    /// Reasons for the `None` fields above.
     pub gaps: Gaps,
 }
 

@@ -1,7 +1,7 @@
-//! Which kernel this is, and which boot of it.
+//! Identity of the running kernel and of its boot.
 //!
-//! Recorded with every result, so that figures can be told apart later. What the kernel *can do* is
-//! never read off its version, but tried: see [`probe`](crate::probe).
+//! Recorded with every result, so that figures can be distinguished later. Superhue never derives the kernel's *abilities* from
+//! its version, but tries them: see [`probe`](crate::probe).
 
 use serde::Serialize;
 use superhue_model::ByteCount;
@@ -17,15 +17,15 @@ pub struct Kernel {
     pub release: String,
     /// Release, compiler and build (`/proc/version`).
     pub version: Option<String>,
-    /// A number drawn at each boot (`/proc/sys/kernel/random/boot_id`).
+    /// Random number of each boot (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Option<String>,
-    /// Size of a base page (`sysconf(3)`, `_SC_PAGESIZE`); always that of the running kernel, also
-    /// when the rest comes from a recorded tree.
+    /// Size of a base page (`sysconf(3)`, `_SC_PAGESIZE`). Always that of the running kernel, even
+    /// if the rest comes from a recorded tree.
     pub page_size: ByteCount,
 }
 
 impl Kernel {
-    /// Reads what `/proc` says about the kernel.
+    /// Reads the kernel's identity from `/proc`.
     ///
     /// # Errors
     /// When not even the release can be read.
@@ -44,7 +44,7 @@ impl Kernel {
     }
 }
 
-/// A release is one line without blanks.
+/// Parses a release: one line without blanks.
 fn release(text: &str) -> Result<String, ParseError> {
     let trimmed = text.trim_end();
     if trimmed.is_empty() || trimmed.contains(char::is_whitespace) {

@@ -1,7 +1,7 @@
-//! `/proc/meminfo`: how much memory there is and how much of it is in superpages.
+//! `/proc/meminfo`: the machine's memory, and the part of it in huge pages.
 //!
-//! See `Documentation/filesystems/proc.rst` and `proc_meminfo(5)`. Read by hand rather than through
-//! a general parser: a kernel may lack any line, and each missing one must stay `None`.
+//! See `Documentation/filesystems/proc.rst` and `proc_meminfo(5)`. The parser is written by hand, because
+//! a kernel may lack any line, and each missing one must stay `None`.
 
 use serde::Serialize;
 use superhue_model::ByteCount;
@@ -25,11 +25,11 @@ pub struct MemInfo {
     pub swap_free: Option<ByteCount>,
     /// Anonymous memory mapped by some process (`AnonPages`).
     pub anon: Option<ByteCount>,
-    /// Anonymous memory mapped by superpages (`AnonHugePages`).
+    /// Anonymous memory mapped by huge pages (`AnonHugePages`).
     pub anon_huge: Option<ByteCount>,
-    /// Shared memory and tmpfs in superpages (`ShmemHugePages`).
+    /// Shared memory and tmpfs in huge pages (`ShmemHugePages`).
     pub shmem_huge: Option<ByteCount>,
-    /// Page cache in superpages (`FileHugePages`).
+    /// Page cache in huge pages (`FileHugePages`).
     pub file_huge: Option<ByteCount>,
     /// Memory in page tables (`PageTables`).
     pub page_tables: Option<ByteCount>,
@@ -56,7 +56,7 @@ impl MemInfo {
         )
     }
 
-    /// Reads lines like `MemTotal:       24684096 kB`. Unknown lines are passed over unread.
+    /// Parses lines like `MemTotal:       24684096 kB`. Skips unknown lines.
     ///
     /// # Errors
     /// When a line has no colon, or a known one no amount in kB (no count, for pages).
@@ -101,7 +101,7 @@ impl MemInfo {
     }
 }
 
-/// Reads an amount as this file gives them all: `  24684096 kB`, where kB means 1024 bytes.
+/// Parses an amount in the form that this file always uses: `  24684096 kB`, where kB means 1024 bytes.
 pub(crate) fn kibibytes(value: &str) -> Option<ByteCount> {
     let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kib.checked_mul(1024).map(ByteCount)

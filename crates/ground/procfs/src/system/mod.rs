@@ -1,8 +1,8 @@
-//! The machine's memory: superpage settings, free memory by order, swap areas, which kernel.
+//! The machine's memory: huge page settings, free memory by order, swap areas, and the kernel's identity.
 //!
-//! One file of the kernel per module, each with a parser that takes text and a reader that takes
-//! [`Roots`]. [`System::read`] gathers them all; a part that cannot be had is an error
-//! in its place and does not keep the others from being read.
+//! Each file of the kernel has a module, with a parser that takes text and a reader that takes
+//! [`Roots`]. [`System::read`] reads all of them; a part that cannot be read is an error
+//! in its place and does not keep the other parts from being read.
 
 pub mod buddyinfo;
 pub(crate) mod file;
@@ -36,19 +36,19 @@ use serde::Serialize;
 
 use crate::{ReadError, Roots};
 
-/// Everything this module reads, at one moment.
+/// Everything that this module reads, at one moment.
 ///
 /// In JSON each part is `{"value": ..., "reason": null}`, or `{"value": null, "reason": "..."}`
 /// where it could not be read.
 #[derive(Debug, Serialize)]
 pub struct System {
-    /// Which kernel.
+    /// Identity of the kernel.
     #[serde(serialize_with = "file::serialize_part")]
     pub kernel: Result<Kernel, ReadError>,
-    /// When the kernel makes superpages.
+    /// Settings for the kernel's own huge pages.
     #[serde(serialize_with = "file::serialize_part")]
     pub thp: Result<ThpSettings, ReadError>,
-    /// How much memory there is.
+    /// Amounts of memory.
     #[serde(serialize_with = "file::serialize_part")]
     pub meminfo: Result<MemInfo, ReadError>,
     /// Memory set aside for hugetlbfs.
@@ -57,7 +57,7 @@ pub struct System {
 }
 
 impl System {
-    /// Reads everything that can be read.
+    /// Reads every part that can be read.
     #[must_use]
     pub fn read(roots: &Roots) -> Self {
         Self {

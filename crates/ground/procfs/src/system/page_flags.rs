@@ -1,7 +1,7 @@
-//! `/proc/kpageflags`: what the kernel does with a page frame.
+//! `/proc/kpageflags`: the kernel's use of a page frame.
 //!
-//! Format: `Documentation/admin-guide/mm/pagemap.rst`, bits in `include/uapi/linux/kernel-page-flags.h` and, for those that only
-//! kernel developers are promised nothing about, `include/linux/kernel-page-flags.h`.
+//! Format: `Documentation/admin-guide/mm/pagemap.rst`, bits in `include/uapi/linux/kernel-page-flags.h` and, for bits without a stable
+//! interface, `include/linux/kernel-page-flags.h`.
 
 use std::fs::File;
 use std::io;
@@ -35,58 +35,58 @@ impl PageFlags {
         self.0 & bits != 0
     }
 
-    /// Whether it holds anonymous memory.
+    /// Returns true if the frame holds anonymous memory.
     #[must_use]
     pub const fn is_anonymous(self) -> bool {
         self.has(Self::ANON)
     }
 
-    /// Whether the kernel would write it to swap to free it: anonymous memory, or that of tmpfs. Anonymous memory that is not has been
-    /// freed lazily (`MADV_FREE`, `folio_mark_lazyfree` in `mm/swap.c`).
+    /// Returns true if the kernel would write the page to swap to free it: anonymous memory, or memory of tmpfs. Other anonymous memory has
+    /// been freed lazily (`MADV_FREE`, `folio_mark_lazyfree` in `mm/swap.c`).
     #[must_use]
     pub const fn is_swap_backed(self) -> bool {
         self.has(Self::SWAP_BACKED)
     }
 
-    /// Whether it is part of a folio of several pages.
+    /// Returns true if the page is part of a folio of several pages.
     #[must_use]
     pub const fn is_part_of_larger(self) -> bool {
         self.has(Self::COMPOUND | Self::HUGE)
     }
 
-    /// Whether it is the first page of a folio of several pages.
+    /// Returns true for the first page of a folio of several pages.
     #[must_use]
     pub const fn is_head(self) -> bool {
         self.has(Self::HEAD)
     }
 
-    /// Whether it is another than the first page of such a folio.
+    /// Returns true for any other page of such a folio.
     #[must_use]
     pub const fn is_tail(self) -> bool {
         self.has(Self::TAIL)
     }
 
-    /// Whether it is locked in memory.
+    /// Returns true if the page is locked in memory.
     #[must_use]
     pub const fn is_locked(self) -> bool {
         self.has(Self::UNEVICTABLE | Self::MLOCKED)
     }
 
-    /// Whether KSM has merged it. Linux 6.12 says so of every anonymous page (`stable_page_flags` in `fs/proc/page.c` tests two bits for
-    /// either).
+    /// Returns true if KSM has merged the page. Linux 6.12 sets the bit for every anonymous page (`stable_page_flags` in `fs/proc/page.c`
+    /// tests two bits for either).
     #[must_use]
     pub const fn is_merged(self) -> bool {
         self.has(Self::KSM)
     }
 
-    /// Whether it is the shared page of zeroes.
+    /// Returns true for the shared zero page.
     #[must_use]
     pub const fn is_zero_page(self) -> bool {
         self.has(Self::ZERO_PAGE)
     }
 }
 
-/// The open file. Needs `CAP_SYS_ADMIN`.
+/// Open `/proc/kpageflags`. Needs `CAP_SYS_ADMIN`.
 #[derive(Debug)]
 pub struct PageFlagsFile {
     file: File,
@@ -94,7 +94,7 @@ pub struct PageFlagsFile {
 }
 
 impl PageFlagsFile {
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
     /// [`ReadError::Denied`]; [`ReadError::Missing`] for a kernel without `CONFIG_PROC_PAGE_MONITOR`; [`ReadError::Io`].
@@ -107,7 +107,7 @@ impl PageFlagsFile {
         }
     }
 
-    /// The flags of one frame; `None` where the kernel keeps none (memory of a device).
+    /// Returns the flags of one frame; `None` if the kernel keeps none (device memory).
     ///
     /// # Errors
     /// [`ReadError::Io`].
@@ -116,7 +116,7 @@ impl PageFlagsFile {
         match self.file.read_at(&mut word, frame.0 * WORD as u64) {
             Ok(WORD) => Ok(Some(PageFlags(u64::from_ne_bytes(word)))),
             Ok(_) => Ok(None),
-            // Past the last frame.
+            // The frame is past the last one.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
                 Ok(None)
             }
@@ -124,7 +124,7 @@ impl PageFlagsFile {
         }
     }
 
-    /// The flags of `count` frames that follow each other from `first` on; fewer where the kernel keeps none.
+    /// Returns the flags of `count` consecutive frames from `first` on; fewer if the kernel keeps none.
     ///
     /// # Errors
     /// [`ReadError::Io`].

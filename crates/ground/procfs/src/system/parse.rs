@@ -1,8 +1,8 @@
-//! The small formats that many kernel files share: one number, one switch, one chosen word.
+//! Small formats that many kernel files share: one number, one switch, one chosen word.
 
 use std::fmt::Display;
 
-/// What is wrong with the contents of a kernel file, in words.
+/// Fault in the contents of a kernel file, in words.
 ///
 /// Carries no path: parsers see text only. Readers add the path, see
 /// [`ReadError::Malformed`](crate::ReadError::Malformed).
@@ -15,18 +15,18 @@ impl ParseError {
         Self(what.into())
     }
 
-    /// An error that quotes `text`, which is not what was expected.
+    /// Makes an error that quotes `text` and names the expected form.
     pub(crate) fn no(text: &str, expected: &str) -> Self {
         Self(format!("{} is no {expected}", quote(text.trim())))
     }
 
-    /// An error in the line with the given index, counted from 0 here and from 1 for people.
+    /// Makes an error in the line with the given index, counted from 0 here and from 1 in the message.
     pub(crate) fn in_line(index: usize, what: impl Display) -> Self {
         Self(format!("line {}: {what}", index.saturating_add(1)))
     }
 }
 
-/// The beginning of `text`, quoted and with control characters made visible, for an error message.
+/// Quotes the beginning of `text` for an error message, with visible control characters.
 pub(crate) fn quote(text: &str) -> String {
     const ENOUGH: usize = 40;
     let beginning: String = text.chars().take(ENOUGH).collect();
@@ -38,7 +38,7 @@ pub(crate) fn quote(text: &str) -> String {
     format!("{beginning:?}{more}")
 }
 
-/// Reads a decimal number, as most sysfs attributes hold.
+/// Parses a decimal number, which most sysfs attributes hold.
 ///
 /// # Errors
 /// When the text is no whole number of at most 64 bits.
@@ -48,7 +48,7 @@ pub fn number(text: &str) -> Result<u64, ParseError> {
         .map_err(|_| ParseError::no(text, "number"))
 }
 
-/// Reads a switch: `0` or `1`.
+/// Parses a switch: `0` or `1`.
 ///
 /// # Errors
 /// When the text is neither.
@@ -63,13 +63,13 @@ pub fn switch(text: &str) -> Result<bool, ParseError> {
     }
 }
 
-/// Reads which of several words is chosen: `always [madvise] never` is `madvise`.
+/// Parses the chosen one of several words: `always [madvise] never` is `madvise`.
 ///
-/// This is how sysfs shows an attribute with a fixed set of values
+/// sysfs shows an attribute with a fixed set of values in this form
 /// (`Documentation/admin-guide/mm/transhuge.rst`).
 ///
 /// # Errors
-/// When not exactly one word stands in brackets.
+/// When not exactly one word is in brackets.
 pub fn chosen(text: &str) -> Result<&str, ParseError> {
     let mut bracketed = text
         .split_whitespace()
@@ -88,7 +88,7 @@ pub fn chosen(text: &str) -> Result<&str, ParseError> {
     }
 }
 
-/// An enumeration of the words an attribute can choose from, read by [`chosen`].
+/// Defines an enumeration of the words of an attribute, parsed by [`chosen`].
 ///
 /// In JSON and on screen each variant is the kernel's own word.
 macro_rules! choice {
@@ -103,7 +103,7 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// The kernel's word for it.
+            /// Returns the kernel's word for it.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -111,10 +111,10 @@ macro_rules! choice {
                 }
             }
 
-            /// Reads the attribute: all words, the chosen one in brackets.
+            /// Parses the attribute: all words, the chosen one in brackets.
             ///
             /// # Errors
-            /// When not exactly one word stands in brackets, or an unknown one.
+            /// When not exactly one word is in brackets, or the word is unknown.
             pub fn parse(text: &str) -> Result<Self, $crate::system::ParseError> {
                 match $crate::system::chosen(text)? {
                     $($word => Ok(Self::$variant),)+

@@ -1,10 +1,10 @@
-//! `/proc/swaps`: where the kernel can put pages that it takes out of memory.
+//! `/proc/swaps`: the areas to which the kernel can swap pages out.
 //!
-//! See `proc(5)`, `swapon(2)` and `swap_show` in `mm/swapfile.c`. A page goes to the area of the highest priority that has room; areas
+//! See `proc(5)`, `swapon(2)` and `swap_show` in `mm/swapfile.c`. A page goes to the area with room that has the highest priority; areas
 //! of equal priority take turns.
 //!
-//! Some areas are memory themselves: those on a zram device, which keeps what is written to it compressed. A page that goes there has
-//! left its frame when the call is over, and comes back in 10 us. A page that goes to a disk stays in its frame until it is
+//! Some areas are memory themselves: those on a zram device, which keeps the pages compressed. A page that goes there has
+//! left its frame when the call returns, and comes back in 10 us. A page that goes to a disk stays in its frame until it is
 //! written, and a fault meanwhile gets that very frame.
 
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use super::parse::quote;
 use super::zram::{Zram, read_zrams};
 use crate::{ReadError, Roots, mounts};
 
-/// What a swap area is to the kernel.
+/// Type of a swap area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapKind {
     /// A block device (`partition`).
@@ -29,38 +29,38 @@ pub enum SwapKind {
     File,
 }
 
-/// A swap area that is on.
+/// Active swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapArea {
-    /// Where the device or file is, in the mount namespace that it was found in.
+    /// Path of the device or file, in the mount namespace of the reader.
     pub path: PathBuf,
-    /// What it is.
+    /// Type of the area.
     pub kind: SwapKind,
-    /// Room for pages.
+    /// Capacity for pages.
     pub size: ByteCount,
-    /// Room that is taken.
+    /// Used capacity.
     pub used: ByteCount,
-    /// Areas of higher priority are filled first.
+    /// Priority; the kernel fills areas of higher priority first.
     pub priority: i32,
-    /// The number of the zram device that it lies on; `None` for what is not in memory.
+    /// Number of the zram device that holds the area; `None` if it is not in memory.
     pub zram: Option<u32>,
 }
 
 impl SwapArea {
-    /// Whether what goes there stays in memory.
+    /// Returns true if swapped pages stay in memory.
     #[must_use]
     pub const fn lies_in_memory(&self) -> bool {
         self.zram.is_some()
     }
 
-    /// Room that is left.
+    /// Returns the free capacity.
     #[must_use]
     pub const fn free(&self) -> ByteCount {
         ByteCount(self.size.0.saturating_sub(self.used.0))
     }
 }
 
-/// Reads the swap areas that are on, in the kernel's order, and finds those that lie in memory.
+/// Reads the active swap areas, in the kernel's order, and finds those that lie in memory.
 ///
 /// # Errors
 /// [`ReadError::Missing`] on a kernel without swap; otherwise when the file may not be read or is malformed.
@@ -80,7 +80,7 @@ pub fn read_swaps(roots: &Roots) -> Result<Vec<SwapArea>, ReadError> {
     Ok(areas)
 }
 
-/// Understands `/proc/swaps`. Which areas lie in memory it does not say: `zram` is `None` in all of them.
+/// Parses `/proc/swaps`. The text does not show which areas lie in memory: `zram` is `None` in all of them.
 ///
 /// # Errors
 /// When a line after the first does not have its five fields.
@@ -98,7 +98,7 @@ pub fn parse_swaps(text: &[u8]) -> Result<Vec<SwapArea>, ParseError> {
 }
 
 fn parse_line(line: &[u8]) -> Option<SwapArea> {
-    // Blanks, tabs, newlines and backslashes of a path are written as octal numbers; all else stands there as it is.
+    // Blanks, tabs, newlines and backslashes of a path are octal numbers; other bytes are unchanged.
     let mut fields = line
         .split(|&b| b == b' ' || b == b'\t')
         .filter(|field| !field.is_empty());
@@ -126,9 +126,9 @@ fn parse_line(line: &[u8]) -> Option<SwapArea> {
     fields.next().is_none().then_some(area)
 }
 
-/// The number of the zram device at `path`: by its name; else, if it has another one, by its device number.
+/// Returns the number of the zram device at `path`: by its name, or, under another name, by its device number.
 fn zram_of(roots: &Roots, path: &Path) -> Option<u32> {
-    // The kernel says so of a path that is no more.
+    // The kernel appends this to the path of a deleted file.
     let name = path.as_os_str().as_bytes();
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     let number = str::from_utf8(name).ok().and_then(|name| {
@@ -152,8 +152,8 @@ fn zram_of(roots: &Roots, path: &Path) -> Option<u32> {
     found.map(|zram| zram.number)
 }
 
-/// Room in memory that the kernel uses before it goes to a disk: in areas that lie in memory and whose priority is above that of
-/// every area that does not and has room.
+/// Returns the free capacity in memory that the kernel uses before it uses a disk: in areas in memory whose priority is above that of
+/// every disk area with free capacity.
 #[must_use]
 pub fn room_in_memory(areas: &[SwapArea]) -> ByteCount {
     let outside = areas
@@ -245,7 +245,7 @@ mod tests {
                      /dev/zram+1 partition 8 0 5\n/x/zram1 partition 8 0 5\n/dev/null partition 8 0 5\n";
         write(&roots.proc.join("swaps"), &format!("{TITLE}{lines}"));
         write(&roots.sys.join("block/zram1/disksize"), "8192\n");
-        // That of no block device that a test could meet.
+        // The number of a device that no test machine has as a block device.
         write(&roots.sys.join("block/zram1/dev"), "1:3\n");
         let found = read_swaps(&roots).unwrap();
         let zrams: Vec<_> = found.iter().map(|area| area.zram).collect();
@@ -266,9 +266,9 @@ mod tests {
             (vec![disk(-2, 10)], 0),
             (vec![zram(100, 10), disk(-2, 10)], 10),
             (vec![disk(100, 10), zram(-2, 10)], 0),
-            // One that is full is passed over.
+            // A full area is skipped.
             (vec![disk(100, 0), zram(-2, 10)], 10),
-            // They take turns.
+            // Areas of equal priority take turns.
             (vec![disk(5, 10), zram(5, 10)], 0),
             (vec![zram(7, 10), disk(5, 10), zram(6, 10), zram(5, 10)], 20),
         ] {

@@ -1,4 +1,4 @@
-//! The recorded machines of `fixtures/machines`, read whole, and the running one.
+//! Tests on the recorded machines of `fixtures/machines`, read whole, and on the running machine.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::buddyinfo::SUPERPAGE_ORDER;
 use super::thp::{MthpMode, ThpDefrag, ThpMode};
 use super::*;
 
-/// The names of the recorded machines.
+/// Names of the recorded machines.
 pub(crate) const MACHINES: [&str; 6] = [
     "arm64",
     "bare-metal-amd",
@@ -19,7 +19,7 @@ pub(crate) const MACHINES: [&str; 6] = [
     "vm-impossible-l3",
 ];
 
-/// Where a recorded machine is.
+/// Returns the directory of a recorded machine.
 pub(crate) fn machine(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures/machines")
@@ -28,7 +28,7 @@ pub(crate) fn machine(name: &str) -> PathBuf {
     root
 }
 
-/// What is read of a recorded machine, as JSON with its location taken out.
+/// Formats the readings of a recorded machine as JSON, without its location.
 pub(crate) fn json(name: &str, read: &impl Serialize) -> String {
     let root = machine(name).display().to_string();
     serde_json::to_string_pretty(read)
@@ -38,7 +38,7 @@ pub(crate) fn json(name: &str, read: &impl Serialize) -> String {
 
 fn read(name: &str) -> System {
     let mut system = System::read(&Roots::under(&machine(name)));
-    // The one value that is always the running machine's.
+    // The page size is always that of the running machine.
     if let Ok(kernel) = &mut system.kernel {
         kernel.page_size = ByteCount(4096);
     }

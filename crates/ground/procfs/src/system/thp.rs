@@ -1,11 +1,11 @@
-//! `/sys/kernel/mm/transparent_hugepage`: when the kernel makes superpages by itself.
+//! `/sys/kernel/mm/transparent_hugepage`: settings for the huge pages that the kernel makes by itself.
 //!
-//! The directory has grown for fifteen years, so every attribute is optional here, and why one is
-//! missing is kept beside it. Meanings are in `Documentation/admin-guide/mm/transhuge.rst`.
+//! The directory has grown for fifteen years, so every attribute is optional here, and the reason for a missing
+//! one is kept beside it. `Documentation/admin-guide/mm/transhuge.rst` explains the attributes.
 //!
-//! Since Linux 6.8 each folio size has its own switch, and the superpage's size is one of them. The
-//! old `enabled` file then only rules the sizes that say `inherit`; by default that is the
-//! superpage's size alone. [`ThpSettings::superpage_mode`] resolves this.
+//! Since Linux 6.8 each folio size has its own switch, and the huge page's size is one of them. The
+//! old `enabled` file then applies only to the sizes set to `inherit`; by default that is the
+//! huge page's size alone. [`ThpSettings::superpage_mode`] resolves this.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use super::{Gaps, ParseError};
 use crate::{ReadError, Roots};
 
 choice! {
-    /// For which memory page faults and khugepaged make superpages (`enabled`).
+    /// Memory for which page faults and khugepaged make huge pages (`enabled`).
     ThpMode {
         /// All anonymous memory.
         Always = "always",
@@ -33,11 +33,11 @@ choice! {
 }
 
 choice! {
-    /// For which memory folios of one size are made (`hugepages-<size>kB/enabled`).
+    /// Memory for which the kernel makes folios of one size (`hugepages-<size>kB/enabled`).
     MthpMode {
         /// All anonymous memory.
         Always = "always",
-        /// Whatever the top-level `enabled` says.
+        /// The memory that the top-level `enabled` selects.
         Inherit = "inherit",
         /// Only memory marked by `madvise(MADV_HUGEPAGE)`.
         Madvise = "madvise",
@@ -47,7 +47,7 @@ choice! {
 }
 
 choice! {
-    /// How hard a page fault tries when no superpage is free (`defrag`).
+    /// Effort of a page fault when no huge page is free (`defrag`).
     ThpDefrag {
         /// Reclaims and compacts at once: the fault may take long.
         Always = "always",
@@ -63,11 +63,11 @@ choice! {
 }
 
 choice! {
-    /// For which shared memory large folios are made (`shmem_enabled`).
+    /// Shared memory for which the kernel makes large folios (`shmem_enabled`).
     ShmemMode {
         /// All.
         Always = "always",
-        /// Whatever the top-level `shmem_enabled` says (single sizes only).
+        /// The memory that the top-level `shmem_enabled` selects (single sizes only).
         Inherit = "inherit",
         /// Only where the folio lies wholly within the file's size.
         WithinSize = "within_size",
@@ -75,69 +75,69 @@ choice! {
         Advise = "advise",
         /// None.
         Never = "never",
-        /// None, whatever the mount options say (top level only).
+        /// None, regardless of the mount options (top level only).
         Deny = "deny",
-        /// All, whatever the mount options say; for testing (top level only).
+        /// All, regardless of the mount options; for testing (top level only).
         Force = "force",
     }
 }
 
-/// The background thread that collapses base pages into superpages.
+/// Settings and counters of the kernel thread that collapses base pages into huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Khugepaged {
-    /// Whether it reclaims and compacts to get a superpage.
+    /// True if it reclaims and compacts to get a huge page.
     pub defrag: Option<bool>,
-    /// Base pages it looks at in one pass.
+    /// Base pages that it scans in one pass.
     pub pages_to_scan: Option<u64>,
     /// Milliseconds between passes.
     pub scan_sleep_ms: Option<u64>,
-    /// Milliseconds it waits after a failed allocation.
+    /// Milliseconds that it waits after a failed allocation.
     pub alloc_sleep_ms: Option<u64>,
-    /// Unmapped base pages of a region at which it still collapses; 511 collapses anything.
+    /// Maximum number of unmapped base pages in a region that it still collapses; 511 collapses anything.
     pub max_ptes_none: Option<u64>,
-    /// Swapped-out base pages at which it still collapses.
+    /// Maximum number of swapped base pages in a region that it still collapses.
     pub max_ptes_swap: Option<u64>,
-    /// Base pages shared with other processes at which it still collapses.
+    /// Maximum number of base pages shared with other processes in a region that it still collapses.
     pub max_ptes_shared: Option<u64>,
-    /// Superpages it has made since boot. `MADV_COLLAPSE` does not count.
+    /// Huge pages that it has made since boot. `MADV_COLLAPSE` does not count.
     pub pages_collapsed: Option<u64>,
-    /// Times it has been through all memory since boot.
+    /// Number of complete scans of all memory since boot.
     pub full_scans: Option<u64>,
 }
 
-/// One folio size that anonymous memory can have.
+/// One folio size that the kernel offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MthpSize {
-    /// The size.
+    /// Folio size.
     pub size: ByteCount,
-    /// For which anonymous memory; `None` for a size that only shared memory has.
+    /// Anonymous memory with folios of this size; `None` for a size of shared memory only.
     pub enabled: Option<MthpMode>,
-    /// For which shared memory (Linux 6.11).
+    /// Shared memory with folios of this size (Linux 6.11).
     pub shmem_enabled: Option<ShmemMode>,
     /// Counters since boot, and levels (`nr_*`), by the kernel's names (Linux 6.10).
     pub stats: BTreeMap<String, u64>,
 }
 
-/// Everything the directory says.
+/// Contents of the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThpSettings {
-    /// For which anonymous memory; see [`Self::superpage_mode`] for what that comes to.
+    /// Anonymous memory with huge pages; see [`Self::superpage_mode`] for the effective setting.
     pub enabled: Option<ThpMode>,
-    /// How hard a page fault tries.
+    /// Effort of a page fault.
     pub defrag: Option<ThpDefrag>,
-    /// The background thread.
+    /// Settings and counters of khugepaged.
     pub khugepaged: Khugepaged,
-    /// Whether a read fault may map the huge zero page.
+    /// True if a read fault may map the huge zero page.
     pub use_zero_page: Option<bool>,
-    /// For which shared memory.
+    /// Shared memory with huge pages.
     pub shmem_enabled: Option<ShmemMode>,
-    /// Whether superpages that are mostly zero are split when memory runs short (Linux 6.12).
+    /// True if the kernel splits huge pages that are mostly zero when memory runs short (Linux 6.12).
     pub shrink_underused: Option<bool>,
-    /// Bytes mapped by one page-middle-directory entry: the superpage (`hpage_pmd_size`).
+    /// Bytes mapped by one page-middle-directory entry: the huge page (`hpage_pmd_size`).
     pub pmd_size: Option<ByteCount>,
     /// Folio sizes, ascending; empty before Linux 6.8.
     pub sizes: Vec<MthpSize>,
-    /// Why a field above is `None`, by file name.
+    /// Reasons for the `None` fields above, by file name.
     pub gaps: Gaps,
 }
 
@@ -145,7 +145,7 @@ impl ThpSettings {
     /// Reads the directory.
     ///
     /// # Errors
-    /// [`ReadError::Missing`] on a kernel without superpages; otherwise when the directory may not
+    /// [`ReadError::Missing`] on a kernel without huge pages; otherwise when the directory may not
     /// be read. A single missing or malformed attribute is no error but a gap.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         let directory = roots.sys.join("kernel/mm/transparent_hugepage");
@@ -171,15 +171,15 @@ impl ThpSettings {
         })
     }
 
-    /// The settings of one folio size; `None` before Linux 6.8.
+    /// Returns the settings of one folio size; `None` before Linux 6.8.
     #[must_use]
     pub fn of_size(&self, size: ByteCount) -> Option<&MthpSize> {
         self.sizes.iter().find(|entry| entry.size == size)
     }
 
-    /// For which anonymous memory the kernel makes 2 MiB superpages, all files considered.
+    /// Returns the anonymous memory for which the kernel makes 2 MiB huge pages, from all files together.
     ///
-    /// `None` where the file that decides cannot be read.
+    /// `None` if the deciding file cannot be read.
     #[must_use]
     pub fn superpage_mode(&self) -> Option<ThpMode> {
         match self.of_size(ByteCount(HUGE_PAGE_SIZE)) {
@@ -188,7 +188,7 @@ impl ThpSettings {
         }
     }
 
-    /// As [`superpage_mode`](Self::superpage_mode), read alone: all that the directory says are hundreds of files.
+    /// Like [`superpage_mode`](Self::superpage_mode), but reads only the files it needs: the directory has hundreds.
     #[must_use]
     pub fn read_superpage_mode(roots: &Roots) -> Option<ThpMode> {
         let directory = roots.sys.join("kernel/mm/transparent_hugepage");
@@ -203,7 +203,7 @@ impl ThpSettings {
     }
 }
 
-/// The top-level file counts only for sizes that inherit.
+/// Applies the top-level file only to sizes that inherit.
 const fn decides(size: MthpMode, top: Option<ThpMode>) -> Option<ThpMode> {
     match size {
         MthpMode::Always => Some(ThpMode::Always),
@@ -245,14 +245,14 @@ fn folio_size(kib: u64, path: &Path, top: &mut Attributes) -> MthpSize {
     }
 }
 
-/// Which counters there are differs from kernel to kernel: what is there is read.
+/// Lists the counters, which differ from kernel to kernel.
 fn stat_names(directory: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(directory)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect()
 }
 
-/// A size in bytes; 0 would be no size.
+/// Parses a size in bytes; 0 is an error.
 fn bytes(text: &str) -> Result<ByteCount, ParseError> {
     match number(text)? {
         0 => Err(ParseError::new("a size of 0")),

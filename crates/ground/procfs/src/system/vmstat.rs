@@ -1,6 +1,6 @@
-//! `/proc/vmstat`: what the kernel has counted about superpages since boot.
+//! `/proc/vmstat`: the kernel's counters of huge pages since boot.
 //!
-//! See `Documentation/admin-guide/mm/transhuge.rst` ("Monitoring usage"). Which counters there are changes with every few
+//! See `Documentation/admin-guide/mm/transhuge.rst` ("Monitoring usage"). The set of counters changes every few
 //! kernels, so they keep the kernel's names, and none is required.
 
 use std::collections::BTreeMap;
@@ -11,13 +11,13 @@ use super::parse::quote;
 use super::{ParseError, file};
 use crate::{ReadError, Roots};
 
-/// What the counters' names begin with.
+/// Prefix of the counters' names.
 const PREFIX: &str = "thp_";
 
-/// More are not taken: Linux 6.18 has 31.
+/// Maximum number of counters; Linux 6.18 has 31.
 const MOST: usize = 256;
 
-/// The counters `thp_*` of the whole machine since boot, by the kernel's names.
+/// Counters `thp_*` of the whole machine since boot, by the kernel's names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ThpCounters(pub BTreeMap<String, u64>);
 
@@ -34,7 +34,7 @@ impl ThpCounters {
         )
     }
 
-    /// Reads lines like `thp_fault_alloc 4711`. Other lines are passed over unread.
+    /// Parses lines like `thp_fault_alloc 4711`. Skips other lines.
     ///
     /// # Errors
     /// When such a line has no count.
@@ -57,7 +57,7 @@ impl ThpCounters {
     }
 }
 
-/// Pages that programs of the whole machine have freed lazily since boot (`pglazyfree`); `None` where the kernel does not count.
+/// Reads the pages that programs of the whole machine have freed lazily since boot (`pglazyfree`); `None` if the kernel does not count them.
 ///
 /// # Errors
 /// When `/proc/vmstat` is missing, may not be read or is malformed.

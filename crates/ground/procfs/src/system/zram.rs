@@ -1,4 +1,4 @@
-//! `/sys/block/zramN`: block devices that keep what is written to them in memory, compressed.
+//! `/sys/block/zramN`: block devices that keep their contents in memory, compressed.
 //!
 //! See `Documentation/admin-guide/blockdev/zram.rst` and `drivers/block/zram/zram_drv.c`.
 
@@ -11,36 +11,36 @@ use super::parse::quote;
 use super::{Gaps, ParseError, number, switch};
 use crate::{ReadError, Roots};
 
-/// What it means that there are no block devices.
+/// Meaning of the absence of block devices.
 const MEANING: &str = "a container that hides block devices";
 
-/// A zram device.
+/// Zram device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zram {
-    /// That of its name: `zram2`.
+    /// Number in its name: 2 for `zram2`.
     pub number: u32,
     /// Major and minor number (`dev`).
     pub device: Option<(u32, u32)>,
-    /// A number that no other disk gets until the next boot, also one of the same name (`diskseq`, Linux 5.15).
+    /// Sequence number, which no other disk gets until the next boot, even under the same name (`diskseq`, Linux 5.15).
     pub disk_sequence: Option<u64>,
-    /// Its size; 0 until it is set (`disksize`).
+    /// Size; 0 until it is set (`disksize`).
     pub size: Option<ByteCount>,
-    /// Whether the size was set since it was made or reset (`initstate`).
+    /// True if the size was set since the device was made or reset (`initstate`).
     pub initialised: Option<bool>,
-    /// What it holds (`mm_stat`).
+    /// Contents (`mm_stat`).
     pub used: Option<ZramUse>,
-    /// Why a field above is `None`.
+    /// Reasons for the `None` fields above.
     pub gaps: Gaps,
 }
 
-/// What a zram device holds.
+/// Contents of a zram device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZramUse {
-    /// Data, as large as it was when it was written.
+    /// Size of the data before compression.
     pub stored: ByteCount,
-    /// Memory that it takes.
+    /// Memory in use.
     pub memory: ByteCount,
-    /// Memory that it may take; 0 is for any.
+    /// Maximum memory; 0 means no limit.
     pub limit: ByteCount,
 }
 
@@ -68,7 +68,7 @@ impl Zram {
 /// Reads all zram devices, by ascending number.
 ///
 /// # Errors
-/// [`ReadError::Missing`] where no block device can be seen; otherwise when they may not be listed.
+/// [`ReadError::Missing`] if no block device is visible; otherwise when they may not be listed.
 pub fn read_zrams(roots: &Roots) -> Result<Vec<Zram>, ReadError> {
     let folder = roots.sys.join("block");
     let found = file::numbered(&folder, "zram", "")
@@ -76,13 +76,14 @@ pub fn read_zrams(roots: &Roots) -> Result<Vec<Zram>, ReadError> {
     let numbers = found
         .into_iter()
         .filter_map(|(number, _)| number.try_into().ok());
-    // One that is removed meanwhile is none.
+    // A device removed meanwhile is left out.
     Ok(numbers
         .filter_map(|number| Zram::read(roots, number))
         .collect())
 }
 
-/// The highest sequence number of a disk of any kind (`diskseq`, Linux 5.15); 0 where there is no disk, `None` where disks have none.
+/// Returns the highest sequence number of a disk of any kind (`diskseq`, Linux 5.15); 0 if there is no disk, `None` if disks have no such
+/// number.
 ///
 /// # Errors
 /// As for [`read_zrams`].
@@ -101,7 +102,7 @@ pub fn newest_disk(roots: &Roots) -> Result<Option<u64>, ReadError> {
     Ok(numbers.max())
 }
 
-/// Understands `mm_stat`: numbers of bytes and pages, of which newer kernels have more.
+/// Parses `mm_stat`: numbers of bytes and pages, of which newer kernels have more.
 ///
 /// # Errors
 /// When one of the first four is missing or no number.
@@ -119,7 +120,7 @@ pub fn parse_mm_stat(text: &str) -> Result<ZramUse, ParseError> {
     used().ok_or_else(|| ParseError::new(format!("no four numbers: {}", quote(text.trim()))))
 }
 
-/// `major:minor`, in decimal.
+/// Parses `major:minor`, in decimal.
 fn parse_device(text: &str) -> Result<(u32, u32), ParseError> {
     let both = text.trim().split_once(':');
     let both = both.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));

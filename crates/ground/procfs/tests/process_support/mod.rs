@@ -1,18 +1,18 @@
-//! What the tests of `process` share.
+//! Functions that the tests of `process` share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use superhue_procfs::Roots;
 
-/// The directory of a recorded tree.
+/// Returns the directory of a recorded tree.
 pub(crate) fn fixture_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures/processes")
         .join(name)
 }
 
-/// The roots of a recorded tree.
+/// Returns the roots of a recorded tree.
 pub(crate) fn fixture(name: &str) -> Roots {
     let path = fixture_path(name);
     assert!(path.is_dir(), "no fixture {}", path.display());

@@ -5,11 +5,11 @@ use std::mem::size_of;
 use rustix::ioctl::Opcode;
 use superhue_model::VirtRange;
 
-/// The interface's version, to be told to `UFFDIO_API`.
+/// Version of the interface, an argument of `UFFDIO_API`.
 pub const UFFD_API: u64 = 0xaa;
-/// Flag of `userfaultfd(2)`: faults of the kernel are not told (Linux 5.11).
+/// Flag of `userfaultfd(2)`: the descriptor receives no faults of the kernel (Linux 5.11).
 pub const UFFD_USER_MODE_ONLY: u32 = 1;
-/// Mode of `UFFDIO_REGISTER`: faults on pages that are missing are told.
+/// Mode of `UFFDIO_REGISTER`: the descriptor receives faults on missing pages.
 pub const MODE_MISSING: u64 = 1;
 pub(super) const UFFD_EVENT_PAGEFAULT: u8 = 0x12;
 
@@ -45,7 +45,7 @@ pub(super) struct Register {
     pub(super) ioctls: u64,
 }
 
-/// `struct uffdio_copy` and `struct uffdio_move`, which are laid out alike.
+/// `struct uffdio_copy` and `struct uffdio_move`, which have the same layout.
 #[repr(C)]
 pub(super) struct Transfer {
     pub(super) dst: u64,
@@ -55,7 +55,7 @@ pub(super) struct Transfer {
     pub(super) done: i64,
 }
 
-/// `struct uffd_msg`. The three words are those of its largest member; which of them mean what is the event's affair.
+/// `struct uffd_msg`. The three words are those of its largest member; the event determines which of them are valid.
 #[repr(C)]
 pub(super) struct Message {
     pub(super) event: u8,
@@ -81,7 +81,7 @@ const fn request(direction: Opcode, number: Opcode, size: usize) -> Opcode {
     (direction << 30) | ((size as Opcode) << 16) | (0xaa << 8) | number
 }
 
-/// Agrees on features; takes `struct uffdio_api`.
+/// Handshake about features; takes `struct uffdio_api`.
 pub const UFFDIO_API: Opcode = request(READ | WRITE, 0x3f, size_of::<Api>());
 /// Watches a range; takes `struct uffdio_register`.
 pub const UFFDIO_REGISTER: Opcode = request(READ | WRITE, 0x00, size_of::<Register>());
@@ -89,7 +89,7 @@ pub(super) const UFFDIO_UNREGISTER: Opcode = request(READ, 0x01, size_of::<Range
 pub(super) const UFFDIO_WAKE: Opcode = request(READ, 0x02, size_of::<Range>());
 pub(super) const UFFDIO_COPY: Opcode = request(READ | WRITE, 0x03, size_of::<Transfer>());
 pub(super) const UFFDIO_MOVE: Opcode = request(READ | WRITE, 0x05, size_of::<Transfer>());
-/// Makes a userfaultfd, asked of `/dev/userfaultfd` (Linux 6.1); takes the flags of `userfaultfd(2)`.
+/// Makes a userfaultfd from `/dev/userfaultfd` (Linux 6.1); takes the flags of `userfaultfd(2)`.
 pub const USERFAULTFD_IOC_NEW: Opcode = request(0, 0x00, 0);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The same on scratch memory, where nothing can go wrong: for trials of what a machine can do.
+//! The same operations on scratch memory, where they can do no harm: for trials of a machine's abilities.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -10,8 +10,8 @@ use super::{Mode, Userfault};
 use crate::scratch::Scratch;
 
 impl Userfault {
-    /// `UFFDIO_REGISTER` in missing mode: from now on, touching a hole of the scratch waits until
-    /// somebody fills it.
+    /// Watches the scratch for missing pages (`UFFDIO_REGISTER`): from now on, a touch of a hole waits until
+    /// a thread fills it.
     ///
     /// # Errors
     /// `EBUSY` when another userfaultfd has it.
@@ -19,7 +19,7 @@ impl Userfault {
         self.register(scratch.range(), Mode::Missing)
     }
 
-    /// The page of the next fault that waits, if one does.
+    /// Returns the page of the next waiting fault; `None` if there is none.
     ///
     /// # Errors
     /// `EPROTO` for an event other than a page fault; those of `read(2)`.
@@ -42,7 +42,7 @@ impl Userfault {
         }
     }
 
-    /// `UFFDIO_COPY`: fills `hole`, which is one, with the bytes of `source`; wakes who waits.
+    /// Fills `hole`, which must be one, with the bytes of `source` (`UFFDIO_COPY`). Wakes the waiting threads.
     ///
     /// # Errors
     /// `EINVAL` when their lengths differ; `EEXIST` where there was no hole; `ENOENT` when the hole
@@ -54,12 +54,12 @@ impl Userfault {
         done.into_result()
     }
 
-    /// `UFFDIO_MOVE`: moves the page frames of `source` into `hole`, which is one, leaving holes;
-    /// wakes who waits (Linux 6.8).
+    /// Moves the page frames of `source` into `hole`, which must be one, and leaves holes (`UFFDIO_MOVE`,
+    /// Linux 6.8). Wakes the waiting threads.
     ///
     /// # Errors
     /// As for [`copy`](Self::copy), and `EBUSY` when a page of the source is shared or pinned,
-    /// `ENOTTY`/`EINVAL` where the kernel lacks it.
+    /// `ENOTTY`/`EINVAL` if the kernel lacks the call.
     pub fn move_pages(&self, hole: &Scratch, source: &mut Scratch) -> Result<(), Errno> {
         let length = same_length(hole, source)?;
         // SAFETY: both ranges are whole scratches, whose bytes are reached by volatile access only.

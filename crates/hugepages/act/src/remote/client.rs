@@ -19,7 +19,7 @@ use super::wire::{
 };
 use crate::{Actuator, Mappers};
 
-/// Where the daemon listens for users unless somebody says otherwise.
+/// Default socket of the daemon for users.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/users.sock";
 
 /// The environment variable that names another socket.
@@ -28,13 +28,13 @@ pub const SOCKET_VARIABLE: &str = "SUPERHUE_USERS_SOCKET";
 /// Time for the greeting. The daemon starts a process first.
 const PATIENCE_FOR_GREETING: Duration = Duration::from_secs(5);
 
-/// Time for an order. The kernel can hold the worker up, for example at the memory lock of the program.
+/// Time for an order. The kernel can delay the worker, for example at the memory lock of the program.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time for the reply to an order after the client has stopped.
 const PATIENCE_WHEN_STOPPED: Duration = Duration::from_secs(2);
 
-/// Time between two questions whether to stop.
+/// Time between two calls of `stop`.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Time without the service before the next attempt to connect.
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Bytes read at a time.
 const GULP: usize = 16 << 10;
 
-/// Why the service is not available.
+/// Reason why the service is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// No daemon listens.
@@ -55,7 +55,7 @@ pub enum ServiceError {
     /// The daemon did not answer in time.
     #[error("the daemon at {} has not answered in {} s", path.display(), PATIENCE_FOR_GREETING.as_secs())]
     Late {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The daemon is in another PID namespace.
@@ -64,15 +64,15 @@ pub enum ServiceError {
     /// The answer is from another program, or from another version.
     #[error("what {} answered is not understood: {why}", path.display())]
     NotUnderstood {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// Anything else.
+    /// Any other failure.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,
@@ -86,7 +86,7 @@ pub struct UserService {
 }
 
 impl Default for UserService {
-    /// At [`DEFAULT_SOCKET`], or where [`SOCKET_VARIABLE`] says.
+    /// Uses [`SOCKET_VARIABLE`] if it is set and not empty, else [`DEFAULT_SOCKET`].
     fn default() -> Self {
         let given = env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         let path = given.unwrap_or_else(|| OsString::from(DEFAULT_SOCKET));
@@ -95,7 +95,7 @@ impl Default for UserService {
 }
 
 impl UserService {
-    /// The service at `path`.
+    /// Names the service at `path`.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl UserService {
         }
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -147,7 +147,7 @@ impl UserService {
                 );
                 Err(ServiceError::NotUnderstood { path: path(), why })
             }
-            // The same number means another process there.
+            // The same number is another process there.
             Greeting::Welcome { client, .. } if client != std::process::id() => {
                 Err(ServiceError::OtherNamespace(path()))
             }
@@ -164,7 +164,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The limits for this client.
+    /// Returns the limits for this client.
     #[must_use]
     pub const fn terms(&self) -> Terms {
         self.terms
@@ -182,7 +182,7 @@ pub struct RemoteActuator {
 }
 
 impl RemoteActuator {
-    /// An actuator that uses `connection`. Without one it connects at the first plan.
+    /// Makes an actuator that uses `connection`. Without one it connects at the first plan.
     #[must_use]
     pub fn new(service: UserService, connection: Option<Connection>) -> Self {
         Self {
@@ -273,7 +273,7 @@ impl Actuator for RemoteActuator {
     }
 }
 
-/// Why there is no message.
+/// Reason why no message came.
 #[derive(Debug)]
 enum Lost {
     Late,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The budget is that of one client. The added memory stays in the processes of the user when the client ends, and the kernel charges it to
-//! their control group, like memory that a program touches. So the budget keeps huge pages from using memory that nobody meant to spend.
+//! their control group, like memory that a program touches. So the budget keeps huge pages from using memory without the administrator's consent.
 //! It does not limit a user: a control group does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,10 @@ use superhue_model::{
 use super::wire::Terms;
 use crate::{Actuator, Mappers};
 
-/// Time between two searches for memory to give back.
+/// Time between two searches for regions to take off the charge.
 const RECLAIM: Duration = Duration::from_secs(1);
 
-/// Processes that count for a budget in percent, at most.
+/// Number of processes that count for a budget in percent, at most.
 const MOST_NAMED: usize = 4096;
 
 /// Time for which an unused rate adds up.
@@ -33,13 +33,13 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// A view of processes. `None` means that the caller may not look.
 pub trait Sight: Send {
-    /// Resident pages of a region, the shared page of zeroes and pages that were freed lazily not counted.
+    /// Returns the resident pages of a region, without the shared page of zeroes and without pages freed lazily.
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount>;
 
-    /// Whether one huge page maps the region.
+    /// Returns true if one huge page maps the region.
     fn is_huge(&self, process: ProcessId, region: Region) -> Option<bool>;
 
-    /// The anonymous memory of a process; `None` if it is gone, or may not be looked at.
+    /// Returns the anonymous memory of a process; `None` if it has ended, or the caller may not look at it.
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount>;
 }
 
@@ -143,8 +143,8 @@ impl<A: Actuator> Metered<A> {
         done.unwrap_or_else(|| skipped(SkipReason::Cancelled))
     }
 
-    /// Pages that a collapse adds. A page of a shared object may be resident although a mapper has not mapped it, so the mapper with the
-    /// most pages counts. A region that the caller cannot see counts as empty.
+    /// Returns the pages that a collapse adds. A page of a shared object may be resident although a mapper has not mapped it, so the mapper with
+    /// the most pages counts. A region that the caller cannot see counts as empty.
     fn growth(&self, places: &[(ProcessId, Region)]) -> PageCount {
         let resident = places
             .iter()
@@ -153,7 +153,7 @@ impl<A: Actuator> Metered<A> {
         PageCount(PAGES_PER_REGION.saturating_sub(resident))
     }
 
-    /// Whether the rate allows one more collapse.
+    /// Returns true if the rate allows one more collapse.
     fn is_in_time(&mut self) -> bool {
         let Some(rate) = self.terms.rate else {
             return true;
@@ -162,7 +162,7 @@ impl<A: Actuator> Metered<A> {
         let now = Instant::now();
         let passed = now.duration_since(since).min(BURST).as_micros();
         let more = u64::try_from(passed * u128::from(rate.0) / 1_000_000).unwrap_or(u64::MAX);
-        // A small rate must add up to one huge page all the same.
+        // Even a small rate must be able to save up one huge page.
         let most = rate.0.max(HUGE_PAGE_SIZE);
         // Parts of a byte are lost, so a very small step keeps the old time.
         if more > 0 {
@@ -187,7 +187,7 @@ impl<A: Actuator> Metered<A> {
         (self.used + growth).bytes() <= self.allowed()
     }
 
-    /// The budget in bytes.
+    /// Returns the budget in bytes.
     fn allowed(&mut self) -> ByteCount {
         let is_new = |(_, at): &(ByteCount, Instant)| at.elapsed() < RECLAIM;
         if let Some((allowed, _)) = self.allowed.filter(is_new) {
@@ -211,7 +211,7 @@ impl<A: Actuator> Metered<A> {
         }
     }
 
-    /// Gives back regions that were split, and those of ended processes.
+    /// Takes split regions, and those of ended processes, off the charge.
     fn reclaim(&mut self) {
         self.reclaimed = Some(Instant::now());
         let sight = &self.sight;
@@ -239,7 +239,7 @@ impl<A: Actuator> Actuator for Metered<A> {
                 true => skipped(SkipReason::Cancelled),
                 false => self.try_one(action, stop),
             };
-            // The client compares it with its own.
+            // The client compares the action with its own.
             ActionResult {
                 action,
                 effect,

@@ -9,9 +9,9 @@
 //!       stop                 ──half-closed──►     the rest is cancelled
 //! ```
 //!
-//! A message is a length in four bytes (little endian) and that many bytes of JSON, at most [`LONGEST`]. Neither side trusts the other: a
-//! malformed message, or a reply to another order, ends the connection. The worker has the credentials of the user, so the kernel decides
-//! which processes it can reach. The worker keeps to the terms by itself: it counts how much memory a collapse adds ([`Metered`]).
+//! A message is a length in four bytes (little endian) and that many bytes of JSON, at most [`LONGEST`]. Neither side trusts the other: a malformed
+//! message, or a reply to another order, ends the connection. The worker has the credentials of the user, so the kernel decides which processes it
+//! can reach. The worker itself enforces the terms: it counts the memory that each collapse adds ([`Metered`]).
 
 mod client;
 mod metered;

@@ -18,10 +18,10 @@ const HOUSEKEEPING: Duration = Duration::from_secs(5);
 /// Bytes read at a time.
 const GULP: usize = 16 << 10;
 
-/// Why a worker ends before its client.
+/// Reason why a worker ends before its client.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The client sent no order.
+    /// The client's message is not an order.
     #[error("the client's message is refused: {0}")]
     Malformed(String),
     /// The connection failed.
@@ -85,7 +85,7 @@ fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, S
     }
 }
 
-/// Whether the client has closed its side.
+/// Returns true if the client has closed its side.
 fn has_gone(stream: &UnixStream) -> bool {
     let none = Timespec {
         tv_sec: 0,
@@ -109,7 +109,7 @@ impl Ways {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ways.collect();
     }
 
-    /// The mappers, for an actuator.
+    /// Returns the mappers, for an actuator.
     #[must_use]
     pub fn mappers(&self) -> Mappers {
         let Self(known) = self.clone();

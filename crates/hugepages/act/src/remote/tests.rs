@@ -49,7 +49,7 @@ fn effects(outcome: &Outcome) -> Vec<Effect> {
     outcome.results.iter().map(|result| result.effect).collect()
 }
 
-/// Does all, and remembers it; asks `stop` before each, as the real one does.
+/// An actuator that succeeds with all actions, and records them. It calls `stop` before each one, as the real one does.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Action>>>);
 
@@ -77,7 +77,7 @@ impl Actuator for Recorder {
     }
 }
 
-/// A service in a thread, for one client after the other.
+/// A service in a thread, for `clients` clients in turn.
 fn service(
     folder: &tempfile::TempDir,
     clients: usize,
@@ -211,7 +211,7 @@ fn a_service_that_lies_or_dies_ends_nothing() {
             terms: TERMS,
         };
         stream.write_all(&framed(&welcome)?)?;
-        // The answer is about another region than was asked for.
+        // The reply is about another region than the order.
         let other = Recorder::default().perform(&plan(9..10), &|| false);
         stream.write_all(&framed(&serde_json::json!({ "outcome": other }))?)?;
         Ok(())
@@ -225,7 +225,7 @@ fn a_service_that_lies_or_dies_ends_nothing() {
         [lost, lost]
     );
     thread.join().unwrap();
-    // It is gone now, and not asked at once.
+    // The service is gone now, and the actuator does not connect again at once.
     assert_eq!(effects(&remote.perform(&plan(0..1), &|| false)), [lost]);
 }
 
@@ -234,7 +234,7 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
-    // Does one action, and is then held up until the client has gone.
+    // Does one action, and then waits until the client has gone.
     struct Slow(Arc<AtomicBool>);
     impl Actuator for Slow {
         fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
@@ -266,14 +266,14 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
     assert!(matches!(thread.join().unwrap()[..], [Ok(())]));
 }
 
-/// Says `bytes` to a worker; how that ends.
+/// Sends `bytes` to a worker, and returns its result.
 fn said(bytes: &[u8]) -> Result<(), ServeError> {
     let (mut client, worker) = UnixStream::pair().unwrap();
     let worker = thread::spawn(move || {
         let make = |_: Ways| Box::new(Recorder::default()) as Box<dyn Actuator>;
         serve(worker, 1, TERMS, make)
     });
-    // It may have let go before all was said.
+    // The worker may have closed the stream before all bytes were sent.
     let _ = client.write_all(bytes);
     let _ = client.shutdown(Shutdown::Write);
     let mut answers = Vec::new();
@@ -329,7 +329,7 @@ fn messages_are_found_however_they_are_cut() {
     assert!(framed(&long).is_err());
 }
 
-/// A process with so many resident pages in each region, of which all that are collapsed are huge.
+/// The regions of `PROCESS`: number of resident pages, and true if the region is huge.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<Region, (u64, bool)>>>);
 
@@ -416,7 +416,7 @@ fn what_is_huge_no_more_is_given_back() {
         effects(&metered.perform(&plan(1..2), &|| false)),
         [Effect::Done]
     );
-    // The program has unmapped it; found out within a second or so, however slow the machine is.
+    // The program has unmapped the region; the worker sees that within a second or so, however slow the machine is.
     seen.set(1, 0, false);
     for _ in 0..6000 {
         if effects(&metered.perform(&plan(0..1), &|| false)) == [Effect::Done] {
@@ -429,7 +429,7 @@ fn what_is_huge_no_more_is_given_back() {
 
 #[test]
 fn a_share_is_one_of_the_processes_that_can_be_seen() {
-    // 1 MiB of 100.
+    // The budget: 1 MiB of 100.
     let (mut metered, seen, _) = metered(Share::BasisPoints(100), None);
     seen.set(0, 256, true);
     seen.set(1, 511, true);

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use superhue_model::{ByteCount, ObjectId, Outcome, Plan, ProcessId, Region, Share};
 
-/// Of the protocol.
+/// Version of the protocol.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a message, without its length.
@@ -15,18 +15,18 @@ pub const LONGEST: usize = 256 << 10;
 /// Actions of an order, at most. A collapse takes a millisecond, and the client can stop between orders.
 pub(crate) const MOST_ACTIONS: usize = 128;
 
-/// Processes of a [`Way`], at most.
+/// Number of processes of a [`Way`], at most.
 pub(crate) const MOST_MAPPERS: usize = 4;
 
 /// Bytes of the length before each message.
 const HEAD: usize = 4;
 
-/// The limits of what the service does for a client.
+/// The limits of the service for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Memory that huge pages may add for one client: a size, or a share of the anonymous memory of its processes.
     pub budget: Share,
-    /// Bytes that may be collapsed in a second for one client; `None` for no bound.
+    /// Bytes that may be collapsed per second for one client; `None` for no bound.
     pub rate: Option<ByteCount>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Reply {
 }
 
 impl Order {
-    /// Whether it is within the bounds of an order.
+    /// Returns true if the order is within the bounds.
     pub(crate) fn is_bounded(&self) -> bool {
         let is_short = |way: &Way| way.through.len() <= MOST_MAPPERS;
         self.plan.actions.len() <= MOST_ACTIONS
@@ -83,7 +83,7 @@ impl Order {
     }
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 ///
 /// # Errors
 /// If it is longer than [`LONGEST`].
@@ -91,7 +91,7 @@ pub fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     framed_within(message, LONGEST)
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 ///
 /// # Errors
 /// If it is longer than `longest`, without its length.
@@ -121,7 +121,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Takes messages of at most so many bytes, without their lengths.
+    /// Takes messages of at most `longest` bytes each, without their lengths.
     #[must_use]
     pub const fn within(longest: usize) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Frames {
     /// Takes the next message, if all of it has arrived.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that describes the fault of the message.
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let Some((head, rest)) = self.held.split_first_chunk::<HEAD>() else {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Frames {
         Ok(Some(message))
     }
 
-    /// Whether a part of a message has arrived.
+    /// Returns true if a part of a message has arrived.
     #[must_use]
     pub const fn is_within(&self) -> bool {
         !self.held.is_empty()

@@ -5,7 +5,7 @@
 //!   | free | version  | last page  | bad pages    | UUID   | label   | zeroes ...  | SWAPSPACE2 |
 //! ```
 //!
-//! Numbers are in the byte order of the machine; no page is bad. The UUID is how an area of ours is known again.
+//! Numbers are in the byte order of the machine; no page is bad. The UUID identifies an area of ours.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,16 +25,16 @@ const UUID: Range<usize> = 1036..1052;
 const LABEL: Range<usize> = 1052..1068;
 const MAGIC: Range<usize> = PAGE - 10..PAGE;
 
-/// What `blkid(8)` and `swapon --show` say of areas that superhue made.
+/// Label of areas that superhue made; `blkid(8)` and `swapon --show` print it.
 const OUR_LABEL: &[u8; 16] = b"superhue\0\0\0\0\0\0\0\0";
 
-/// The number by which a swap area is known.
+/// The number that identifies a swap area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Uuid([u8; 16]);
 
 impl Uuid {
-    /// One that nobody else has.
+    /// Returns a new random number.
     pub(crate) fn random() -> Result<Self, Errno> {
         let mut bytes = [0; 16];
         let length = getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -88,7 +88,7 @@ impl From<Uuid> for String {
     }
 }
 
-/// The first page of an area of this size; `None` for one of less than two pages, or of too many to be numbered.
+/// Returns the first page of an area of this size; `None` for a size below two pages, or with more pages than the header can number.
 pub(crate) fn first_page(size: ByteCount, uuid: Uuid) -> Option<Vec<u8>> {
     let last = u32::try_from(size.0 / BASE_PAGE_SIZE)
         .ok()?
@@ -105,7 +105,7 @@ pub(crate) fn first_page(size: ByteCount, uuid: Uuid) -> Option<Vec<u8>> {
     Some(page)
 }
 
-/// Whether `page` is the first one of the area of ours with this number.
+/// Returns true if `page` is the first page of our area with this number.
 pub(crate) fn is_first_page_of(page: &[u8], uuid: Uuid) -> bool {
     let is = |range: Range<usize>, bytes: &[u8]| page.get(range) == Some(bytes);
     is(MAGIC, b"SWAPSPACE2") && is(LABEL, OUR_LABEL) && is(UUID, &uuid.0)
@@ -117,7 +117,7 @@ mod tests {
 
     const NUMBER: &str = "4336b786-8047-48a9-8ab3-7caaaf9dd0e4";
 
-    /// What util-linux 2.38 writes: `mkswap -L superhue -U 4336b786-...` of 64 MiB.
+    /// The page that util-linux 2.38 writes: `mkswap -L superhue -U 4336b786-...` of 64 MiB.
     #[test]
     fn it_is_what_mkswap_writes() {
         let page = first_page(ByteCount(64 << 20), NUMBER.parse().unwrap()).unwrap();

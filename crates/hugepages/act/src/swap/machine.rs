@@ -1,4 +1,4 @@
-//! What is done to the machine for a swap area of our own: each step one call, so that tests can stop between any two.
+//! Changes of the machine for a swap area of our own: each step is one call, so that tests can stop between any two.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -21,36 +21,36 @@ use superhue_sys::swap::{swap_off, swap_on};
 use super::SwapError;
 use super::header::PAGE;
 
-/// How often a device is asked to go while somebody, such as udev, looks at it, and for how long is waited in between.
+/// Attempts to remove a device while another program, such as udev, has it open, and the time between them.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
-/// How often `swapoff` is begun again after a signal.
+/// Attempts of `swapoff` after a signal.
 const INTERRUPTIONS: u32 = 100;
 
-/// Memory that must be available besides what comes back.
+/// Memory in bytes that must be available besides the pages that come back.
 const LEAST_AVAILABLE: u64 = 32 << 20;
 
-/// Swap and zram devices, as they are and as they can be changed.
+/// Swap and zram devices: their state, and changes of it.
 pub(crate) trait SwapMachine: fmt::Debug + Send + Sync {
-    /// Whether a device can be made.
+    /// Checks that a device can be made; otherwise returns the reason.
     fn may_make(&self) -> Result<(), SwapError>;
-    /// The areas that are on.
+    /// Returns the areas that are on.
     fn swaps(&self) -> Result<Vec<SwapArea>, ReadError>;
-    /// All zram devices.
+    /// Returns all zram devices.
     fn zrams(&self) -> Result<Vec<Zram>, ReadError>;
-    /// The highest disk sequence number; 0 where there is no disk, `None` where the kernel does not number them.
+    /// Returns the highest disk sequence number; 0 where there is no disk, `None` where the kernel does not number them.
     fn newest_disk(&self) -> Result<Option<u64>, ReadError>;
-    /// One zram device.
+    /// Returns one zram device; `None` if there is none of this number.
     fn zram(&self, number: u32) -> io::Result<Option<Zram>>;
-    /// When a device came into being to which nothing was ever written.
+    /// Returns the time at which a device was made, if nothing was ever written to it: it is the modification time of the node.
     fn born(&self, number: u32) -> Option<SystemTime>;
-    /// Why that much cannot be taken back from swap.
+    /// Returns the reason why that much cannot come back from swap; `None` if there is room.
     fn short_of_room(&self, back: ByteCount) -> Option<String>;
-    /// The first page of a device.
+    /// Reads the first page of a device.
     fn first_page(&self, number: u32) -> io::Result<Vec<u8>>;
 
-    /// Makes a device; its number.
+    /// Makes a device, and returns its number.
     fn add(&self) -> io::Result<u32>;
     /// Writes an attribute of a device.
     fn set(&self, number: u32, attribute: &str, value: ByteCount) -> io::Result<()>;
@@ -68,11 +68,11 @@ pub(crate) trait SwapMachine: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct RealMachine {
     roots: Roots,
-    /// Where device nodes are.
+    /// Folder of the device nodes.
     dev: PathBuf,
 }
 
-/// Where the device of this number is.
+/// Returns the path of the device of this number.
 pub(crate) fn node(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/zram{number}"))
 }
@@ -99,7 +99,7 @@ impl RealMachine {
         self.dev.join(format!("zram{number}"))
     }
 
-    /// Opens a device, if the node in `/dev` is really that of this number.
+    /// Opens a device, if the node in `/dev` is the one of this number.
     fn open(&self, number: u32, how: &OpenOptions) -> io::Result<File> {
         let file = how.open(self.path(number))?;
         let about = file.metadata()?;
@@ -119,7 +119,7 @@ impl RealMachine {
 
 impl SwapMachine for RealMachine {
     fn may_make(&self) -> Result<(), SwapError> {
-        // To read the first would make a device; and one that cannot be removed again is not made.
+        // Reading the first file would make a device. A device that we could not remove again must not be made.
         let to_add = self.control("hot_add");
         let to_remove = self.control("hot_remove");
         for (path, how) in [
@@ -164,7 +164,7 @@ impl SwapMachine for RealMachine {
         let block = self.roots.sys.join("block");
         match fs::metadata(block.join(format!("zram{number}"))) {
             Ok(_) => Ok(Zram::read(&self.roots, number)),
-            // Where block devices cannot be seen at all, none is known to be gone.
+            // Where block devices cannot be seen at all, we must not take the device for removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::metadata(&block).map(|_| None)
             }
@@ -218,7 +218,7 @@ impl SwapMachine for RealMachine {
     }
 
     fn write_first_page(&self, number: u32, page: &[u8]) -> io::Result<()> {
-        // Not what somebody else has mounted or switched on.
+        // `O_EXCL` keeps us from a device that another program has mounted or swaps to.
         let alone = OFlags::EXCL.bits().cast_signed();
         let file = self.open(
             number,
@@ -259,7 +259,7 @@ impl SwapMachine for RealMachine {
     }
 }
 
-/// Writes into a file that is there.
+/// Writes into an existing file.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(text.as_bytes())

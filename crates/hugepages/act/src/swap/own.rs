@@ -1,19 +1,19 @@
-//! A zram of our own: how it is made, step by step, and how it is undone from wherever it was left.
+//! A zram of our own: making it step by step, and undoing it from any step.
 //!
 //! ```text
 //!   journalled    what follows                             if superhue is killed in between
-//!   intent        zram-control/hot_add makes a device      the one that is new since, and that nobody has set up
+//!   intent        zram-control/hot_add makes a device      the new device, if no program has set it up
 //!   device        disksize, mem_limit                      the device of this disk sequence number
 //!                 swap header with a UUID                  the same
 //!                 swapon                                   the same, if the UUID is in its header
 //! ```
 //!
-//! A device is removed only if it is the one that the journal means: the kernel gives a disk sequence number (`diskseq`) to one disk
-//! only, so another device of the same name is never taken for it. And only if nobody has made something else of it since: what it
-//! holds is nothing, or swap with our UUID. The kernel itself refuses to remove a device that somebody has open.
+//! Superhue removes a device only if it is the one in the journal: the kernel gives a disk sequence number (`diskseq`) to one disk only, so another
+//! device of the same name does not match. The device must also still be unused by others: it holds no data, or swap with our UUID. The kernel
+//! itself refuses to remove a device that another program has open.
 //!
-//! Which number `hot_add` gives a device is known only when it has. So for a superhue that was killed there, in some 4 ms, the
-//! journal says when it began and what disks there were before.
+//! The number of a device is known only after `hot_add` returns. A superhue killed before that, in some 4 ms, leaves a journal with the time at
+//! which it began, and the highest disk sequence number before.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -27,24 +27,24 @@ use super::machine::{SwapMachine, node};
 use super::{MOST_MEMORY, SIZE, SwapError};
 use crate::journal::{LeftAlone, Pending, Turn};
 
-/// How long after the beginning the device is there: 4 ms, and more where the machine is busy.
+/// Time after the beginning within which the device exists: 4 ms, and more on a busy machine.
 const MADE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Times of files are those of the last tick of the kernel's clock.
+/// Error of file times: they are those of the last tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A device of ours, or that there will be one.
+/// A device of ours, or the intent to make one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ZramMade {
-    /// Which; `None` as long as the kernel has not said.
+    /// The device; `None` as long as the kernel has not given its number.
     device: Option<Device>,
     /// The highest disk sequence number before.
     newest_before: u64,
-    /// When it was begun, in milliseconds since 1970.
+    /// Time of the beginning, in milliseconds since 1970.
     begun_ms: u64,
-    /// How large it is to be, in bytes.
+    /// Size in bytes.
     size: u64,
-    /// What its swap header says.
+    /// Number in its swap header.
     uuid: Uuid,
 }
 
@@ -54,26 +54,26 @@ struct Device {
     disk_sequence: u64,
 }
 
-/// What undoing came to.
+/// Result of undoing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Undone {
-    /// There was nothing (any more).
+    /// There is no such device, or none any more.
     Nothing,
     /// The device of this number was removed.
     Removed(u32),
-    /// It is not ours any more.
+    /// Another program uses it now, or it cannot be identified.
     Left(LeftAlone),
-    /// It could not be; to be tried again later.
+    /// It could not be removed; a later attempt is needed.
     Failed(LeftAlone),
 }
 
 impl ZramMade {
-    /// Its number, if that is known.
+    /// Returns its number, if that is known.
     pub(crate) fn number(&self) -> Option<u32> {
         self.device.map(|device| device.number)
     }
 
-    /// That there will be one, begun now.
+    /// Records the intent to make a device, begun now.
     fn intent(machine: &dyn SwapMachine) -> Result<Self, SwapError> {
         let newest = machine.newest_disk()?;
         let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -87,7 +87,7 @@ impl ZramMade {
         })
     }
 
-    /// Takes back what was made, as far as it is still ours.
+    /// Undoes what was made, as far as it is still ours.
     pub(crate) fn undo(&self, machine: &dyn SwapMachine) -> Undone {
         match self.device {
             Some(device) => self.undo_device(machine, device),
@@ -126,7 +126,7 @@ impl ZramMade {
             Err(error) => return failed("read its header", &error),
         };
         if !is_ours {
-            // Killed before the header was written.
+            // Superhue was killed before it wrote the header.
             let is_blank = area.is_none()
                 && zram.used.is_some_and(|used| used.stored.0 == 0)
                 && zram.size == Some(ByteCount(self.size));
@@ -144,7 +144,7 @@ impl ZramMade {
                 )));
             }
             if let Err(error) = machine.swap_off(number) {
-                // Somebody may have been faster.
+                // Another program may have switched it off first.
                 let is_on = machine.swaps().map_or(true, |areas| {
                     areas.iter().any(|area| area.zram == Some(number))
                 });
@@ -156,7 +156,7 @@ impl ZramMade {
         remove(machine, number)
     }
 
-    /// Removes the device that came into being right after the beginning, if nobody has set it up.
+    /// Removes the device that appeared right after the beginning, if no program has set it up.
     fn undo_unknown(&self, machine: &dyn SwapMachine) -> Undone {
         let zrams = match machine.zrams() {
             Ok(zrams) => zrams,
@@ -194,7 +194,7 @@ impl ZramMade {
 fn remove(machine: &dyn SwapMachine, number: u32) -> Undone {
     match machine.remove(number) {
         Ok(()) => Undone::Removed(number),
-        // Somebody was faster.
+        // Another program removed it first.
         Err(_) if matches!(machine.zram(number), Ok(None)) => Undone::Nothing,
         Err(error) => Undone::Failed(LeftAlone {
             path: node(number),
@@ -205,9 +205,9 @@ fn remove(machine: &dyn SwapMachine, number: u32) -> Undone {
     }
 }
 
-/// Makes a device and switches swap to it on, with this priority. The journal knows of each step before it is done.
+/// Makes a device, and switches swap to it on with this priority. The journal records each step first.
 ///
-/// Other superhues wait meanwhile: `turn` is ours.
+/// Other superhues wait meanwhile: we hold `turn`.
 pub(super) fn make(
     machine: &dyn SwapMachine,
     turn: &Turn<'_>,
@@ -241,7 +241,7 @@ fn steps(
     };
     let zram = machine.zram(number).map_err(failed("look at"))?;
     let Some(disk_sequence) = zram.and_then(|zram| zram.disk_sequence) else {
-        // It would not be known again.
+        // We could not recognise it later.
         machine.remove(number).map_err(failed("remove"))?;
         return Err(SwapError::NoDiskSequence);
     };

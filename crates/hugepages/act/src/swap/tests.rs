@@ -21,9 +21,9 @@ struct Device {
     page: Vec<u8>,
     stored: u64,
     born: SystemTime,
-    /// Priority and what is swapped to it, while it is on.
+    /// Priority and bytes swapped to it, while it is on.
     on: Option<(i32, u64)>,
-    /// By others.
+    /// True while another program has it open.
     is_open: bool,
 }
 
@@ -51,7 +51,7 @@ struct State {
     /// Steps until the death of superhue: before the step if even, after it if odd.
     life: Option<usize>,
     is_dead: bool,
-    /// Fails at this step, if there is one of that name.
+    /// Step that fails, and its error.
     refusal: Option<(&'static str, Errno)>,
     short: Option<String>,
     is_denied: bool,
@@ -101,7 +101,7 @@ impl FakeMachine {
         }
     }
 
-    /// The dead see nothing either.
+    /// Fails if superhue is dead: a dead process reads nothing.
     fn alive(&self, state: &State) -> io::Result<()> {
         if state.is_dead {
             Err(Errno::CANCELED.into())
@@ -291,7 +291,7 @@ impl SwapMachine for FakeMachine {
     }
 }
 
-/// A machine on which somebody has a zram that is not set up, and a journal.
+/// A machine with a zram of another program that is not set up, and a journal.
 struct Bench {
     folder: tempfile::TempDir,
     machine: Arc<FakeMachine>,
@@ -335,7 +335,7 @@ impl Bench {
         paths.filter(|path| !path.ends_with("lock")).collect()
     }
 
-    /// Superhue is killed after `life` half steps of what it does; what is undone by the next one. Whether it died.
+    /// Kills superhue after `life` half steps of `superhue`. Returns the report of the next superhue; `None` if it did not die.
     fn killed(&self, life: usize, superhue: impl FnOnce()) -> Option<RestoreReport> {
         self.machine.change(|state| state.life = Some(life));
         superhue();
@@ -346,7 +346,7 @@ impl Bench {
         died.then(|| self.journal().recover().unwrap())
     }
 
-    /// As if superhue had been killed while its swap was on.
+    /// Leaves swap on, as if superhue had been killed, and returns the number of the device.
     fn left_on(&self) -> u32 {
         let swap = self.make().unwrap();
         let number = swap.own.as_ref().unwrap().number;
@@ -373,7 +373,7 @@ fn one_of_our_own_is_there_until_the_end() {
     assert_eq!((device.size, device.limit), (OURS, MOST_MEMORY.0));
     assert_eq!(device.on, Some((-2, 0)), "the lowest priority");
     assert_eq!(bench.journals().len(), 1);
-    // Others leave it alone.
+    // Another superhue leaves it alone.
     let alive = bench.journal().recover().unwrap();
     assert_eq!((alive.in_use, alive.swap_removed.len()), (1, 0));
     assert!(bench.machine.is_on(1));
@@ -497,14 +497,14 @@ fn where_there_is_no_room_to_take_it_back_it_stays_on() {
         "{reason}"
     );
     assert!(bench.machine.is_on(1) && bench.has_journal());
-    // Nothing is swapped to it any more.
+    // No page is swapped to it any more.
     used(0);
     assert_eq!(bench.journal().recover().unwrap().swap_removed.len(), 1);
 }
 
 #[test]
 fn what_others_did_meanwhile_is_no_error() {
-    // Swapped off; swapped off and reset; removed; removed, and another one has its name.
+    // Swapped off; swapped off and reset; removed; removed, and another device has its name.
     for what in 0..4 {
         let bench = Bench::new();
         let swap = bench.make().unwrap();
@@ -535,7 +535,7 @@ fn what_others_did_meanwhile_is_no_error() {
 #[test]
 fn a_device_that_is_somebody_elses_by_now_is_left_alone() {
     let other = first_page_of_another();
-    // Swap of somebody else; the same, on; a file system; blank, of another size; blank, and on.
+    // Swap of another program; the same, on; a file system; blank, of another size; blank, and on.
     for what in 0..5 {
         let bench = Bench::new();
         let number = bench.left_on();
@@ -571,7 +571,7 @@ fn first_page_of_another() -> Vec<u8> {
 
 #[test]
 fn of_devices_made_at_the_time_only_one_that_nobody_needs_is_taken() {
-    /// Superhue was killed right before the device was made.
+    /// A superhue that was killed right before the device was made.
     fn killed() -> Bench {
         let bench = Bench::new();
         bench.machine.change(|state| state.life = Some(0));
@@ -592,7 +592,7 @@ fn of_devices_made_at_the_time_only_one_that_nobody_needs_is_taken() {
     let bench = killed();
     assert_eq!(undone(&bench), RestoreReport::default(), "there is none");
 
-    // One that comes later is somebody else's.
+    // A device that appears later belongs to another program.
     let bench = killed();
     let number = bench.machine.add_device();
     bench
@@ -600,13 +600,13 @@ fn of_devices_made_at_the_time_only_one_that_nobody_needs_is_taken() {
         .device(number, |device| device.born += Duration::from_secs(60));
     assert_eq!(undone(&bench), RestoreReport::default());
 
-    // So is one that is set up: superhue would have journalled it before.
+    // A device that is set up does, too: superhue would have journalled it first.
     let bench = killed();
     let number = bench.machine.add_device();
     bench.machine.device(number, |device| device.size = OURS);
     assert_eq!(undone(&bench), RestoreReport::default());
 
-    // Of two it cannot be known.
+    // With two devices, ours cannot be known.
     let bench = killed();
     bench.machine.add_device();
     bench.machine.add_device();
@@ -650,7 +650,7 @@ fn each_superhue_that_is_asked_makes_its_own() {
     let first = bench.make().unwrap();
     let second = bench.make().unwrap();
     assert_eq!(second.own(), Some("/dev/zram2".into()));
-    // One that is not asked takes what there is, for as long as it is there.
+    // A superhue that may not make one uses the one that is on, as long as that lasts.
     let third = bench.find().unwrap();
     assert_eq!(third.own(), None);
     drop(first);
@@ -689,7 +689,7 @@ fn without_swap_in_memory_it_is_said_why_and_what_to_do() {
         .machine
         .device(0, |device| device.on = Some((100, 6 << 20)));
     assert!(told().contains("almost full (2.0 MiB"), "{}", told());
-    // In all these cases one can be made, which comes before the disk.
+    // In all these cases superhue can make one, which comes before the disk.
     assert_eq!(
         bench.make().unwrap().room().unwrap(),
         ByteCount(SIZE.0 + (2 << 20))
@@ -698,7 +698,7 @@ fn without_swap_in_memory_it_is_said_why_and_what_to_do() {
     bench.machine.change(|state| state.is_denied = true);
     let denied = bench.make().unwrap_err().to_string();
     assert!(denied.contains("CAP_SYS_ADMIN"), "{denied}");
-    // Who may not make one can still use what is on.
+    // A caller that may not make one can still use one that is on.
     bench.machine.device(0, |device| device.on = Some((100, 0)));
     assert_eq!(bench.make().unwrap().own(), None);
 }
@@ -710,7 +710,7 @@ fn a_kernel_that_does_not_number_disks_is_not_trusted() {
     bench.machine.device(0, |device| device.sequence = None);
     let before = bench.devices();
     assert!(matches!(bench.make(), Err(SwapError::NoDiskSequence)));
-    // Also where it was the first device.
+    // The same holds if it would be the first device.
     bench.machine.change(|state| state.devices.clear());
     assert!(matches!(bench.make(), Err(SwapError::NoDiskSequence)));
     assert!(bench.devices().is_empty() && before.len() == 1);
@@ -734,7 +734,7 @@ fn an_area_of_ours_comes_before_disks_and_after_all_else() {
     assert!(error.to_string().contains("/dev/vda2"), "{error}");
 }
 
-/// What a superhue of another version reads and writes.
+/// The format that superhues of other versions read and write.
 #[test]
 fn the_journal_of_a_device_reads_as_written() {
     let bench = Bench::new();
@@ -755,7 +755,7 @@ fn the_journal_of_a_device_reads_as_written() {
     drop(swap);
 }
 
-/// On a recorded tree, where a journal wants devices removed that are not ours.
+/// On a recorded tree, where a journal asks to remove devices that are not ours.
 #[test]
 fn a_planted_journal_removes_nothing() {
     let folder = tempfile::tempdir().unwrap();

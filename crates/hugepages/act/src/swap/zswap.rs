@@ -1,12 +1,11 @@
-//! zswap in front of swap: what makes it safe to take a page out that somebody else in the kernel holds a reference to.
+//! zswap in front of swap: it makes it safe to take out a page to which another part of the kernel holds a reference.
 //!
-//! While zram writes a page, nobody holds the page's lock, and the kernel lets the program fault it in. It then takes the page for one that
-//! may be shared (`do_swap_page` in `mm/memory.c`, `SWP_STABLE_WRITES`), so the program's next write goes to a copy, and whoever holds
-//! a reference to the page, as a pipe does after `vmsplice(2)`, keeps the old one. zswap compresses the page under its lock: a fault
-//! waits, and gets the page that was there.
+//! While zram writes a page, the page is not locked, and the kernel lets the program fault it in. The kernel then treats the page as possibly
+//! shared (`do_swap_page` in `mm/memory.c`, `SWP_STABLE_WRITES`), so the program's next write goes to a copy. A holder of a reference to the page,
+//! such as a pipe after `vmsplice(2)`, keeps the old one. zswap compresses the page under its lock: a fault waits, and gets the same page.
 //!
-//! Seen on Linux 6.18, pages given to pipes while two threads of the program write them, recolored over and over: with zram alone 191 of
-//! 1,402,880 parted from the program's; with zswap before it 0 of 1,400,000.
+//! Measured on Linux 6.18, with pages given to pipes while two threads of the program write them, recolored over and over: with zram alone 191 of
+//! 1,402,880 pages parted from the program's; with zswap before it 0 of 1,400,000.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,38 +16,38 @@ use super::SwapError;
 use crate::journal::{Journal, Pending, RestoreReport, SettingChange};
 use crate::setting::SettingsError;
 
-/// The switch, below the root of sysfs.
+/// Path of the switch, below the root of sysfs.
 const SWITCH: &str = "module/zswap/parameters/enabled";
 
 /// The kernel's words for on and off.
 const ON: &str = "Y";
 const OFF: &str = "N";
 
-/// zswap that is on: it was, or has been switched on for as long as this lives.
+/// zswap that is on: it was on, or it is switched on until this is dropped.
 #[derive(Debug)]
 pub struct ZswapInUse {
     pending: Option<Pending>,
 }
 
-/// The file of the switch.
+/// Returns the path of the switch.
 pub(crate) fn switch(sys: &std::path::Path) -> PathBuf {
     sys.join(SWITCH)
 }
 
-/// Whether a value is one of the switch.
+/// Returns true if `text` is a value of the switch.
 pub(crate) fn is_value(text: &str) -> bool {
     [ON, OFF].contains(&text)
 }
 
 impl ZswapInUse {
-    /// Whether it is on now; `None` where the kernel has none.
+    /// Returns true if zswap is on; `None` where the kernel has none.
     #[must_use]
     pub fn is_on(roots: &Roots) -> Option<bool> {
         let text = fs::read_to_string(switch(&roots.sys)).ok()?;
         Some(text.trim() == ON)
     }
 
-    /// Whether it could be switched on, as far as that can be told without doing it.
+    /// Checks that the kernel has the switch, without changing it.
     ///
     /// # Errors
     /// [`SwapError::NoZswap`].
@@ -60,10 +59,10 @@ impl ZswapInUse {
         }
     }
 
-    /// Finds it on; else, if `make`, switches it on, which the journal knows of first.
+    /// Finds zswap on; otherwise, if `make`, journals the change and switches it on.
     ///
     /// # Errors
-    /// [`SwapError::NoZswap`], [`SwapError::ZswapOff`], [`SwapError::Journal`]; nothing is changed then.
+    /// [`SwapError::NoZswap`], [`SwapError::ZswapOff`], [`SwapError::Journal`]; nothing has changed then.
     pub fn find_or_switch(journal: &Journal, make: bool) -> Result<Self, SwapError> {
         let path = switch(journal.sys());
         let Ok(now) = fs::read_to_string(&path) else {
@@ -84,7 +83,7 @@ impl ZswapInUse {
         let switched = Self {
             pending: Some(pending),
         };
-        // From here on an early return undoes, by the drop.
+        // From here on an early return undoes the change: it drops `switched`.
         fs::write(&path, ON).map_err(|error| SettingsError::of(&path, error))?;
         let now = fs::read_to_string(&path).unwrap_or_default();
         if now.trim() == ON {
@@ -97,7 +96,7 @@ impl ZswapInUse {
         }))
     }
 
-    /// Switches it off again, if it was off, and says so.
+    /// Switches zswap off again if it was off, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
         self.pending.take().map(Pending::undo).unwrap_or_default()
@@ -132,12 +131,12 @@ mod tests {
         assert!(matches!(find(false), Err(SwapError::ZswapOff { .. })));
         let on = find(true).unwrap();
         assert_eq!(ZswapInUse::is_on(&roots), Some(true));
-        // Somebody else finds it on, and leaves it so.
+        // A second superhue finds zswap on, and leaves it on.
         assert!(find(true).unwrap().finish().restored.is_empty());
         assert_eq!(ZswapInUse::is_on(&roots), Some(true));
         assert_eq!(on.finish().restored.len(), 1);
         assert_eq!(ZswapInUse::is_on(&roots), Some(false));
-        // One that is killed leaves a journal.
+        // A killed superhue leaves a journal.
         let mut killed = find(true).unwrap();
         drop(killed.pending.take());
         assert_eq!(ZswapInUse::is_on(&roots), Some(true));

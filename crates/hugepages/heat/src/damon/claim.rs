@@ -1,18 +1,17 @@
-//! Whose kdamonds are those?
+//! Ownership of kdamonds.
 //!
-//! DAMON's files are one for the whole machine and do not say who set them up. So a superhue that
-//! uses them holds a lock on a file of its own, and writes there, before it touches anything, that
-//! it is about to. The kernel drops the lock at every kind of death, the words stay:
+//! DAMON's files exist once for the whole machine, and do not show who set them up. So a superhue that uses them locks a file of its own, and
+//! writes the boot and its process number there before its first change. The kernel drops the lock at every kind of death; the words stay:
 //!
 //! ```text
-//!   /run/superhue/damon     locked, any words    a superhue is using DAMON
-//!                           free, no words       nobody is, or nobody of us
-//!                           free, BOOT PID       one died: what it set up may be still there
+//!   /run/superhue/damon     locked, any words    a superhue uses DAMON
+//!                           free, no words       no superhue uses DAMON
+//!                           free, BOOT PID       a superhue died: its kdamonds may still exist
 //! ```
 //!
-//! The words end what runs on the machine, and the lock keeps others out, so both count only in a file
-//! that nobody else can have opened. That alone does not make what is there its own: an administrator may have cleared up and set up
-//! something else. See [`is_ours`] for what must hold besides.
+//! The words make the next superhue end kdamonds, and the lock keeps other superhues out. So both count only in a file that no other user can have
+//! opened. Even then the kdamonds may be those of an administrator, who has removed ours and set up others. [`is_ours`] checks the further
+//! conditions.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -34,17 +33,17 @@ pub(super) struct Claim {
     boot: String,
 }
 
-/// Why there is none.
+/// Reason why there is no claim.
 #[derive(Debug)]
 pub(super) enum Unclaimed {
-    /// Another superhue has it, with this number if it says so.
+    /// Another superhue has it; its process number, if it wrote one.
     Taken(Option<u32>),
     /// The file cannot be used.
     Io(PathBuf, io::Error),
 }
 
 impl Claim {
-    /// Takes the lock in `folder`, which is made if need be. `boot` is the number of this boot.
+    /// Takes the lock in `folder`, and makes the folder if need be. `boot` is the number of this boot.
     pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, Unclaimed> {
         let path = folder.join(NAME);
         let failed = |error| Unclaimed::Io(path.clone(), error);
@@ -67,24 +66,24 @@ impl Claim {
         }
     }
 
-    /// Whether a former owner died in this boot without clearing up.
+    /// Returns true if a former owner died in this boot without clearing up.
     pub(super) fn was_left(&mut self) -> bool {
         let words = read(&mut self.file).unwrap_or_default();
         !self.boot.is_empty() && words.split_whitespace().next() == Some(self.boot.as_str())
     }
 
-    /// Says that from now on kdamonds may be ours.
+    /// Records that from now on kdamonds may be ours.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         let words = format!("{} {}\n", self.boot, std::process::id());
         self.replace(&words)
     }
 
-    /// Says that none is ours any more.
+    /// Records that no kdamond is ours any more.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.replace("")
     }
 
-    /// What the kernel does when the owner dies.
+    /// Drops the lock, as the kernel does when the owner dies.
     #[cfg(test)]
     pub(super) fn forget_lock(&self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
@@ -104,10 +103,9 @@ fn read(file: &mut File) -> io::Result<String> {
     Ok(words)
 }
 
-/// Whether the kdamonds that are there are such as we make: as many as we make, and each either
-/// off or with all of our settings.
+/// Returns true if the existing kdamonds are like ours: as many as we make, and each either off or with all of our settings.
 ///
-/// One that is off watches nothing, and may be half set up; one that is on was set up whole.
+/// A kdamond that is off watches nothing, and may be half set up; one that is on was set up whole.
 pub(super) fn is_ours(kdamonds: &Kdamonds, expected: u64) -> bool {
     kdamonds.count().is_ok_and(|count| count == expected)
         && (0..expected).all(|index| {

@@ -1,4 +1,4 @@
-//! Taking away what a killed superhue left running in DAMON, without using DAMON oneself.
+//! Removal of kdamonds that a killed superhue left running, by a superhue that does not use DAMON itself.
 
 use std::fs;
 use std::io;
@@ -12,23 +12,23 @@ use super::claim::{Claim, NAME, Unclaimed, is_ours};
 use super::sysfs::Kdamonds;
 use super::{ROOM, STATE};
 
-/// What became of it.
+/// Result of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DamonLeft {
-    /// Nothing was left: none of us died using DAMON since the machine started.
+    /// Nothing was left: no superhue died using DAMON since the machine started.
     Nothing,
-    /// A superhue is using DAMON, with this number if it says so.
+    /// A running superhue uses DAMON; its process number, if it wrote one.
     InUse(Option<u32>),
-    /// So many kdamonds that were on were ended, and all taken away.
+    /// Number of kdamonds that were on and were ended; all were removed.
     Ended(u64),
-    /// It is another user's (root's), who alone may look: theirs to clear up.
+    /// The claim belongs to another user (root), who alone can clear up.
     Hidden,
-    /// Somebody has set up others since, so they are not ours to touch.
+    /// Another user has set up kdamonds since, which are not ours to touch.
     Foreign,
 }
 
-/// Ends the kdamonds of a superhue that was killed: those set up after its claim was written, while
-/// nobody holds the claim, with all of our settings, and as many as we make. No others.
+/// Ends the kdamonds of a superhue that was killed: those set up after its claim was written, while no process holds the claim, with all of our
+/// settings, and as many as we make. Ends no others.
 ///
 /// # Errors
 /// When the files cannot be read or written: needs root.
@@ -37,7 +37,7 @@ pub fn end_left_damon(roots: &Roots) -> io::Result<DamonLeft> {
 }
 
 pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
-    // Taking a claim would make the file; and where there are no words nobody needs to be root.
+    // Taking a claim would make the file. Without words nothing is left, and the caller need not be root.
     let words = fs::symlink_metadata(state.join(NAME)).map_or(0, |data| data.len());
     if words == 0 {
         return Ok(DamonLeft::Nothing);
@@ -46,7 +46,7 @@ pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
     let mut claim = match Claim::take(state, &boot) {
         Ok(claim) => claim,
         Err(Unclaimed::Taken(pid)) => return Ok(DamonLeft::InUse(pid)),
-        // An ordinary user, to whom root's claim is closed: root's to clear up.
+        // An ordinary user may not open root's claim: root must clear up.
         Err(Unclaimed::Io(_, error))
             if error.kind() == io::ErrorKind::PermissionDenied && !geteuid().is_root() =>
         {
@@ -70,7 +70,7 @@ pub(super) fn end_left(roots: &Roots, state: &Path) -> io::Result<DamonLeft> {
     if count > 0 {
         kdamonds.clear(count)?;
     }
-    // Only now: had it failed, the next one would try again.
+    // Only now: after a failed removal the next superhue must try again.
     claim.end()?;
     Ok(if count > 0 {
         DamonLeft::Ended(on as u64)

@@ -3,16 +3,14 @@
 //! Interface: `Documentation/admin-guide/mm/damon/usage.rst`, `mm/damon/sysfs.c`. Needs root,
 //! `CONFIG_DAMON_SYSFS` and `CONFIG_DAMON_VADDR`, Linux 6.2.
 //!
-//! DAMON divides the memory into ranges (at most 1,000), looks every 5 ms at one page of each,
-//! chosen at random, and counts for 100 ms; then it splits ranges and joins those alike. What it
-//! costs does not grow with the process, and what it says gets better over about ten such rounds.
-//! It knows ranges only, and a range is no better than its random page.
+//! DAMON divides the memory into ranges (at most 1,000). Every 5 ms it checks one page of each, chosen at random, and it counts for 100 ms; then it
+//! splits ranges, and joins similar ones. Its cost does not grow with the process, and its result gets better over about ten such rounds. It knows
+//! ranges only, and a range is no better than its random page.
 //!
-//! It goes on by itself: [`arm`](Tracker::arm) starts it once, and a sample is its last round, not
-//! all of the time since. Reading waits for a round to end, 0.1 to 0.3 s, in which the kernel
-//! sleeps.
+//! DAMON runs on its own: [`arm`](Tracker::arm) starts it once, and a sample is its last round, not all of the time since. Reading waits for a
+//! round to end, 0.1 to 0.3 s, in which the kernel sleeps.
 //!
-//! Only one set of kdamonds is there on a machine. Whoever came first has it; see `claim.rs`.
+//! A machine has one set of kdamonds. Its first user keeps it; see `claim.rs`.
 
 mod claim;
 mod left;
@@ -35,17 +33,17 @@ pub use left::{DamonLeft, end_left_damon};
 use sysfs::{AGGREGATE_US, DamonRange, Kdamond, Kdamonds, SAMPLE_US};
 
 const KIND: TrackerKind = TrackerKind::Damon;
-/// Processes watched at a time. The number of kdamonds can be changed only while none runs, so room
-/// is made in advance: a kdamond that is off is a folder.
+/// Number of processes watched at a time. The number of kdamonds can change only while none runs, so all are made in advance: a kdamond that is off
+/// is only a folder.
 const ROOM: u64 = 32;
-/// Where superhues tell each other who uses DAMON.
+/// Folder of the claim, which shows superhues which of them uses DAMON.
 const STATE: &str = "/run/superhue";
-/// Rounds to wait for a first one that shows something.
+/// Rounds to wait for the first one that shows a range.
 const ROUNDS: u32 = 5;
 /// Looks per round.
 const SAMPLES: f64 = AGGREGATE_US as f64 / SAMPLE_US as f64;
 
-/// Finds touched ranges by DAMON; see the [module](super). Dropping it takes away all it set up.
+/// Finds touched ranges with DAMON; see the [module](super). Dropping it removes all that it set up.
 #[derive(Debug)]
 pub struct DamonTracker {
     roots: Roots,
@@ -59,19 +57,17 @@ pub struct DamonTracker {
 struct Target {
     index: u64,
     memory: Memory,
-    /// The kdamond's thread.
+    /// Number of the kdamond's thread.
     thread: Option<u32>,
-    /// Its CPU time as far as it was reported.
+    /// CPU time of that thread that was already reported.
     charged: Duration,
 }
 
 impl DamonTracker {
-    /// Sets DAMON up for nobody yet. What a superhue that was killed left running is taken away
-    /// first.
+    /// Sets DAMON up, without a process yet. First removes the kdamonds that a killed superhue left running.
     ///
     /// # Errors
-    /// [`TrackError::Unusable`] with what is missing; [`TrackError::Foreign`] if somebody else uses
-    /// DAMON. Then nothing was changed.
+    /// [`TrackError::Unusable`] with what is missing; [`TrackError::Foreign`] if another user has set up DAMON. Then nothing was changed.
     pub fn new(roots: &Roots) -> Result<Self, TrackError> {
         Self::with_state(roots, Path::new(STATE))
     }
@@ -94,7 +90,7 @@ impl DamonTracker {
         claim.begin().map_err(|error| {
             unusable(format!("cannot write {}/damon: {error}", state.display()))
         })?;
-        // From here on Drop clears up.
+        // From here on Drop removes the kdamonds.
         let tracker = Self {
             roots: roots.clone(),
             kdamonds,
@@ -120,7 +116,7 @@ impl DamonTracker {
         )))
     }
 
-    /// Gives the process a kdamond of its own.
+    /// Starts a kdamond for the process.
     fn start(&self, process: ProcessId) -> Result<Target, TrackError> {
         let taken = |index| self.processes.values().any(|one| one.index == index);
         let index = (0..ROOM).find(|&index| !taken(index)).ok_or_else(|| {
@@ -130,7 +126,7 @@ impl DamonTracker {
         })?;
         let memory = Memory::of(&self.roots, process)?;
         let kdamond = self.kdamonds.nth(index);
-        // One that could not be turned off when its process was let go; or not ours at all.
+        // A kdamond of ours that could not be turned off at release has our settings; this one belongs to another user.
         if kdamond.is_on().unwrap_or(false) && !kdamond.has_our_settings() {
             return Err(self.disturbed());
         }
@@ -142,7 +138,7 @@ impl DamonTracker {
             memory.check(&self.roots)?;
             return Err(cannot_start(&self.kdamonds, &error));
         }
-        // The kernel looked the number up when it was turned on. Is it still the same process?
+        // The kernel looked up the number when the kdamond was turned on. Check that it is still the same process.
         let watched = Target {
             index,
             memory,
@@ -156,19 +152,19 @@ impl DamonTracker {
         Ok(watched)
     }
 
-    /// Whether the kdamond of a process does what it was told.
+    /// Returns true if the kdamond of a process is on, with our settings and this target.
     fn is_watching(&self, process: ProcessId, watched: &Target) -> io::Result<bool> {
         let kdamond = self.kdamonds.nth(watched.index);
         Ok(kdamond.is_on()? && kdamond.has_our_settings() && kdamond.target() == Some(process.pid))
     }
 
-    /// Lets the process go if it is gone itself, or somebody took its kdamond.
+    /// Returns the kdamond of the process. Releases the process if it has exited, or if another user changed its kdamond.
     fn verify(&mut self, process: ProcessId) -> Result<Kdamond, TrackError> {
         let Some(watched) = self.processes.get(&process) else {
             return Err(TrackError::Replaced(process));
         };
         let kdamond = self.kdamonds.nth(watched.index);
-        // A kdamond ends with its process: so the process is asked second.
+        // A kdamond ends with its process, so the process is checked second.
         let watching = self.is_watching(process, watched);
         if let Err(error) = watched.memory.check(&self.roots) {
             self.release(process);
@@ -193,7 +189,7 @@ impl DamonTracker {
 }
 
 impl Target {
-    /// CPU time of the kdamond that was not reported yet.
+    /// Returns the CPU time of the kdamond that was not reported yet.
     fn charge(&mut self, roots: &Roots) -> Duration {
         let now = self
             .thread
@@ -205,7 +201,7 @@ impl Target {
     }
 }
 
-/// The rates within `ranges`; both lists are ascending and disjoint.
+/// Returns the rates within `ranges`; both lists are ascending and disjoint.
 fn rates(found: &[DamonRange], ranges: &[VirtRange]) -> Vec<RangeRate> {
     let mut rates = Vec::new();
     let mut found = found.iter().peekable();
@@ -235,14 +231,13 @@ impl Tracker for DamonTracker {
         KIND
     }
 
-    /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last
-    /// time, in whole clock ticks.
+    /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last call, in whole clock ticks.
     fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
         let start = Instant::now();
         if self.processes.contains_key(&process) {
             match self.verify(process) {
                 Ok(_) => {}
-                // Its ranges are those of the former program: start anew.
+                // The ranges are those of the former program: start anew.
                 Err(TrackError::Replaced(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -265,15 +260,15 @@ impl Tracker for DamonTracker {
     fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
         let kdamond = self.verify(process)?;
         let mut found = kdamond.update();
-        // Right after it was turned on the kernel may give up waiting before the first round is
-        // over, and then shows no range. No process is without any for long.
+        // Right after it was turned on, the kernel may stop waiting before the first round is over, and then shows no range. Every process has some
+        // soon.
         for _ in 1..ROUNDS {
             if !found.as_ref().is_ok_and(Vec::is_empty) {
                 break;
             }
             found = kdamond.update();
         }
-        // It may have exited, or executed another program, while the round went on.
+        // The process may have exited, or executed another program, during the round.
         self.verify(process)?;
         let found = found.map_err(|error| cannot_use(&self.kdamonds, &error))?;
         Ok(Reading::Ranges(rates(&found, ranges)))
@@ -282,7 +277,7 @@ impl Tracker for DamonTracker {
     fn release(&mut self, process: ProcessId) {
         if let Some(watched) = self.processes.remove(&process) {
             let kdamond = self.kdamonds.nth(watched.index);
-            // What cannot be turned off now is at the end, or by the next superhue.
+            // A kdamond that cannot be turned off now is turned off at the end, or by the next superhue.
             if kdamond.target() == Some(process.pid) && kdamond.has_our_settings() {
                 let _ = kdamond.turn_off();
             }
@@ -293,14 +288,14 @@ impl Tracker for DamonTracker {
 impl Drop for DamonTracker {
     fn drop(&mut self) {
         let left = match self.kdamonds.count() {
-            // Taken away by somebody else.
+            // Another user removed them.
             Ok(0) => true,
-            // What is there now may be theirs.
+            // The present ones may belong to another user.
             Ok(count) if !is_ours(&self.kdamonds, ROOM) => count != ROOM,
             Ok(count) => self.kdamonds.clear(count).is_ok(),
             Err(_) => false,
         };
-        // Where it failed the words stay, so that the next one tries again.
+        // If this failed, the words stay, so that the next superhue tries again.
         if left {
             let _ = self.claim.end();
         }

@@ -11,8 +11,8 @@
 //!                         /tried_regions/N/{start,end,nr_accesses}  what was found
 //! ```
 //!
-//! The kernel has one lock for all of this and never waits for it: whoever comes while another
-//! holds it, be it the monitoring thread, is told `EBUSY` and tries again.
+//! The kernel has one lock for all of this, and never waits for it: a caller gets `EBUSY` while another caller, or the monitoring thread, holds the
+//! lock, and must try again.
 
 use std::fs;
 use std::io;
@@ -24,19 +24,18 @@ use superhue_model::{VirtAddr, VirtRange};
 use superhue_procfs::system::number;
 use superhue_procfs::system::{hint, numbered};
 
-/// Time between two looks at one page of a range.
+/// Microseconds between two checks of one page of a range.
 pub(super) const SAMPLE_US: u64 = 5_000;
-/// Time over which looks are counted.
+/// Microseconds over which checks are counted.
 pub(super) const AGGREGATE_US: u64 = 100_000;
-/// Time between two looks at the mappings. About a second; the odd figure is how our own
-/// kdamonds are told from others'.
+/// Microseconds between two looks at the mappings. About a second; the odd figure identifies our own kdamonds.
 const UPDATE_US: u64 = 1_021_320;
-/// How many ranges DAMON may divide the memory into: its own defaults, which bound what it costs.
+/// Least and largest number of ranges into which DAMON divides the memory: its own defaults, which bound its cost.
 const RANGES: (u64, u64) = (10, 1_000);
 
-/// How long the kernel's lock may be held by others.
+/// Time for which other users may hold the kernel's lock.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The kernel itself looks ten times a second whether an order was carried out.
+/// Time between two attempts. The kernel itself checks ten times a second whether an order was carried out.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A range as DAMON found it.
@@ -64,7 +63,7 @@ impl Kdamonds {
         read_number(&self.0.join("nr_kdamonds"))
     }
 
-    /// Makes so many anew, whatever there was; refused while one runs.
+    /// Makes `count` new kdamonds in place of all old ones; the kernel refuses that while one runs.
     pub(super) fn set_count(&self, count: u64) -> io::Result<()> {
         write(&self.0.join("nr_kdamonds"), count)
     }
@@ -73,7 +72,7 @@ impl Kdamonds {
         Kdamond(self.0.join(index.to_string()))
     }
 
-    /// Turns all off and takes them away.
+    /// Turns all off, and removes them.
     pub(super) fn clear(&self, count: u64) -> io::Result<()> {
         for index in 0..count {
             self.nth(index).turn_off()?;
@@ -91,7 +90,7 @@ impl Kdamond {
         self.0.join("contexts/0")
     }
 
-    /// What the kernel can monitor. Makes a context, for only that tells.
+    /// Returns the operations that the kernel can monitor. Makes a context, because only a context lists them.
     pub(super) fn operations(&self) -> io::Result<String> {
         write(&self.0.join("contexts/nr_contexts"), 1)?;
         read(&self.context().join("avail_operations"))
@@ -122,7 +121,7 @@ impl Kdamond {
         Ok(())
     }
 
-    /// Settings that nobody else has just so.
+    /// Settings that identify our kdamonds: no other user is likely to have all of them.
     fn signature(&self) -> [(&'static str, u64); 5] {
         [
             ("monitoring_attrs/intervals/sample_us", SAMPLE_US),
@@ -133,7 +132,7 @@ impl Kdamond {
         ]
     }
 
-    /// Whether it looks like one that [`Self::set_up`] made.
+    /// Returns true if it looks like one that [`Self::set_up`] made.
     pub(super) fn has_our_settings(&self) -> bool {
         let context = self.context();
         let is = |name: &str, value: &str| {
@@ -158,7 +157,7 @@ impl Kdamond {
             return Ok(());
         }
         match write(&self.0.join("state"), "off") {
-            // It ended by itself: its process did.
+            // It ended by itself, because its process ended.
             Err(_) if !self.is_on()? => Ok(()),
             done => done,
         }
@@ -168,12 +167,12 @@ impl Kdamond {
         Ok(read(&self.0.join("state"))?.trim() != "off")
     }
 
-    /// The number of its thread, while it is on.
+    /// Returns the number of its thread, while it is on.
     pub(super) fn thread(&self) -> Option<u32> {
         read(&self.0.join("pid")).ok()?.trim().parse().ok()
     }
 
-    /// Waits for the end of an aggregation (0.1 to 0.3 s) and reads what it found, ascending.
+    /// Waits for the end of an aggregation (0.1 to 0.3 s), and returns the ranges found, ascending.
     pub(super) fn update(&self) -> io::Result<Vec<DamonRange>> {
         write(&self.0.join("state"), "update_schemes_tried_regions")?;
         let folder = self.context().join("schemes/0/tried_regions");
@@ -199,7 +198,7 @@ impl Kdamond {
         }
     }
 
-    /// The process it is to watch.
+    /// Returns the process that it should watch.
     pub(super) fn target(&self) -> Option<u32> {
         let text = hint(&self.context().join("targets/0/pid_target"))?;
         text.parse().ok()
@@ -224,7 +223,7 @@ fn read(path: &Path) -> io::Result<String> {
 
 fn write(path: &Path, value: impl ToString) -> io::Result<()> {
     let text = value.to_string();
-    // Never makes a file: below sysfs nothing can, and elsewhere it would hide a mistake.
+    // Never creates a file: below sysfs that is impossible, and elsewhere it would hide a mistake.
     patiently(|| {
         use io::Write;
         fs::OpenOptions::new()
@@ -255,7 +254,7 @@ impl Refused {
     }
 }
 
-/// Repeats what the kernel refuses because its lock is taken.
+/// Repeats an action that the kernel refuses because its lock is taken.
 fn patiently<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {

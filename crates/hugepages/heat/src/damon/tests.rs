@@ -1,4 +1,4 @@
-//! The tracker on a tree of ordinary files, in which the kernel's answers stand already.
+//! The tracker on a tree of ordinary files, which already hold the kernel's answers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ impl Tree {
         for index in 0..ROOM {
             let own = tree.damon(&index.to_string());
             put(&own.join("state"), "off\n");
-            // No test needs a second one whole.
+            // No test needs the other kdamonds in full.
             if index > 0 {
                 continue;
             }
@@ -127,7 +127,7 @@ fn a_process_is_watched_and_everything_is_taken_away_after() {
     assert_eq!(tree.get("0/contexts/0/targets/0/pid_target"), "700");
     let most = tree.get("0/contexts/0/schemes/0/access_pattern/sz/max");
     assert_eq!(most, u64::MAX.to_string());
-    // As the kernel lists them: by number, which is not always by address.
+    // The kernel lists them by number, which is not always the order of addresses.
     tree.found(&[
         (0x9000, 0xc000, 5),
         (0x1000, 0x9000, 20),
@@ -170,7 +170,7 @@ fn what_others_set_up_is_left_alone() {
     assert_eq!(tree.get("nr_kdamonds"), "1");
     assert_eq!(tree.get("0/state"), "on");
 
-    // Even if there are as many as we make, and one of us died: they are not like ours.
+    // The same holds if there are as many as we make, and a superhue died: they are not like ours.
     put(&tree.damon("nr_kdamonds"), &ROOM.to_string());
     put(&tree.state().join("damon"), &format!("{BOOT} 1\n"));
     assert!(matches!(tree.tracker(), Err(TrackError::Foreign { .. })));
@@ -196,7 +196,7 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
     assert_eq!(tree.get("0/state"), "on");
     assert_eq!(tree.words(), left);
 
-    // Its words are from before a reboot: whoever set this up, it was not us.
+    // The words are from before a reboot, so another user set this up.
     put(&tree.state().join("damon"), "another-boot 1\n");
     assert!(matches!(tree.tracker(), Err(TrackError::Foreign { .. })));
     assert_eq!(tree.end_left(), DamonLeft::Nothing);
@@ -226,7 +226,7 @@ fn what_was_left_can_be_ended_without_using_damon() {
     tracker.claim.forget_lock();
     std::mem::forget(tracker);
 
-    // One setting differs: somebody has set up his own since.
+    // One setting differs: another user has set up kdamonds since.
     let other = tree.damon("0/contexts/0/monitoring_attrs/intervals/update_us");
     let ours = fs::read(&other).unwrap();
     put(&other, "1000000\n");
@@ -249,7 +249,7 @@ fn a_claim_that_others_can_have_made_or_hold_is_none() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let claim = tree.state().join("damon");
     assert_eq!((mode(&tree.state()), mode(&claim)), (0o755, 0o600));
-    // Words that say that what is set up is a dead superhue's.
+    // Words that claim the kdamonds for a dead superhue.
     let words = format!("{BOOT} 1\n");
     let refused = |what: &str| {
         let error = tree.tracker().unwrap_err();

@@ -1,8 +1,7 @@
 //! `/sys/kernel/mm/page_idle/bitmap`: one bit per page frame, in words of 64.
 //!
-//! Where the number of frames is no multiple of 64 the kernel does not count the last word: a write
-//! marks its frames and returns 0, a read returns nothing (`mm/page_idle.c`). So these frames
-//! cannot be known about.
+//! If the number of frames is no multiple of 64, the kernel does not count the last word: a write marks its frames and returns 0, a read returns
+//! nothing (`mm/page_idle.c`). So the state of these frames is unknown.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +13,10 @@ use super::frames::read_words;
 
 /// Bytes in a word.
 const WORD: u64 = 8;
-/// Words without a wanted bit that are taken along rather than making another system call: one is
-/// 64 bits to look at in a loop of the kernel. They are written as zero, which changes nothing.
+/// Number of words without a wanted bit that one system call may include to avoid a second call: for each the kernel checks 64 bits in a loop. They
+/// are written as zero, which changes nothing.
 const BRIDGE: u64 = 16;
-/// Words at most in one system call: sysfs hands over one page at a time.
+/// Words per system call at most: sysfs transfers one page at a time.
 const AT_ONCE: usize = 512;
 
 /// Words of the bitmap in one piece.
@@ -27,7 +26,7 @@ struct Run {
     words: Vec<u64>,
 }
 
-/// The words that hold the bits of `frames` (ascending), in few pieces.
+/// Returns the words that hold the bits of `frames` (ascending), in few pieces.
 fn runs(frames: &[u64]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for &frame in frames {
@@ -52,7 +51,7 @@ fn runs(frames: &[u64]) -> Vec<Run> {
     runs
 }
 
-/// Marks frames (ascending) idle: their accessed bits are cleared in all page tables that map them.
+/// Marks frames (ascending) idle: the kernel clears their accessed bits in all page tables that map them.
 pub(super) fn mark(bitmap: &File, frames: &[u64]) -> io::Result<()> {
     for run in runs(frames) {
         let bytes: Vec<u8> = run
@@ -81,8 +80,7 @@ fn write(bitmap: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Which of `frames` (ascending) are idle still, in the same order; `None` where the bitmap does
-/// not tell.
+/// Returns for each of `frames` (ascending) whether it is still idle, in the same order; `None` where the bitmap does not show it.
 pub(super) fn are_idle(bitmap: &File, frames: &[u64]) -> io::Result<Vec<Option<bool>>> {
     let mut idle = Vec::with_capacity(frames.len());
     let mut rest = frames;
@@ -134,7 +132,7 @@ mod tests {
             let marked: Vec<u64> = marked.into_iter().collect();
             mark(&file, &marked).unwrap();
             let asked: Vec<u64> = asked.into_iter().collect();
-            // 312 words of 64, and what lies behind them is not known.
+            // The file has 312 words of 64 bits; frames behind them are unknown.
             let expected: Vec<Option<bool>> = asked
                 .iter()
                 .map(|frame| (*frame < 19_968).then(|| marked.contains(frame)))

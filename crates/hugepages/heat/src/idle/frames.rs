@@ -8,8 +8,8 @@
 //!                   ^ the idle flag, for all four
 //! ```
 //!
-//! Page frames that the kernel handles together (a folio: a superpage, or a smaller power of two)
-//! have one flag between them, on the first. `kpageflags` tells heads from tails.
+//! Page frames that the kernel handles together (a folio: a huge page, or a smaller power of two) share one flag, on the first frame. `kpageflags`
+//! distinguishes heads from tails.
 
 use std::fs::File;
 use std::io;
@@ -38,25 +38,25 @@ pub(super) struct Page {
     pub(super) frame: u64,
     /// The frame that carries its idle flag; equal to `frame` until [`Flags::find_heads`].
     pub(super) head: u64,
-    /// Whether one entry maps the whole region.
+    /// True if one entry maps the whole region.
     pub(super) huge: bool,
-    /// Whether it is a page of a file or of shared memory.
+    /// True if it is a page of a file or of shared memory.
     pub(super) file: bool,
-    /// Whether the idle flag can tell anything about it.
+    /// True if the idle flag is meaningful for it.
     pub(super) usable: bool,
 }
 
 impl Page {
-    /// The region it lies in.
+    /// Returns the region it lies in.
     pub(super) const fn region(&self) -> Region {
         Region::containing(VirtAddr(self.page << BASE_PAGE_SHIFT))
     }
 }
 
-/// Why pages could not be listed.
+/// Reason for a failure to list pages.
 #[derive(Debug)]
 pub(super) enum Blind {
-    /// The kernel shows the pages but not where they are.
+    /// The kernel shows the pages, but not their frames.
     FramesHidden,
     /// Reading failed.
     Io(io::Error),
@@ -68,7 +68,7 @@ impl From<io::Error> for Blind {
     }
 }
 
-/// The present pages in `ranges` (ascending, disjoint), ascending. The shared zero page is none.
+/// Returns the present pages in `ranges` (ascending, disjoint), ascending, without the shared zero page.
 pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>, Blind> {
     let mut pages = Vec::new();
     let mut runs = vec![PageRegion::default(); RUNS];
@@ -89,7 +89,7 @@ pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>,
         });
         match scanned {
             Ok(()) => listed?,
-            // Before Linux 6.7, on a recorded tree, or for this range.
+            // The ioctl is missing before Linux 6.7 and on a recorded tree, or does not work for this range.
             Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::FAULT) => {
                 pages.truncate(before);
                 words_of(pagemap, range, false, &mut pages)?;
@@ -163,7 +163,7 @@ const IDLE: u64 = 1 << 25;
 
 /// Flags looked up at a time: consecutive frames often belong to one process.
 const WINDOW: u64 = 64;
-/// Pages of the largest folio a process can map through the page cache or as a superpage.
+/// Order of the largest folio that a process can map through the page cache or as a huge page.
 const LARGEST_ORDER: u32 = 9;
 
 /// `/proc/kpageflags`.
@@ -175,7 +175,7 @@ pub(super) struct Flags<'f> {
 }
 
 impl<'f> Flags<'f> {
-    /// A reader that remembers the last few flags; one per pass over frames.
+    /// Makes a reader that caches the last few flags; one per pass over frames.
     pub(super) fn new(file: &'f File) -> Self {
         Self {
             file,
@@ -184,7 +184,7 @@ impl<'f> Flags<'f> {
         }
     }
 
-    /// The flags of a frame; `None` where the kernel keeps none (memory of a device).
+    /// Returns the flags of a frame; `None` where the kernel keeps none (memory of a device).
     fn of(&mut self, frame: u64) -> io::Result<Option<u64>> {
         let first = frame / WINDOW * WINDOW;
         if self.window.is_empty() || self.first != first {
@@ -194,12 +194,10 @@ impl<'f> Flags<'f> {
         Ok(self.window.get((frame - first) as usize).copied())
     }
 
-    /// Finds the head of every page's frame, and which pages the idle flag can tell nothing about:
-    /// those not on an LRU list (fresh ones wait in small batches) and those that are no ordinary
-    /// memory. `pages` must be sorted by frame.
+    /// Finds the head of every page's frame, and the pages for which the idle flag is meaningless: those not on an LRU list (new ones wait in small
+    /// batches), and those that are not ordinary memory. `pages` must be sorted by frame.
     ///
-    /// The flag of KSM is not asked: Linux 6.12 shows it on every anonymous page
-    /// (`stable_page_flags` in `fs/proc/page.c` tests two bits for either).
+    /// Ignores the flag of KSM: Linux 6.12 shows it on every anonymous page (`stable_page_flags` in `fs/proc/page.c` tests two bits for either).
     pub(super) fn find_heads(&mut self, pages: &mut [Page]) -> io::Result<()> {
         let mut last = None;
         for page in pages {
@@ -225,7 +223,7 @@ impl<'f> Flags<'f> {
         {
             return Ok((head, usable));
         }
-        // A folio of 2^n pages starts at a multiple of 2^n, and what lies between is tails.
+        // A folio of 2^n pages starts at a multiple of 2^n, and the frames in between are tails.
         for order in 1..=LARGEST_ORDER {
             let candidate = frame >> order << order;
             match self.of(candidate)? {
@@ -238,8 +236,7 @@ impl<'f> Flags<'f> {
         Ok((frame, false))
     }
 
-    /// Whether the frame carries the idle flag. Unlike a look into the bitmap this does not ask the
-    /// page tables.
+    /// Returns true if the frame carries the idle flag. Unlike a read of the bitmap, this does not check the page tables.
     pub(super) fn is_marked(&mut self, frame: u64) -> io::Result<bool> {
         Ok(self.of(frame)?.is_some_and(|flags| flags & IDLE != 0))
     }
@@ -286,7 +283,7 @@ mod tests {
         let pages = present(&file_of(&words, 9), &[range]).unwrap();
         let found: Vec<_> = pages.iter().map(|p| (p.page, p.frame, p.file)).collect();
         assert_eq!(found, [(2, 77, false), (5, 78, true)]);
-        // A range that ends before the file does not reach what lies behind it.
+        // A range that ends before the file does not include the pages behind it.
         let range = VirtRange::new(VirtAddr(1 << 12), VirtAddr(5 << 12)).unwrap();
         assert_eq!(present(&file_of(&words, 9), &[range]).unwrap().len(), 1);
         let hidden = file_of(&[(2, PRESENT)], 9);

@@ -1,5 +1,4 @@
-//! The tracker `idle`: marks page frames idle in the kernel's page_idle bitmap and looks which stay
-//! so.
+//! The tracker `idle`: marks page frames idle in the kernel's page_idle bitmap, and checks which ones stay idle.
 //!
 //! Interface: `Documentation/admin-guide/mm/idle_page_tracking.rst`, `mm/page_idle.c`. Needs root
 //! and `CONFIG_IDLE_PAGE_TRACKING`.
@@ -9,25 +8,24 @@
 //!   read   pages -> frames -> heads     the heads that are no longer idle were touched
 //! ```
 //!
-//! What it tells is about *frames*, and differs from looking at page tables:
+//! It observes *frames*, so its result differs from that of a look at page tables:
 //!
-//! * A frame that several processes map was touched if any of them touched it. Marking clears the
-//!   accessed bits in the page tables of all of them.
-//! * Frames that the kernel handles together (a folio) have one mark: all their pages were touched,
-//!   or none. That is so for superpages, for those that base page entries map, and for the smaller
-//!   powers of two that `hugepages-*kB` allow.
-//! * A system call that reads or writes the memory counts where the kernel notes it.
-//! * A page on no LRU list takes no mark: fresh ones, which wait in small batches per CPU, those
-//!   of hugetlb, of devices, the zero pages. They are not known to be cold, and are left out.
+//! * If several processes map a frame, it was touched if any of them touched it. Marking clears the accessed bits in the page tables of all of
+//!   them.
+//! * Frames that the kernel handles together (a folio) have one mark: all their pages were touched, or none. This includes huge pages, also those
+//!   that base page entries map, and the smaller powers of two that `hugepages-*kB` allow.
+//! * A system call that reads or writes the memory counts where the kernel marks the page accessed.
+//! * A page on no LRU list takes no mark: new ones, which wait in small batches per CPU, pages of hugetlb and of devices, the zero pages. They are
+//!   not known to be cold, and are left out.
 //!
-//! The pages are listed anew at every read, since memory moves meanwhile:
+//! Each read lists the pages anew, since memory moves meanwhile:
 //!
-//! | at arming | at reading | said to be |
+//! | at arming | at reading | reported as |
 //! |---|---|---|
 //! | marked | the same frame | idle or touched, by the mark |
 //! | marked | another frame, idle | idle: migration takes the mark along |
 //! | marked | another frame, not idle | touched: copied on write, swapped in again (or merged by KSM) |
-//! | marked | in a superpage since | not known: a collapse makes a new frame without a mark |
+//! | marked | in a huge page since | not known: a collapse makes a new frame without a mark |
 //! | absent | present | touched, if anonymous; a file's pages are mapped before they are used |
 //! | not marked | present | not known |
 
@@ -56,10 +54,9 @@ const KIND: TrackerKind = TrackerKind::Idle;
 const FRAMES_REMEDY: &str = "page frame numbers are hidden: needs CAP_SYS_ADMIN in the initial \
                              user namespace, run as root there";
 
-/// Finds touched pages by the page_idle bitmap; see the [module](super).
+/// Finds touched pages with the page_idle bitmap; see the [module](super).
 ///
-/// Marks are left behind when a process is let go: they mean nothing to anybody but trackers
-/// like this one.
+/// Marks stay when a process is released: only trackers like this one read them.
 #[derive(Debug)]
 pub struct IdleTracker {
     roots: Roots,
@@ -73,11 +70,11 @@ pub struct IdleTracker {
 /// A process that was armed.
 #[derive(Debug)]
 struct Target {
-    /// What it had then.
+    /// Its memory at that time.
     memory: Memory,
     /// Its mappings in scope, ascending.
     ranges: Vec<VirtRange>,
-    /// Its pages then, ascending.
+    /// Its pages at that time, ascending.
     pages: Vec<Noted>,
 }
 
@@ -90,7 +87,7 @@ struct Noted {
 }
 
 impl IdleTracker {
-    /// Opens what is needed and finds out whether it works for this caller.
+    /// Opens the files, and checks that tracking works for this caller.
     ///
     /// # Errors
     /// [`TrackError::Unusable`] with what is missing.
@@ -128,7 +125,7 @@ impl IdleTracker {
         }
     }
 
-    /// Flushes the process's TLB entries, if that can be had; then how long it could not map memory.
+    /// Flushes the process's TLB entries, if possible. Returns the time for which the process could not map memory; `None` without a flush.
     fn flush(&self, process: ProcessId) -> Option<Locked> {
         let mut file = self
             .may_flush
@@ -136,14 +133,14 @@ impl IdleTracker {
         file.as_mut().ok()?.flush().ok()
     }
 
-    /// The mappings to watch, ascending.
+    /// Returns the mappings to watch, ascending.
     fn ranges_of(&self, process: ProcessId) -> Result<Vec<VirtRange>, TrackError> {
         let vmas = maps(&self.roots, process.pid)?;
         let wanted = |vma: &&Vma| self.scope.includes(vma);
         Ok(vmas.iter().filter(wanted).map(|vma| vma.range).collect())
     }
 
-    /// Marks the frames of `pages`; the pages by number, with those that took the mark.
+    /// Marks the frames of `pages`. Returns the pages by number, with `marked` set for those that took the mark.
     fn mark(&self, mut pages: Vec<Page>) -> io::Result<Vec<Noted>> {
         let heads = find_heads(&self.flags, &mut pages)?;
         bitmap::mark(&self.bitmap, &heads)?;
@@ -166,7 +163,7 @@ impl IdleTracker {
         Ok(noted)
     }
 
-    /// What became of the pages in `ranges`.
+    /// Returns the state of the pages in `ranges`.
     fn bits_of(&self, watched: &Target, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, Blind> {
         let mut pages = present(watched.memory.pagemap(), &common(&watched.ranges, ranges))?;
         let heads = find_heads(&self.flags, &mut pages)?;
@@ -203,7 +200,7 @@ impl IdleTracker {
     }
 }
 
-/// Whether a page was touched; `None` where that is not known. See the table in the module.
+/// Returns true if a page was touched; `None` where that is not known. See the table in the module.
 fn touched(before: Option<&Noted>, now: &Page, is_idle: Option<bool>) -> Option<bool> {
     if !now.usable {
         return None;
@@ -215,14 +212,14 @@ fn touched(before: Option<&Noted>, now: &Page, is_idle: Option<bool>) -> Option<
     }
 }
 
-/// Regions that became superpages since arming: their frames are new and have no mark.
+/// Regions that became huge pages since arming: their frames are new and have no mark.
 #[derive(Default)]
 struct Collapsed {
     last: Option<(Region, bool)>,
 }
 
 impl Collapsed {
-    /// Whether `now` lies in one. `before` are the pages at arming, ascending.
+    /// Returns true if `now` lies in such a region. `before` are the pages at arming, ascending.
     fn holds(&mut self, now: &Page, before: &[Noted]) -> bool {
         if !now.huge {
             return false;
@@ -244,18 +241,18 @@ impl Collapsed {
     }
 }
 
-/// Sorts the pages by frame and finds their heads: those that can be marked, ascending.
+/// Sorts the pages by frame, and finds their heads. Returns the heads that can be marked, ascending.
 fn find_heads(flags: &File, pages: &mut [Page]) -> io::Result<Vec<u64>> {
     pages.sort_unstable_by_key(|page| page.frame);
     Flags::new(flags).find_heads(pages)?;
     let usable = pages.iter().filter(|page| page.usable);
     let mut heads: Vec<u64> = usable.map(|page| page.head).collect();
-    // Sorted already: a head stands before its tails.
+    // Already sorted: a head precedes its tails.
     heads.dedup();
     Ok(heads)
 }
 
-/// What both lists (ascending, disjoint) have in common.
+/// Returns the intersection of both lists (ascending, disjoint).
 fn common(left: &[VirtRange], right: &[VirtRange]) -> Vec<VirtRange> {
     let (mut left, mut right) = (left.iter().peekable(), right.iter().peekable());
     let mut common = Vec::new();
@@ -276,7 +273,7 @@ fn common(left: &[VirtRange], right: &[VirtRange]) -> Vec<VirtRange> {
     common
 }
 
-/// Adds pages up into regions; they come in ascending order.
+/// Collects pages into regions; they come in ascending order.
 #[derive(Default)]
 struct Regions(Vec<RegionBits>);
 
@@ -337,7 +334,7 @@ impl Tracker for IdleTracker {
             return Err(TrackError::Replaced(process));
         };
         let read = self.bits_of(watched, ranges);
-        // Memory that was given up shows as nothing at all, so this is asked afterwards.
+        // Memory that was given up reads as empty, so this check comes after the read.
         if let Err(error) = watched.memory.check(&self.roots) {
             self.processes.remove(&process);
             return Err(error);
@@ -351,7 +348,7 @@ impl Tracker for IdleTracker {
     }
 }
 
-/// The pagemap word of a page of our own that was just written to.
+/// Returns the pagemap word of a page of our own that was just written.
 fn own_page(roots: &Roots) -> io::Result<u64> {
     let mut scratch = Scratch::untouched(BASE_PAGE_SIZE as usize)?;
     scratch.touch();

@@ -81,7 +81,7 @@ impl Tree {
         frames::read_words(&bitmap, frame / 64, 1).unwrap()[0]
     }
 
-    /// What an access does to the frame's mark.
+    /// Clears the frame's mark, as an access does.
     fn access(&self, frame: u64) {
         let word = self.word(frame) & !(1 << (frame % 64));
         self.set("sys/kernel/mm/page_idle/bitmap", frame / 64, word);
@@ -97,7 +97,7 @@ impl Tree {
         IdleTracker::over(&self.roots(), scope, bitmap, flags, false)
     }
 
-    /// Present and touched pages as a read shows them.
+    /// Returns the present and the touched pages of a read.
     fn read(&self, tracker: &mut IdleTracker, ranges: &[VirtRange]) -> (Vec<u64>, Vec<u64>) {
         let Reading::Pages(regions) = tracker.read(self.process, ranges).unwrap() else {
             panic!("pages")
@@ -154,7 +154,7 @@ fn touched_pages_are_those_whose_frames_lost_their_mark() {
 #[test]
 fn what_took_no_mark_is_not_known_and_left_out() {
     let tree = Tree::new();
-    // Off the LRU lists; on one, but the kernel passed it over.
+    // The first page is on no LRU list; the second is on one, but the kernel did not mark it.
     for (page, frame, flags) in [
         (HEAP, 70, 0),
         (HEAP + 1, 71, LRU),
@@ -197,7 +197,7 @@ fn memory_that_moved_meanwhile_is_judged_by_what_is_known() {
     }
     let mut tracker = tree.tracker(Scope::All);
     tracker.arm(tree.process).unwrap();
-    // Migrated with its mark, copied on write, gone; and two that are new.
+    // One page migrated with its mark, one was copied on write, one is gone; two are new.
     tree.page(HEAP, PRESENT | 100);
     tree.frame(100, LRU | IDLE);
     tree.set(
@@ -242,7 +242,7 @@ fn a_region_collapsed_meanwhile_is_not_known() {
     assert!(!collapsed.holds(&now(512), &before));
     assert!(!collapsed.holds(&now(600), &before));
     assert!(collapsed.holds(&now(1024), &before));
-    // Nothing was there: a fault brought it.
+    // No page was there before: a fault brought it.
     assert!(!collapsed.holds(&now(2048), &before));
     assert_eq!(touched(None, &now(2048), None), Some(true));
 }
@@ -259,7 +259,7 @@ fn a_process_that_was_not_armed_or_is_gone_has_no_sample() {
     assert!(matches!(read(&mut tracker), Err(TrackError::Replaced(_))));
 
     tracker.arm(tree.process).unwrap();
-    // As the kernel shows it once the memory is gone.
+    // The kernel shows this once the memory is gone.
     tree.open("proc/700/pagemap").set_len(0).unwrap();
     assert!(matches!(read(&mut tracker), Err(TrackError::Replaced(_))));
     let another = ProcessId {
@@ -313,7 +313,7 @@ fn the_tlb_is_flushed_only_where_that_does_nothing_else() {
     assert!(tracker.arm(tree.process).unwrap().flushed);
     assert_eq!(fs::read_to_string(&path).unwrap(), "4");
 
-    // Where it cannot be had the sample is taken all the same, and says so.
+    // If the flush is impossible, the sample is taken without it, and the result shows that.
     fs::remove_file(&path).unwrap();
     let armed = tracker.arm(tree.process).unwrap();
     assert!(!armed.flushed && armed.locked.is_zero());

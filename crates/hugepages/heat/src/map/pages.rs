@@ -7,40 +7,39 @@ use superhue_model::{PAGES_PER_REGION, PageCount, PageSet, Region, RegionHeat};
 use super::super::RegionBits;
 use super::planes::{PageHistory, Planes, RECENT, decayed, decayed_bits, slot_of};
 
-/// No interval is taken to be shorter, in seconds.
+/// Shortest interval that counts, in seconds.
 pub(super) const SHORTEST: f32 = 1e-3;
 
 /// A region with present pages.
 ///
-/// What is said of the region as a whole (touched at all or not) goes on when one entry comes to
-/// map it or no longer does. What is said of single pages begins anew then: of a superpage nobody
-/// knows which of its pages were touched, and taking all of them for active would have a region
-/// just split look fit to be promoted again.
+/// The history of the region as a whole (touched at all or not) continues when one entry begins or ceases to map it. The history of its single
+/// pages then begins anew: a huge page does not show which of its pages were touched, and if all counted as active, a region just split would look
+/// fit for promotion again.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
     pub(super) region: Region,
     pub(super) huge: bool,
     pub(super) present: PageSet,
-    /// What was watched in total when it was last found touched, or before it first appeared.
+    /// Time watched until it was last found touched, or before it first appeared.
     touched_at: Duration,
-    /// Samples that found any of it touched; halved with the counts of pages.
+    /// Number of samples that found any of it touched; halved with the counts of pages.
     pub(super) count: u16,
-    /// Whether a recent sample found any of it touched, the newest in bit 0.
+    /// Bits of the recent samples, the newest in bit 0: 1 if the sample found any of it touched.
     recent: u8,
-    /// How many of the recent samples saw it.
+    /// Number of recent samples that saw it.
     known: u8,
-    /// How many of the recent samples saw its pages.
+    /// Number of recent samples that saw its pages.
     pages_known: u8,
-    /// Pages touched at the last sample; all of a superpage.
+    /// Pages touched at the last sample; all of a huge page.
     pub(super) touched: u16,
-    /// Pages touched per second, at least; of a superpage, samples that found it touched.
+    /// Pages touched per second, at least; of a huge page, samples per second that found it touched.
     per_second: f32,
-    /// Nothing while no page of it was touched.
+    /// `None` while no page of it was touched.
     planes: Option<Box<Planes>>,
 }
 
 impl Cell {
-    /// A region that appears; `before` is what had been watched before this sample.
+    /// Makes the cell of a region that appears; `before` is the time watched before this sample.
     pub(super) fn new(bits: &RegionBits, before: Duration) -> Self {
         Self {
             region: bits.region,
@@ -59,9 +58,9 @@ impl Cell {
 
     /// Takes in a sample, whose number in the ring is `slot`.
     ///
-    /// What became present after arming was touched by the fault that made it so, which says nothing
-    /// of how it will be used: memory that a program fills once and forgets would look hot. All that
-    /// is present had been there when the sample was `steady`; else what the sample before found.
+    /// A page that became present after arming was touched by the fault that made it present. That says nothing about its later use: memory that a
+    /// program fills once and forgets would look hot. In a `steady` sample all present pages had been there before; otherwise only those that the
+    /// sample before found.
     pub(super) fn add(
         &mut self,
         bits: &RegionBits,
@@ -109,8 +108,8 @@ impl Cell {
         self.pace(self.touched, self.present.len().0, interval);
     }
 
-    /// Takes note of `touched` of `all` in a sample. Where nearly all was touched it may have been
-    /// any number of times, so that a longer sample says less: what a shorter one proved stands.
+    /// Records that a sample found `touched` of `all` pages. If nearly all were touched, they may have been touched any number of times, so a
+    /// longer sample shows less: the rate that a shorter one proved stands.
     fn pace(&mut self, touched: u16, all: u64, interval: Duration) {
         let new = f32::from(touched) / interval.as_secs_f32().max(SHORTEST);
         let is_all = u64::from(touched) >= all - all / 8;
@@ -132,7 +131,7 @@ impl Cell {
         }
     }
 
-    /// What the policy wants to know; `newest` is the ring number of the last sample.
+    /// Returns the heat for the policy; `newest` is the ring number of the last sample.
     pub(super) fn heat(&self, newest: usize, watched: Duration) -> RegionHeat {
         let (active, rate) = match (&self.planes, self.huge) {
             (_, true) => (None, decayed_bits(self.recent, self.known)),
@@ -154,7 +153,7 @@ impl Cell {
         }
     }
 
-    /// The history of a page, or of all in a superpage.
+    /// Returns the history of a page, or of all pages in a huge page.
     fn history(&self, page: usize, newest: usize) -> PageHistory {
         if self.huge {
             return PageHistory {
@@ -166,7 +165,7 @@ impl Cell {
         planes.map_or_else(PageHistory::default, |planes| planes.page(page, newest))
     }
 
-    /// Count and decayed rate of a page.
+    /// Returns the count and the decayed rate of a page.
     pub(super) fn page(&self, page: usize, newest: usize) -> (u32, f32) {
         let known = if self.huge {
             self.known
@@ -180,7 +179,7 @@ impl Cell {
         )
     }
 
-    /// Adds to `pages[c]` how many present pages have count `c`.
+    /// Adds to `pages[c]` the number of present pages with count `c`.
     pub(super) fn tally(&self, pages: &mut [u64]) {
         if let (Some(planes), false) = (&self.planes, self.huge) {
             planes.tally(&self.present, pages);
@@ -196,7 +195,7 @@ impl Cell {
         }
     }
 
-    /// Bytes held on the heap.
+    /// Returns the bytes held on the heap.
     pub(super) fn heap(&self) -> usize {
         self.planes.as_ref().map_or(0, |_| size_of::<Planes>())
     }

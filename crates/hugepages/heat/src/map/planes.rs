@@ -24,7 +24,7 @@ pub(super) const LARGEST_COUNT: u16 = (1 << COUNT_BITS) - 1;
 
 const WORDS: usize = PAGES_PER_REGION as usize / 64;
 
-/// What samples said about each page of a region: 15 bits a page.
+/// Results of samples for each page of a region: 15 bits a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Planes {
     recent: [[u64; WORDS]; RECENT],
@@ -39,7 +39,7 @@ pub(super) struct PageHistory {
 }
 
 impl Planes {
-    /// No page was ever touched.
+    /// Planes of a region without a touched page.
     pub(super) const EMPTY: Self = Self {
         recent: [[0; WORDS]; RECENT],
         counts: [[0; WORDS]; COUNT_BITS],
@@ -60,7 +60,7 @@ impl Planes {
                 return;
             }
         }
-        // The counts that ran over are 0 now: they stay at the largest instead.
+        // The counts that overflowed are 0 now: set them to the largest value instead.
         for plane in &mut self.counts {
             for (bits, carry) in plane.iter_mut().zip(&carry) {
                 *bits |= carry;
@@ -68,7 +68,7 @@ impl Planes {
         }
     }
 
-    /// Forgets all pages but these.
+    /// Forgets all pages except these.
     pub(super) fn keep(&mut self, pages: &PageSet) {
         for plane in self.recent.iter_mut().chain(&mut self.counts) {
             for (bits, keep) in plane.iter_mut().zip(pages.words()) {
@@ -83,17 +83,17 @@ impl Planes {
         self.counts[COUNT_BITS - 1] = [0; WORDS];
     }
 
-    /// Whether there is nothing that could not be forgotten.
+    /// Returns true if no page has a history.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::EMPTY
     }
 
-    /// How many pages the sample in `slot` found touched.
+    /// Returns the number of pages that the sample in `slot` found touched.
     pub(super) fn touched(&self, slot: usize) -> u32 {
         self.recent[slot].iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Pages that at least one of the recent samples found touched.
+    /// Returns the number of pages that at least one of the recent samples found touched.
     pub(super) fn active(&self) -> PageCount {
         let mut any = [0; WORDS];
         for plane in &self.recent {
@@ -104,7 +104,7 @@ impl Planes {
         PageSet::from_words(any).len()
     }
 
-    /// The history of one page; `newest` is the slot of the last sample.
+    /// Returns the history of one page; `newest` is the slot of the last sample.
     pub(super) fn page(&self, page: usize, newest: usize) -> PageHistory {
         let (word, bit) = (page / 64 % WORDS, page % 64);
         let at = |plane: &[u64; WORDS]| plane[word] >> bit & 1 == 1;
@@ -118,7 +118,7 @@ impl Planes {
         history
     }
 
-    /// Adds to `pages[c]` how many of `present` have count `c`.
+    /// Adds to `pages[c]` the number of pages in `present` with count `c`.
     pub(super) fn tally(&self, present: &PageSet, pages: &mut [u64]) {
         for page in present.iter() {
             let count = usize::from(self.page(page, 0).count);
@@ -129,12 +129,12 @@ impl Planes {
     }
 }
 
-/// The slot of the sample taken `age` samples before the one in `newest`.
+/// Returns the slot of the sample taken `age` samples before the one in `newest`.
 pub(super) fn slot_of(newest: usize, age: usize) -> usize {
     (newest + RECENT - age % RECENT) % RECENT
 }
 
-/// How much a sample weighs, the newest first: half as much after [`HALF_LIFE`] samples.
+/// Weights of samples, the newest first: half as much after [`HALF_LIFE`] samples.
 ///
 /// [`HALF_LIFE`]: super::HALF_LIFE
 const WEIGHTS: [f32; RECENT] = [
@@ -146,7 +146,7 @@ const WEIGHTS: [f32; RECENT] = [
     std::f32::consts::FRAC_1_SQRT_2 / 4.0,
 ];
 
-/// The weighted mean of what `value` is at each age, over the `known` newest samples.
+/// Returns the weighted mean of `value` at each age, over the `known` newest samples.
 pub(super) fn decayed(known: u8, value: impl Fn(usize) -> f32) -> f32 {
     let known = usize::from(known).min(RECENT);
     let (mut sum, mut weights) = (0.0, 0.0);
@@ -157,7 +157,7 @@ pub(super) fn decayed(known: u8, value: impl Fn(usize) -> f32) -> f32 {
     if weights > 0.0 { sum / weights } else { 0.0 }
 }
 
-/// The same of a bit per sample, the newest in bit 0.
+/// Returns the weighted mean of one bit per sample, the newest in bit 0.
 pub(super) fn decayed_bits(recent: u8, known: u8) -> f32 {
     decayed(known, |age| f32::from(recent >> age & 1)).clamp(0.0, 1.0)
 }

@@ -14,14 +14,13 @@ use super::super::RangeRate;
 use super::pages::SHORTEST;
 use super::{PageSize, RangeHeat};
 
-/// What a new sample adds to the decayed rate: half of what is old is left after two samples.
+/// Weight of a new sample in the decayed rate: half of the old value is left after two samples.
 const NEW: f32 = 1.0 - std::f32::consts::FRAC_1_SQRT_2;
 
-/// Most regions reported, so that ranges over terabytes of reserved addresses do no harm (they
-/// make up 2 TiB).
+/// Number of regions reported at most, so that ranges over terabytes of reserved addresses do no harm (they make up 2 TiB).
 const MOST_REGIONS: usize = 1 << 20;
 
-/// A range, and what is left of those that were there before.
+/// A range, with its share of the history of former ranges.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) range: VirtRange,
@@ -45,7 +44,7 @@ impl Span {
     }
 }
 
-/// Ascending, disjoint, none empty, every rate from 0 to 1.
+/// Returns the readings ascending and disjoint, without empty ones, and with every rate from 0 to 1.
 fn cleaned(readings: &[RangeRate]) -> Vec<RangeRate> {
     let mut ranges: Vec<_> = readings.to_vec();
     if !ranges.is_sorted_by_key(|reading| reading.range.start) {
@@ -54,7 +53,7 @@ fn cleaned(readings: &[RangeRate]) -> Vec<RangeRate> {
     let mut end = VirtAddr(0);
     ranges.retain_mut(|reading| {
         reading.range.start = reading.range.start.max(end);
-        // What is no number is not above 0.
+        // NaN is not above 0.
         reading.rate = if reading.rate > 0.0 {
             reading.rate.min(1.0)
         } else {
@@ -95,7 +94,7 @@ fn overlaps<T>(
     }
 }
 
-/// The spans after a sample, and whether there are addresses that no span held before.
+/// Returns the spans after a sample, and true if there are addresses that no span held before.
 pub(super) fn absorb(
     old: &[Span],
     readings: &[RangeRate],
@@ -157,7 +156,7 @@ pub(super) fn absorb(
     (spans, grew)
 }
 
-/// Touched weight of two samples by stretch of addresses: bytes times rate, then and now.
+/// Returns the touched weight of two samples by stretch of addresses: bytes times rate, then and now.
 pub(super) fn weights(old: &[Span], new: &[Span]) -> Vec<(f64, f64)> {
     let mut cuts: Vec<u64> = old
         .iter()
@@ -194,7 +193,7 @@ pub(super) fn ranges(spans: &[Span]) -> impl Iterator<Item = RangeHeat> + '_ {
     spans.iter().map(Span::heat)
 }
 
-/// Every region that a span overlaps, ascending; of several spans the hottest counts.
+/// Returns every region that a span overlaps, ascending; of several spans the hottest counts.
 pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> Vec<RegionHeat> {
     let first = |span: &Span| span.range.start.0 / HUGE_PAGE_SIZE;
     let end = |span: &Span| span.range.end.0.div_ceil(HUGE_PAGE_SIZE);
@@ -226,7 +225,7 @@ pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> 
     regions
 }
 
-/// Total of the rates and bytes of each span, for the hot-set curve.
+/// Returns the total of the rates and the bytes of each span, for the hot-set curve.
 pub(super) fn tally(spans: &[Span]) -> impl Iterator<Item = (f64, ByteCount)> + '_ {
     let weighed = spans.iter().filter(|span| span.total > 0.0);
     weighed.map(|span| (f64::from(span.total), span.range.len()))

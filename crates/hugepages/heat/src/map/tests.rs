@@ -115,7 +115,7 @@ fn a_long_sample_does_not_hide_how_often_pages_are_touched() {
 
 #[test]
 fn few_pages_of_each_region_differ_by_chance() {
-    // Which regions 200 accesses to one of 400 meet, by a fixed walk through them.
+    // A fixed walk chooses the regions that are touched: 200 of 400 in each sample.
     let scattered = |map: &mut HeatMap, salt: usize| {
         let touched = |number: usize| (number * 7919 + salt * 104_729) % 400 < 200;
         let one = |number: usize| match touched(number) {
@@ -173,7 +173,7 @@ fn a_split_superpage_does_not_look_active_all_over() {
     let heat = map.heat();
     assert_eq!(heat.of(region(1)).unwrap().active, Some(PageCount(3)));
     assert!((heat.of(region(1)).unwrap().rate - 3.0).abs() < 1e-4);
-    // Promoted again: what is known of the region as a whole has gone on.
+    // Promoted again: the history of the region as a whole has continued.
     let change = absorb(&mut map, vec![huge(1, true)]);
     assert_eq!(change.touched, PageCount(512));
     assert_eq!(change.entries, 1);
@@ -237,7 +237,7 @@ fn movement_is_the_share_of_accesses_that_went_elsewhere() {
     let change = absorb(&mut map, sample(50, 150));
     assert!((change.moved - 0.25).abs() < 1e-6, "{change:?}");
     assert_eq!((change.touched, change.entries), (PageCount(200), 200));
-    // Ten times as many after the same time; but not if there was as much more time.
+    // A tenth of the pages in the same time is movement; ten times as many in ten times the time are not.
     let change = absorb(&mut map, sample(5, 15));
     assert!(change.moved > 0.7, "{change:?}");
     let change = map.absorb(&Reading::Pages(sample(50, 150)), 10 * SECOND, false);
@@ -320,7 +320,7 @@ fn damon_splits_and_joins_ranges() {
     let change = take(&mut map, vec![range(mib(0), mib(9), 0.0)]);
     assert!(change.grew);
     assert_eq!(map.hot_set().points.len(), 1);
-    // Another kind of reading: begun anew.
+    // Another kind of reading: the map begins anew.
     absorb(&mut map, vec![huge(1, true)]);
     assert_eq!((map.samples(), map.ranges().count()), (1, 1));
 }
@@ -347,7 +347,7 @@ fn terabytes_of_reserved_addresses_do_no_harm() {
 fn memory_stays_lean() {
     let mut map = HeatMap::new();
     let full = PageSet::FULL;
-    // 64 MiB, all touched; what 16 GiB take is 256 times as much.
+    // 64 MiB, all touched; 16 GiB take 256 times as much.
     for _ in 0..20 {
         absorb(&mut map, (0..32).map(|n| base(n, full, full)).collect());
     }
@@ -357,11 +357,11 @@ fn memory_stays_lean() {
     assert!(map.held().0 * 256 < 1 << 20, "{}", map.held());
 }
 
-/// What a map should be, kept the plain way.
+/// Reference map, kept in the plain way.
 #[derive(Default)]
 struct Plain {
     samples: u64,
-    /// By page: whether each sample since it appeared found it touched.
+    /// By page: for each sample since it appeared, true if the sample found it touched.
     pages: BTreeMap<(u64, usize), Vec<bool>>,
 }
 
@@ -407,7 +407,7 @@ fn the_fault_that_made_a_page_present_is_no_access() {
     };
     let mut map = HeatMap::new();
     absorb(&mut map, vec![base(1, filled(100), PageSet::EMPTY)]);
-    // It is being filled, and so is a region that was not there.
+    // The region is being filled, and so is one that was not there before.
     absorb(
         &mut map,
         vec![
@@ -435,7 +435,7 @@ fn any_reading() -> impl Strategy<Value = Reading> {
     ]
 }
 
-/// What holds of every map.
+/// Checks the invariants of every map.
 fn check(map: &HeatMap, change: &Change) -> Result<(), TestCaseError> {
     prop_assert!((0.0..=1.0).contains(&change.moved), "{change:?}");
     let heats: Vec<_> = map.ranges().collect();

@@ -17,7 +17,7 @@ fn cost(own: Duration, target: Duration) -> SampleCost {
     SampleCost { own, target }
 }
 
-/// Takes the next sample; returns when it was read.
+/// Takes the next sample; returns the time at which it was read.
 fn take(pace: &mut Pace, moved: f32) -> Duration {
     let next = pace.next();
     let at = next.arm + next.interval;
@@ -177,10 +177,10 @@ fn what_is_being_filled_is_left_to_it() {
         take(&mut pace, now);
     }
     assert!((8..=10).contains(&take(&mut pace, now)));
-    // It is over when no growth was seen for a while, and samples are taken again.
+    // Filling is over when no growth was seen for a while; then samples resume.
     assert!(pace.next().arm <= now + FILLING);
     assert_eq!(pace.next().arm, pace.filling);
-    // Growth by the page is none, and no growth holds samples up forever.
+    // Growth by single pages does not count, and no growth delays samples forever.
     now += FILLING;
     pace.resident(now, PageCount(pages + 1000));
     assert!(pace.next().arm <= now);
@@ -242,7 +242,7 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
-    // Costs up to 200 ms, mostly small; read late by up to 3 s.
+    // Costs up to 200 ms, mostly small; reads late by up to 3 s.
     let micros = || prop_oneof![0_u64..500, 0_u64..200_000];
     let late = prop_oneof![Just(0_u64), 0_u64..3_000_000];
     (
@@ -267,7 +267,7 @@ fn step() -> impl Strategy<Value = Step> {
         )
 }
 
-/// Runs the steps; returns when each sample was armed and what it cost.
+/// Runs the steps; returns the time of arming and the cost of each sample.
 fn run(limits: PaceLimits, steps: &[Step]) -> Vec<(Next, Duration)> {
     let mut pace = Pace::new(limits, Duration::ZERO);
     let mut samples = Vec::new();
@@ -318,8 +318,7 @@ proptest! {
     fn it_never_waits_longer_than_needed(
         steps in proptest::collection::vec(step(), 1..100),
     ) {
-        // Whatever happened, the next sample comes when the allowance has recovered from the
-        // dearest one, at the latest, or by a probe's wait.
+        // In every case the next sample comes once the allowance has recovered from the most expensive one, at the latest, or after a probe's wait.
         let limits = PaceLimits::default();
         let samples = run(limits, &steps);
         for pair in samples.windows(2) {

@@ -1,4 +1,4 @@
-//! In place of the tracker where it was not built.
+//! Replacement of the tracker in builds without it.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{Armed, Reading, RegionBits, Run, RunTouches, Scope, TrackError, Trac
 pub struct PtwalkTracker(Infallible);
 
 impl PtwalkTracker {
-    /// Says why there is none.
+    /// Returns the reason why there is none.
     ///
     /// # Errors
     /// [`TrackError::Unusable`], always.
@@ -30,7 +30,7 @@ impl PtwalkTracker {
     }
 }
 
-/// A process of which a few pages at a time are watched, which this build cannot do.
+/// A process of which a few pages at a time are watched; this build cannot do that.
 #[derive(Debug)]
 pub struct FewPages(Infallible);
 

@@ -1,4 +1,4 @@
-//! What the page-table entries say, and where the process's memory lies. Pure.
+//! Decoding of page-table entries, and the extent of the process's memory. Pure functions.
 //!
 //! Bits of an entry: Intel SDM volume 3, 4.5; `arch/x86/include/asm/pgtable_types.h`.
 //!
@@ -7,13 +7,11 @@
 //!   no-exec  pkey     (unused)       frame              SP   G PS    A        P
 //! ```
 //!
-//! * Without P, G means that the page is there but that any access faults (`_PAGE_PROTNONE`):
-//!   `PROT_NONE` memory, or a page that NUMA balancing wants to hear about. Swapped and migrating
-//!   pages have neither.
-//! * SP (`_PAGE_SPECIAL`) marks what is no page of the process: the shared page of zeroes, device
-//!   memory. Such a page holds no memory, and `clear_refs` never clears its accessed bit, so it
-//!   counts as absent. The shared *superpage* of zeroes is marked since Linux 6.17; before, it counts
-//!   as a superpage (its bit is cleared like any other's).
+//! * Without P, G means that the page is present but that any access faults (`_PAGE_PROTNONE`): `PROT_NONE` memory, or a page whose accesses NUMA
+//!   balancing wants to see. Swapped and migrating pages have neither bit.
+//! * SP (`_PAGE_SPECIAL`) marks entries that map no page of the process: the shared page of zeroes, device memory. Such a page holds no memory, and
+//!   `clear_refs` never clears its accessed bit, so it counts as absent. The shared *huge page* of zeroes is marked since Linux 6.17; before, it
+//!   counts as a huge page (its bit is cleared like any other's).
 
 use superhue_model::{
     BASE_PAGE_SHIFT, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageSet, Region, VirtAddr, VirtRange,
@@ -29,7 +27,7 @@ const SPECIAL_SHIFT: u32 = 9;
 /// Entries of one table.
 pub(super) const ENTRIES: usize = PAGES_PER_REGION as usize;
 
-/// What a table of the last level says of its region.
+/// Returns the bits of a region from its table of the last level.
 pub(super) fn of_table(region: Region, entries: &[u64; ENTRIES]) -> RegionBits {
     let mut present = [0; ENTRIES / 64];
     let mut accessed = [0; ENTRIES / 64];
@@ -50,7 +48,7 @@ pub(super) fn of_table(region: Region, entries: &[u64; ENTRIES]) -> RegionBits {
     }
 }
 
-/// What an entry that maps a whole region says of it; `None` if it maps no memory of the process.
+/// Returns the bits of a region from the entry that maps it whole; `None` if that maps no memory of the process.
 pub(super) fn of_huge(region: Region, entry: u64) -> Option<RegionBits> {
     if entry >> SPECIAL_SHIFT & 1 == 1 {
         return None;
@@ -68,12 +66,12 @@ pub(super) fn of_huge(region: Region, entry: u64) -> Option<RegionBits> {
     })
 }
 
-/// The ranges widened to whole regions and joined, below `limit`: what is walked.
+/// Returns the spans to walk: the ranges widened to whole regions and joined, below `limit`.
 pub(super) fn spans(ranges: &[VirtRange], limit: u64) -> Vec<VirtRange> {
     let mut spans: Vec<VirtRange> = Vec::new();
     for range in ranges {
         let start = range.start.0 & !(HUGE_PAGE_SIZE - 1);
-        // Above lies the kernel's half; `[vsyscall]` is listed there.
+        // The kernel's half lies above; the mapping `[vsyscall]` is there.
         let end = range.end.0.min(limit).next_multiple_of(HUGE_PAGE_SIZE);
         if start >= end || range.is_empty() {
             continue;
@@ -89,7 +87,7 @@ pub(super) fn spans(ranges: &[VirtRange], limit: u64) -> Vec<VirtRange> {
     spans
 }
 
-/// What is in both of two ascending lists; ranges that touch are joined.
+/// Returns the intersection of two ascending lists; ranges that touch are joined.
 pub(super) fn intersect(ones: &[VirtRange], others: &[VirtRange]) -> Vec<VirtRange> {
     let mut both: Vec<VirtRange> = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -111,8 +109,8 @@ pub(super) fn intersect(ones: &[VirtRange], others: &[VirtRange]) -> Vec<VirtRan
     both
 }
 
-/// Leaves of `found` (ascending) what lies in `cover` (ascending, touching ranges joined). A region
-/// that one entry maps is kept only if it lies there whole: else its mapping changed meanwhile.
+/// Keeps of `found` (ascending) the pages in `cover` (ascending, touching ranges joined). Keeps a region that one entry maps only if it lies there
+/// whole: otherwise its mapping changed meanwhile.
 pub(super) fn confine(found: &mut Vec<RegionBits>, cover: &[VirtRange]) {
     let mut next = 0;
     found.retain_mut(|bits| {
@@ -138,7 +136,7 @@ pub(super) fn confine(found: &mut Vec<RegionBits>, cover: &[VirtRange]) {
     });
 }
 
-/// The pages of `region` in `range`.
+/// Returns the pages of `region` in `range`.
 fn pages_of(region: Region, range: VirtRange) -> PageSet {
     let whole = region.range();
     let page = |addr: VirtAddr| {
@@ -187,7 +185,7 @@ mod tests {
             (P | A | G, true, true),
             (G, true, false),
             (G | A, true, true),
-            // Swapped, migrating, or a marker: any bits but those two.
+            // Swapped, migrating, or a marker: any bits except those two.
             (A, false, false),
             (!(P | G | SPECIAL), false, false),
             // The page of zeroes; device memory.

@@ -1,9 +1,8 @@
 //! Samples of a few pages, for windows as short as some tens of microseconds.
 //!
-//! [`arm`](crate::Tracker::arm) clears the bits of a whole process, which takes 7 ms for each GiB, and every page that is touched then
-//! pays for having its bit set again, several times what the access cost before. A rate of accesses found in that way
-//! is one of a program that was slowed down by the looking. Here some runs of neighbouring pages are picked, and only
-//! their bits are cleared:
+//! [`arm`](crate::Tracker::arm) clears the bits of a whole process, which takes 7 ms for each GiB. Then every page that is touched pays for setting
+//! its bit again, several times the former cost of the access. A rate of accesses found in that way is the rate of a program slowed down by the
+//! observation. This module picks some runs of neighbouring pages, and clears only their bits:
 //!
 //! ```text
 //!   run 0   clear |<------------- lag ------------->| read
@@ -12,9 +11,9 @@
 //!   others  as they were
 //! ```
 //!
-//! They are cleared by `MADV_COLD` from outside, which flushes their translations, so that every touch shows. The advice would split a
-//! large folio that a run is a part of, and that would be a change: so runs are of base pages, and `kpageflags` must say that they are
-//! folios of their own. What the advice does leave is that the kernel takes the pages for inactive until they are touched.
+//! `MADV_COLD` from outside clears them, and flushes their translations, so that every touch shows. The advice would split a large folio that
+//! contains a run, and so change the memory. So runs consist of base pages, and `kpageflags` must show that they are folios of their own. One
+//! effect of the advice remains: the kernel treats the pages as inactive until they are touched.
 
 use std::fs::File;
 use std::io;
@@ -36,17 +35,17 @@ use crate::{RegionBits, TargetLock, TrackError, foreign};
 
 /// `KPF_COMPOUND_HEAD` and `KPF_COMPOUND_TAIL` of `linux/kernel-page-flags.h`.
 const COMPOUND: u64 = 1 << 15 | 1 << 16;
-/// The frame in a word of `pagemap`, and whether there is one.
+/// Mask of the frame in a word of `pagemap`, and the bit that shows that there is one.
 const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 
-/// Base pages that one entry of a TLB can hold where they lie side by side (AMD's Zen: 16 KiB).
+/// Number of base pages that one TLB entry can hold where they are contiguous (AMD's Zen: 16 KiB).
 const SIDE_BY_SIDE: usize = 4;
 
-/// Windows shorter than this are waited for awake: sleeping takes longer.
+/// Longest window to wait for without sleeping: sleeping takes longer.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 
-/// A process of which a few pages at a time are watched; nobody else watches it meanwhile.
+/// A process of which a few pages at a time are watched; no other tracker watches it meanwhile.
 #[derive(Debug)]
 pub struct FewPages {
     process: ProcessId,
@@ -61,8 +60,8 @@ impl PtwalkTracker {
     /// Begins to watch a few pages at a time of `process`.
     ///
     /// # Errors
-    /// [`TrackError::Foreign`] while somebody else clears accessed bits there; `Unusable` without `CAP_SYS_ADMIN` (frame
-    /// numbers), `CAP_SYS_NICE`; those of a process that is gone.
+    /// [`TrackError::Foreign`] while another user clears accessed bits there; `Unusable` without `CAP_SYS_ADMIN` (frame numbers), `CAP_SYS_NICE`;
+    /// those of a process that has exited.
     pub fn watch_few(&mut self, process: ProcessId) -> Result<FewPages, TrackError> {
         let roots = self.roots().clone();
         if let Some(error) = foreign(&roots, process) {
@@ -81,7 +80,7 @@ impl PtwalkTracker {
         let pagemap = open(roots.of_process(pid, "pagemap"))?;
         let flags = open(roots.proc.join("kpageflags"))?;
         let context = self.memory_now(process)?;
-        // Looked at last: all that was opened is this process's.
+        // This check comes last, so that all opened files belong to this process.
         if !process::still_is(&roots, process) {
             return Err(ReadError::Vanished { pid }.into());
         }
@@ -95,7 +94,7 @@ impl PtwalkTracker {
         })
     }
 
-    /// What the page tables say now of the regions that `ranges` (ascending, disjoint) lie in.
+    /// Returns the bits that the page tables have now for the regions that `ranges` (ascending, disjoint) lie in.
     ///
     /// # Errors
     /// `Replaced` once the process has other memory than when [`watch_few`](Self::watch_few) began.
@@ -108,12 +107,11 @@ impl PtwalkTracker {
         self.walk_now(few.process, few.context, &spans)
     }
 
-    /// Clears the bits of `runs`, lets `window` pass, and says which of their pages were touched. `clock` tells the CPU time that the
-    /// process has had. Runs that cannot be watched (no
-    /// page there any more, parts of large folios, locked memory) are left out.
+    /// Clears the bits of `runs`, lets `window` pass, and returns their touched pages. `clock` returns the CPU time of the process so far. Leaves
+    /// out runs that cannot be watched (no page there any more, parts of large folios, locked memory).
     ///
     /// # Errors
-    /// `Replaced`; `Unusable` if the kernel refuses the advice or hides frame numbers; those of a process that is gone.
+    /// `Replaced`; `Unusable` if the kernel refuses the advice or hides frame numbers; those of a process that has exited.
     pub fn sample_few(
         &mut self,
         few: &FewPages,
@@ -158,7 +156,7 @@ impl PtwalkTracker {
         let spans: Vec<VirtRange> = regions.iter().map(|region| region.range()).collect();
         let cpu_read = clock();
         let found = self.walk_now(few.process, few.context, &spans)?;
-        // While the runs were cleared one after the other, the process had the CPU evenly: that takes some microseconds each.
+        // Clearing takes some microseconds a run, one after the other. Assume that the process used the CPU evenly in that time.
         let cpu_while_arming = cpu_armed.saturating_sub(cpu_begun).as_secs_f64();
         let cpu_since = |cleared: Instant| {
             let part = cleared.saturating_duration_since(begun).as_secs_f64();
@@ -193,7 +191,7 @@ impl PtwalkTracker {
 }
 
 impl FewPages {
-    /// Which pages of a run lie side by side, if those that are present are folios of their own; `None` if they are not, or there is none.
+    /// Returns the contiguous pages of a run, if its present pages are folios of their own; `None` if they are not, or there is none.
     fn base_pages(&self, run: Run) -> Result<Option<u16>, String> {
         let mut words = [0_u8; PAGES_PER_RUN * 8];
         let offset = (run.start.0 / BASE_PAGE_SIZE) * 8;
@@ -248,7 +246,7 @@ fn side_by_side(frames: &[Option<u64>; PAGES_PER_RUN]) -> u16 {
     })
 }
 
-/// Lets `window` pass, as exactly as can be had.
+/// Waits for `window`, as exactly as possible.
 fn wait(window: Duration) {
     let begun = Instant::now();
     if window > SHORTEST_SLEEP {

@@ -1,4 +1,4 @@
-//! The compiled BPF program and its loading, with words for what may be in the way.
+//! The compiled BPF program, and its loading, with explanations of failures.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -50,9 +50,9 @@ const _: () = {
     assert!(offset_of!(Response, found) == 56);
 };
 
-/// One load at a time: what libbpf says comes by way of one function for the whole process.
+/// Lock for one load at a time: libbpf reports through one function for the whole process.
 static LOADING: Mutex<()> = Mutex::new(());
-/// What libbpf said during a load.
+/// Messages of libbpf during a load.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 fn listen(_: PrintLevel, text: String) {
@@ -61,7 +61,7 @@ fn listen(_: PrintLevel, text: String) {
         .push_str(&text);
 }
 
-/// Loads the program; the error says what was in the way and what would help.
+/// Loads the program; the error names the obstacle and the remedy.
 pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
     let btf = roots.sys.join("kernel/btf/vmlinux");
     if !btf.exists() {
@@ -70,8 +70,8 @@ pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
             btf.display()
         ));
     }
-    // The object wants a place that outlives everything taken from it. Its few bytes are given up
-    // when the tracker goes; the object itself is closed.
+    // The object needs a place that outlives all that is taken from it. Its few bytes leak when the tracker is dropped; the object itself is
+    // closed.
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
     let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -84,7 +84,7 @@ pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
     loaded.map_err(|error| explain(roots, error.kind(), &error.to_string(), &said))
 }
 
-/// Why loading failed.
+/// Explains a failure to load.
 fn explain(roots: &Roots, kind: ErrorKind, error: &str, said: &str) -> String {
     if kind == ErrorKind::PermissionDenied && lacking(held()).is_none() && !said.contains("0: ") {
         return format!(
@@ -108,7 +108,7 @@ fn explain(roots: &Roots, kind: ErrorKind, error: &str, said: &str) -> String {
         return "this kernel does not let its BPF program find a process: it needs Linux 6.10"
             .to_owned();
     }
-    // The verifier's account is long; what it objects to comes last.
+    // The verifier's log is long; its objection comes last.
     let last = said
         .lines()
         .rev()
@@ -126,7 +126,7 @@ fn held() -> Option<CapabilitySet> {
     Some(capabilities(None).ok()?.effective)
 }
 
-/// What loading lacks, if anything is known to.
+/// Returns the missing capabilities; `None` if none is missing, or if they are not known.
 fn lacking(held: Option<CapabilitySet>) -> Option<&'static str> {
     let held = held?;
     // CAP_SYS_ADMIN includes both.

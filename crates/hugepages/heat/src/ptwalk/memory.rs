@@ -1,11 +1,11 @@
-//! Where the machine's memory ends, from `/proc/zoneinfo`.
+//! End of the machine's memory, from `/proc/zoneinfo`.
 
 use std::fs;
 
 use superhue_model::BASE_PAGE_SHIFT;
 use superhue_procfs::Roots;
 
-/// First physical address behind all memory the kernel manages. Page tables lie below.
+/// Returns the first physical address behind all memory the kernel manages. Page tables lie below it.
 pub(super) fn end_of_memory(roots: &Roots) -> Result<u64, String> {
     let path = roots.proc.join("zoneinfo");
     let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -13,7 +13,7 @@ pub(super) fn end_of_memory(roots: &Roots) -> Result<u64, String> {
         .ok_or_else(|| format!("{} names no memory", path.display()))
 }
 
-/// The largest `start_pfn` + `spanned` of any zone (`zoneinfo_show_print` in `mm/vmstat.c`).
+/// Returns the largest `start_pfn` + `spanned` of any zone (`zoneinfo_show_print` in `mm/vmstat.c`), in bytes.
 fn parse(text: &str) -> Option<u64> {
     let mut spanned = None;
     let mut end = None;

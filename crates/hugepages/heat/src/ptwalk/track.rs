@@ -14,7 +14,7 @@ use super::walker::{NoAnswer, Walker};
 use crate::clear_refs::{ClearRefs, may_flush};
 use crate::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
 
-/// How often a process may replace its memory while it is being armed.
+/// Number of attempts to arm a process that replaces its memory meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// The tracker `ptwalk`: accessed bits of every page, read from the page tables by a BPF program.
@@ -32,16 +32,16 @@ pub struct PtwalkTracker {
 #[derive(Debug)]
 struct Target {
     clear_refs: ClearRefs,
-    /// The memory it had when it was armed; `None` if it was not yet.
+    /// Number of the memory that it had when it was armed; `None` if it was not armed yet.
     memory: Option<u64>,
-    /// Whether it maps shared objects that superpages could map; `None` if nobody has looked.
+    /// True if it maps shared objects in scope; `None` before the first read.
     maps_objects: Option<bool>,
-    /// Whether the bits of files and shared objects were cleared as well when it was armed.
+    /// True if arming cleared the bits of files and shared objects as well.
     all_cleared: bool,
     hugetlb: Hugetlb,
 }
 
-/// Which mappings of files with huge entries are hugetlb memory, as of the last time they changed.
+/// Mappings of files with huge entries, and those that are hugetlb memory, as of the last change.
 #[derive(Debug, Default)]
 struct Hugetlb {
     looked_at: Vec<VirtRange>,
@@ -49,8 +49,7 @@ struct Hugetlb {
 }
 
 impl PtwalkTracker {
-    /// Loads the BPF program, finds out where the kernel maps memory, and whether the TLB can be
-    /// flushed. Takes some tens of milliseconds.
+    /// Loads the BPF program, and finds out where the kernel maps memory, and whether the TLB can be flushed. Takes some tens of milliseconds.
     ///
     /// # Errors
     /// [`TrackError::Unusable`] with the reason: capabilities, BTF, age or lockdown of the kernel, a
@@ -74,7 +73,7 @@ impl PtwalkTracker {
         self.walker.user_end()
     }
 
-    /// Which memory `process` has now.
+    /// Returns the number of the memory that `process` has now.
     pub(super) fn memory_now(&mut self, process: ProcessId) -> Result<u64, TrackError> {
         match self.walker.memory_of(process) {
             Ok(memory) => Ok(memory),
@@ -82,7 +81,7 @@ impl PtwalkTracker {
         }
     }
 
-    /// What the page tables say now of `spans` (ascending, whole regions).
+    /// Returns the bits that the page tables have now for `spans` (ascending, whole regions).
     pub(super) fn walk_now(
         &mut self,
         process: ProcessId,
@@ -99,7 +98,7 @@ impl PtwalkTracker {
         Ok(walked.regions)
     }
 
-    /// Turns a missing answer about `process` into what is wrong with it.
+    /// Turns a missing answer about `process` into an error.
     fn explain(&self, process: ProcessId, why: NoAnswer) -> TrackError {
         let pid = process.pid;
         let vanished = TrackError::Read(ReadError::Vanished { pid });
@@ -122,7 +121,7 @@ impl PtwalkTracker {
         }
     }
 
-    /// The process's mappings whose accessed bits arming clears, ascending.
+    /// Returns the process's mappings whose accessed bits arming clears, ascending.
     fn mappings(&self, process: ProcessId) -> Result<Vec<NamedVma>, ReadError> {
         let mut mappings = process::named_maps(&self.roots, process.pid)?;
         mappings.retain(|mapping| is_cleared(mapping, self.scope));
@@ -130,10 +129,10 @@ impl PtwalkTracker {
     }
 }
 
-/// Whether `clear_refs` clears the bits of a mapping. What it leaves alone would look hot for ever.
+/// Returns true if `clear_refs` clears the bits of a mapping. Memory that it skips would always look hot.
 fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     match mapping.vma.kind {
-        // The kernel still holds its file against it, anonymous as it is.
+        // `clear_refs` skips such a mapping because of its file, although its memory is anonymous.
         VmaKind::Anonymous if scope != Scope::All => {
             let name = mapping.name.as_deref();
             name.is_none_or(|name| !name.starts_with("/dev/zero"))
@@ -145,13 +144,13 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     }
 }
 
-/// Whether there are shared objects in scope.
+/// Returns true if there are shared objects in scope.
 fn has_objects<'a>(scope: Scope, vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
     let is_object = |vma: &Vma| vma.kind.part().is_some() && scope.includes(vma);
     vmas.into_iter().any(is_object)
 }
 
-/// The ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
+/// Returns the ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
 fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
     let files = mappings.iter().map(|mapping| &mapping.vma);
     let files = files.filter(|vma| {
@@ -171,7 +170,7 @@ fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRan
 }
 
 impl Hugetlb {
-    /// Leaves out of `mappings` those that are hugetlb memory.
+    /// Removes from `mappings` those that are hugetlb memory.
     fn leave_out(
         &mut self,
         roots: &Roots,
@@ -182,8 +181,7 @@ impl Hugetlb {
         let candidates = with_huge_entries(mappings, found);
         if candidates != self.looked_at {
             self.found.clear();
-            // Slow: the kernel walks all the memory. So it is read when something changed, and not
-            // at all where no file is mapped by huge entries.
+            // Slow: the kernel walks all the memory. So it is read only after a change, and not at all where no huge entry maps a file.
             if !candidates.is_empty() {
                 let uses = process::vma_uses(roots, process.pid)?;
                 let hugetlb = uses.iter().filter(|one| {
@@ -228,7 +226,7 @@ impl Tracker for PtwalkTracker {
         // Bits of shared memory are cleared with those of all files, or not at all.
         let all = match (self.scope, watched.maps_objects) {
             (Scope::Anonymous, _) => false,
-            // Objects that come later are seen by the next read.
+            // The next read sees objects that come later.
             (Scope::Promotable | Scope::SwapBacked, Some(known)) => known,
             (Scope::Promotable | Scope::SwapBacked, None) => {
                 has_objects(self.scope, &process::maps(&self.roots, process.pid)?)
@@ -238,7 +236,7 @@ impl Tracker for PtwalkTracker {
         watched.all_cleared = all;
         let mut locked = std::time::Duration::ZERO;
         for _ in 0..ATTEMPTS {
-            // The memory that was cleared is known only if it was there before and after.
+            // The cleared memory is known only if it was the process's memory before and after.
             let before = self.walker.memory_of(process);
             let before = match before {
                 Ok(before) => before,
@@ -275,8 +273,7 @@ impl Tracker for PtwalkTracker {
         if walked.beyond {
             self.walker.refresh(&self.roots).map_err(unusable)?;
         }
-        // What is mapped is looked at after the walk: memory that went is left out, whatever its
-        // page tables still said or became.
+        // The mappings are read after the walk, so that memory that went is left out, whatever its page tables still held or became.
         let mut mappings = self.mappings(process)?;
         if let Some(watched) = self.watched.get_mut(&process) {
             watched.maps_objects = Some(has_objects(self.scope, mappings.iter().map(|it| &it.vma)));
@@ -289,7 +286,7 @@ impl Tracker for PtwalkTracker {
                 hugetlb.leave_out(&self.roots, process, &mut mappings, found)?;
             }
         }
-        // And whether the memory is still that one, after all of it.
+        // After all that, the process must still have the same memory.
         match self.walker.memory_of(process) {
             Ok(now) if now == memory => {}
             Ok(_) => return Err(TrackError::Replaced(process)),

@@ -15,10 +15,10 @@ use crate::RegionBits;
 const REGIONS_PER_GIANT: u64 = 512;
 const REGION_SHIFT: u32 = 21;
 
-/// Runs of the proof: the page that holds the magic words may be moved while one looks.
+/// Attempts of the proof: the kernel may move the page that holds the magic words meanwhile.
 const PROOFS: usize = 5;
 
-/// Why there is no answer about a process.
+/// Reason why there is no answer about a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// No process has this number, or it has no memory any more.
@@ -31,7 +31,7 @@ pub(super) enum NoAnswer {
     Broken(String),
 }
 
-/// The program, loaded, and what was proven with it.
+/// The loaded program, and the results of its proof.
 pub(super) struct Walker {
     skeleton: PtwalkSkel<'static>,
     /// Page table levels the kernel uses: 4 or 5.
@@ -43,7 +43,7 @@ pub(super) struct Walker {
 }
 
 impl Walker {
-    /// Loads the program and proves where memory lies. The error is a clause for people.
+    /// Loads the program, and proves where memory lies. The error is a clause for people.
     pub(super) fn new(roots: &Roots) -> Result<Self, String> {
         let mut walker = Self {
             skeleton: load::load(roots)?,
@@ -56,17 +56,17 @@ impl Walker {
         Ok(walker)
     }
 
-    /// First address behind user memory.
+    /// Returns the first address behind user memory.
     pub(super) const fn user_end(&self) -> u64 {
         if self.levels == 5 { 1 << 56 } else { 1 << 47 }
     }
 
-    /// Page table levels the kernel uses: 4 or 5.
+    /// Returns the number of page table levels that the kernel uses: 4 or 5.
     pub(super) const fn levels(&self) -> u32 {
         self.levels
     }
 
-    /// Takes notice of memory that was added to the machine.
+    /// Takes account of memory that was added to the machine.
     pub(super) fn refresh(&mut self, roots: &Roots) -> Result<(), String> {
         self.levels = self.prove(end_of_memory(roots)?)?;
         Ok(())
@@ -77,7 +77,7 @@ impl Walker {
         shared.ok_or_else(|| "its memory is not mapped".to_owned())
     }
 
-    /// Has the program find random words of ours by way of our own page tables.
+    /// Makes the program find random words of ours through our own page tables. Returns the number of levels.
     fn prove(&mut self, limit: u64) -> Result<u32, String> {
         // Far larger than a page, so that some page holds all of the words.
         let mut page = vec![0_u64; 1024];
@@ -116,7 +116,7 @@ impl Walker {
         )
     }
 
-    /// Makes sure that our own number means us, and learns how `/proc` counts start times.
+    /// Checks that our own number means us, and finds out how `/proc` counts start times.
     fn know_self(&mut self, roots: &Roots) -> Result<(), String> {
         let pid = std::process::id();
         let link = roots.proc.join("self");
@@ -151,7 +151,7 @@ impl Walker {
         Ok(request)
     }
 
-    /// Which memory `process` has: a number that no other memory ever had or will have.
+    /// Returns the number of the memory that `process` has; no other memory ever had or will have it.
     pub(super) fn memory_of(&mut self, process: ProcessId) -> Result<u64, NoAnswer> {
         self.ask(process.pid, 0)?;
         run(&self.skeleton.progs.who)?;
@@ -159,8 +159,8 @@ impl Walker {
         Ok(self.shared()?.response.context)
     }
 
-    /// What the page tables say of all regions of `spans` (ascending, whole regions, below
-    /// [`user_end`](Self::user_end)), as long as `process` has the memory `context`.
+    /// Returns the bits of the page tables for all regions of `spans` (ascending, whole regions, below [`user_end`](Self::user_end)), as long as
+    /// `process` has the memory `context`.
     pub(super) fn walk(
         &mut self,
         process: ProcessId,
@@ -200,7 +200,7 @@ impl Walker {
         Ok(walked)
     }
 
-    /// Whether the last answer is one about `process`.
+    /// Checks that the last answer is about `process`.
     fn check_answer(&mut self, process: ProcessId) -> Result<(), NoAnswer> {
         let (tick, offset) = (self.tick, self.offset);
         let response = &self.shared()?.response;
@@ -210,7 +210,7 @@ impl Walker {
             status => return Err(NoAnswer::Broken(format!("the walk ended with {status:?}"))),
         }
         let ticks = (response.start_boottime / tick).wrapping_add_signed(offset);
-        // An offset of a part of a tick makes the sums differ by one.
+        // If the offset contains a part of a tick, the sums differ by one.
         let slack = u64::from(offset != 0);
         if ticks.abs_diff(process.start_ticks) > slack {
             return Err(NoAnswer::Other);
@@ -222,12 +222,12 @@ impl Walker {
     }
 }
 
-/// What a walk found.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
     /// Ascending by region; one per region.
     pub(super) regions: Vec<RegionBits>,
-    /// Whether page tables lie in memory that was added since the last look.
+    /// True if page tables lie in memory that was added since the last proof.
     pub(super) beyond: bool,
 }
 
@@ -267,7 +267,7 @@ impl Walked {
         }
     }
 
-    /// Adds what is behind all before: an entry of 1 GiB is met again by each span in it.
+    /// Adds a region that lies behind all before: each span in an entry of 1 GiB meets that entry again.
     fn push(&mut self, bits: RegionBits) {
         if self
             .regions

@@ -1,4 +1,4 @@
-//! A process to be tracked, that does as it is told.
+//! A process to track, which follows orders.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use superhue_procfs::{Roots, process};
 /// First address of the memory that a chaotic target changes; see `target.c`.
 pub(crate) const ARENA: u64 = 0x1000_0000_0000;
 
-/// Says that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
+/// Reports that a test cannot run here; fails when `SUPERHUE_REQUIRE` lists `name`.
 pub(crate) fn skip(name: &str, reason: &str) {
     let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
     assert!(
@@ -30,10 +30,10 @@ pub(crate) fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
 }
 
-/// How often a sample may be taken anew before a page that is missing in it counts.
+/// Returns the number of attempts at a sample before a page that is missing in it counts.
 ///
-/// Somebody else's DAMON on physical memory clears accessed bits of pages it picks at random, so
-/// where one runs a sample may lack some through no fault of the tracker.
+/// Another user's DAMON on physical memory clears accessed bits of pages that it picks at random. Where one runs, a sample may lack some pages
+/// through no fault of the tracker.
 pub(crate) fn attempts() -> usize {
     let kdamonds = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
     let is_disturbed = kdamonds.is_ok_and(|kdamonds| {
@@ -47,7 +47,7 @@ pub(crate) fn attempts() -> usize {
     if is_disturbed { 5 } else { 1 }
 }
 
-/// A tracker, or the word that there is none here.
+/// Makes a tracker; `None`, with a visible skip, where that is impossible.
 pub(crate) fn tracker(scope: Scope) -> Option<PtwalkTracker> {
     match PtwalkTracker::new(&Roots::default(), scope) {
         Ok(tracker) => Some(tracker),
@@ -58,8 +58,8 @@ pub(crate) fn tracker(scope: Scope) -> Option<PtwalkTracker> {
     }
 }
 
-/// The compiled `target.c`; where there is no compiler, as `ptwalk-target` in the folder
-/// `SUPERHUE_TEST_PROGRAMS` (see `scripts/vm`).
+/// Returns the path of the compiled `target.c`; where there is no compiler, that of `ptwalk-target` in the folder `SUPERHUE_TEST_PROGRAMS` (see
+/// `scripts/vm`).
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -69,7 +69,7 @@ fn program() -> &'static Path {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ptwalk_support/target.c");
         let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let program = place.join("ptwalk-target");
-        // Other test processes may be running the one that is there: replaced, never written to.
+        // Other test processes may be running the existing program: replace it, and never write to it.
         let fresh = place.join(format!("ptwalk-target.{}", std::process::id()));
         let status = Command::new("cc")
             .args(["-O1", "-pthread", "-o"])
@@ -105,7 +105,7 @@ impl Target {
             child,
             id,
         };
-        // Answers when it runs its own program, and not before.
+        // The target answers only once it runs its own program.
         target.order("ready");
         target
     }
@@ -128,9 +128,8 @@ impl Target {
 
     /// Begins a sample in which every access counts.
     ///
-    /// Where the kernel gives the tracker no way to flush the TLB, the target does it itself: what
-    /// is read then is exact, too. (That the flush is needed, and works where there is one, other
-    /// tests show.)
+    /// If the kernel gives the tracker no way to flush the TLB, the target flushes it itself, so that the reading is exact, too. (Other tests show
+    /// that the flush is needed, and that it works where there is one.)
     pub(crate) fn arm(&mut self, tracker: &mut PtwalkTracker) {
         if !tracker.arm(self.id).unwrap().flushed {
             self.order("forget");
@@ -168,7 +167,7 @@ pub(crate) fn range(start: u64, length: u64) -> VirtRange {
     VirtRange::new(VirtAddr(start), VirtAddr(start + length)).unwrap()
 }
 
-/// Everything the process maps.
+/// Returns all ranges that the process maps.
 pub(crate) fn mapped(id: ProcessId) -> Vec<VirtRange> {
     let maps = process::maps(&Roots::default(), id.pid).unwrap();
     maps.iter().map(|vma| vma.range).collect()
@@ -197,7 +196,7 @@ pub(crate) fn read(
     Ok(found)
 }
 
-/// Indexes of the pages of `range` that are in the chosen sets of `found`.
+/// Returns the indexes of the pages of `range` that are in the chosen sets of `found`.
 pub(crate) fn pages(
     found: &[RegionBits],
     range: VirtRange,

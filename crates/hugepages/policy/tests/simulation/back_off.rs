@@ -1,4 +1,4 @@
-//! Who waits for how long, driven from outside.
+//! Waiting times after failures, driven from outside.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn resident() -> Scheme {
     Scheme::resident()
 }
 
-/// The processes a turn had plans for.
+/// Returns the processes for which a turn had plans.
 fn planned(harness: &mut Harness, fate: Fate) -> Vec<ProcessId> {
     let plan = harness.quiet_turn(TURN, fate);
     plan.actions
@@ -89,7 +89,7 @@ proptest! {
 fn lack_of_superpages_stops_everything_and_is_probed() {
     let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
     assert_eq!(planned(&mut harness, Fate::Fails(Errno::ENOMEM)).len(), 6);
-    // One wait for six failures.
+    // Six failures cause one wait.
     assert_eq!(
         harness.wants_look_within(),
         Some(Duration::from_millis(250))
@@ -97,7 +97,7 @@ fn lack_of_superpages_stops_everything_and_is_probed() {
     for _ in 0..4 {
         assert_eq!(planned(&mut harness, Fate::Tried), []);
     }
-    // One action to see whether it is over; it is.
+    // One action finds out that the lack is over.
     assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
     assert_eq!(harness.wants_look_within(), Some(Duration::ZERO));
     assert_eq!(planned(&mut harness, Fate::Tried).len(), 5);
@@ -106,7 +106,7 @@ fn lack_of_superpages_stops_everything_and_is_probed() {
 
 #[test]
 fn a_region_that_is_always_out_of_memory_does_not_stop_the_others() {
-    // What madvise(2) says of an unmapped range is ENOMEM, too.
+    // madvise(2) returns ENOMEM for an unmapped range, too.
     let mut harness = Harness::new(always(), World::uniform(1, 6, 512));
     let first = harness.decide();
     let unlucky = first.actions[0].region();
@@ -141,7 +141,7 @@ fn a_process_that_may_not_be_touched_is_given_up() {
         let mut harness = Harness::new(always(), World::uniform(2, 3, 512));
         let plan = harness.decide();
         assert_eq!(plan.actions.len(), 6);
-        // Actions come by process; the first process refuses all three.
+        // Actions are ordered by process; the first process refuses all three.
         harness.act(
             &plan,
             &[fate, fate, fate, Fate::Tried, Fate::Tried, Fate::Tried],
@@ -203,7 +203,7 @@ fn a_process_whose_group_is_short_holds_up_itself_only() {
     assert_eq!(later, [other]);
     while planned(&mut harness, short).is_empty() {}
     assert!(harness.now() >= Duration::from_secs(1));
-    // Asked once, and still short: two seconds.
+    // One probe found it still short: the next wait is two seconds.
     let asked = harness.now();
     let mut answered = Vec::new();
     while answered.is_empty() {
@@ -211,7 +211,7 @@ fn a_process_whose_group_is_short_holds_up_itself_only() {
     }
     assert_eq!(answered.len(), 1);
     assert!(harness.now() - asked >= Duration::from_secs(2));
-    // Each success halves the trouble; then the process is trusted again.
+    // Each success halves the trouble; then the process gets all its actions again.
     assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
     assert_eq!(planned(&mut harness, Fate::Tried).len(), 4);
     assert_eq!(harness.world.unpromoted(1), 0);
@@ -276,7 +276,7 @@ fn where_nothing_may_be_added_full_regions_are_promoted_all_the_same() {
     };
     let fates: Vec<Fate> = plan.actions.iter().map(fate).collect();
     harness.act(&plan, &fates);
-    // One that has become full meanwhile does not wait.
+    // A region that has become full meanwhile does not wait.
     harness.world.touch(0, 1, 0, 512);
     assert_eq!(planned(&mut harness, Fate::Tried).len(), 1);
     assert!(harness.now() < Duration::from_secs(1));
@@ -400,7 +400,7 @@ fn no_look_is_wanted_while_the_machine_waits() {
     let mut harness = Harness::new(resident(), world);
     let plan = harness.quiet_turn(TURN, Fate::Fails(Errno::ENOMEM));
     assert_eq!(plan.actions.len(), 1);
-    // The other region will have settled after 100 ms, to no avail.
+    // The other region will have settled after 100 ms, but must still wait.
     assert_eq!(planned(&mut harness, Fate::Tried), []);
     assert_eq!(
         harness.wants_look_within(),

@@ -81,7 +81,7 @@ fn long_watch(subject: Scheme) {
                 },
             });
         }
-        // The log of the harness itself is quadratic to check.
+        // The time to check the harness's own log grows quadratically.
         harness.plans.clear();
         harness.turn(&Turn {
             events,
@@ -96,7 +96,7 @@ fn long_watch(subject: Scheme) {
     assert!(collapses.done > 50, "{ledger:?}");
     assert!(collapses.failed.values().sum::<u64>() > 50, "{ledger:?}");
 
-    // Once everything has ended, nothing is remembered, and nothing charged.
+    // Once every process has ended, the policy has no history and no charge.
     for process in (0..harness.world.processes()).rev() {
         harness.world.happen(&Event::Exit { process });
     }

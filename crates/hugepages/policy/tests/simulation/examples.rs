@@ -1,4 +1,4 @@
-//! Small worlds in which the right plan can be told by hand.
+//! Small worlds whose right plan is obvious.
 
 use std::time::Duration;
 
@@ -54,13 +54,13 @@ fn the_cheapest_are_promoted_as_far_as_the_budget_reaches() {
     assert_eq!(harness.ledger().waiting.budget, 2);
     assert_eq!(harness.wants_look_within(), None);
 
-    // One page more makes room for the next.
+    // One more page makes room for the next region.
     harness.world.touch(0, 0, 450, 1);
     assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), []);
     assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [61]);
     assert_eq!(charged(&harness), 95);
 
-    // Full regions need none.
+    // Full regions need no room.
     harness.world.touch(0, 2, 0, 512);
     assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
 }
@@ -72,7 +72,7 @@ fn among_equals_the_one_longest_quiet_is_first() {
     let subject = budgeted(pages(102), Scheme::resident());
     let mut harness = Harness::new(subject, world);
     harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
-    // The others come up to the same number a little later, the last process first.
+    // The other regions come up to the same number a little later, the last process first.
     for (process, region) in [(1, 1), (1, 0), (0, 1)] {
         harness.world.touch(process, region, 400, 10);
         harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
@@ -201,7 +201,7 @@ fn a_budget_in_percent_follows_the_memory_both_ways() {
     assert!(!plan.actions.is_empty());
     let is_split = |action: &Action| matches!(action, Action::Split { .. });
     assert!(plan.actions.iter().all(is_split), "{plan:?}");
-    // What comes back makes the budget smaller, too.
+    // Freed memory makes the budget smaller, too.
     for _ in 0..2 {
         harness.quiet_turn(TURN, Fate::Tried);
     }
@@ -209,7 +209,7 @@ fn a_budget_in_percent_follows_the_memory_both_ways() {
     let (charged, budget) = (ledger.charged, ledger.budget.unwrap());
     assert!(charged <= budget, "{charged} of {budget}");
     assert!(ledger.returned.0 > 0);
-    // What was split rests.
+    // A region that was split rests.
     assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions, []);
 }
 
@@ -231,7 +231,7 @@ fn the_rate_spreads_a_large_start() {
     let mut harness = Harness::new(subject, World::uniform(1, 20, 1));
     assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions.len(), 4);
     assert_eq!(harness.ledger().waiting.rate, 16);
-    // Worth a look when half a bucket is there again.
+    // A look is useful once half a bucket is there again.
     assert_eq!(
         harness.wants_look_within(),
         Some(Duration::from_millis(250))

@@ -35,7 +35,7 @@ fn splits(actions: &[Action]) -> usize {
     actions.iter().filter(is_split).count()
 }
 
-/// Two processes with room for the superpages of one; the first has come first and has them all.
+/// Makes two processes with room for the huge pages of one; the first process has come first and has them all.
 fn staggered() -> Harness {
     let mut harness = Harness::new(subject(REGIONS * 312), World::uniform(2, REGIONS, 200));
     access(&mut harness, 0, 0, 150, 100);
@@ -48,7 +48,7 @@ fn staggered() -> Harness {
 #[test]
 fn who_comes_late_gets_what_who_was_first_no_longer_uses() {
     let mut harness = staggered();
-    // Three of its eight superpages stay in use.
+    // Three of its eight huge pages stay in use.
     access(&mut harness, 0, 3, 150, 0);
     access(&mut harness, 1, 0, 200, 100);
     let start = harness.now();
@@ -60,7 +60,7 @@ fn who_comes_late_gets_what_who_was_first_no_longer_uses() {
             harness.ledger()
         );
     }
-    // And no more: what is in use stays.
+    // Not more: huge pages in use stay.
     harness.watch(SAMPLE, Duration::from_secs(60));
     assert_eq!(harness.world.usage(0), (3 * 512 + 5 * 200, 3));
     assert_eq!(harness.world.usage(1), (5 * 512 + 3 * 200, 5));
@@ -77,13 +77,13 @@ fn what_is_seldom_used_gives_way_to_what_is_always() {
     let mut harness = staggered();
     access(&mut harness, 0, 0, 150, 5);
     access(&mut harness, 1, 0, 200, 100);
-    // Most at once; an answer that got lost is asked for again after a minute.
+    // Most of them at once; the policy repeats a question without an answer after a minute.
     harness.watch(SAMPLE, Duration::from_secs(20));
     assert!(harness.world.usage(1).1 >= 4);
     harness.watch(SAMPLE, Duration::from_secs(180));
     assert_eq!(harness.world.usage(1).1, 8);
     assert_eq!(harness.world.usage(0), (REGIONS * 200, 0));
-    // And has no chance to take anything back.
+    // The first process has no chance to take memory back.
     assert_eq!(harness.watch(SAMPLE, Duration::from_secs(300)), []);
 }
 
@@ -109,7 +109,7 @@ fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
         let expected = if gives_way { (0, 8) } else { (8, 0) };
         let usage = [0, 1].map(|process| harness.world.usage(process).1);
         assert_eq!((usage[0], usage[1]), expected, "{count}");
-        // And has no chance to take anything back.
+        // After that no process takes memory back.
         assert_eq!(harness.watch(SAMPLE, Duration::from_secs(300)), []);
     }
 }
@@ -117,13 +117,13 @@ fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
 #[test]
 fn what_would_give_back_too_little_keeps_its_superpage() {
     let mut harness = staggered();
-    // It has come to use nearly all of its memory, and rests.
+    // It now uses nearly all of its memory, and is idle.
     for region in 0..8 {
         harness.world.touch(0, region, 0, 500);
     }
     access(&mut harness, 0, 0, 150, 2);
     access(&mut harness, 1, 0, 200, 100);
-    // Together they could give back 96 pages; 312 are wanted.
+    // Together they could free 96 pages, but 312 are needed.
     assert_eq!(harness.watch(SAMPLE, Duration::from_secs(60)), []);
     assert_eq!(harness.world.usage(0).1, 8);
 }
@@ -158,8 +158,7 @@ fn equals_share_the_rate() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However steady or noisy the accesses of two processes are, as long as they are the same all
-    /// the time no region changes state more than a few times.
+    /// The accesses of two processes may be steady or noisy. As long as they do not change, no region changes state more than a few times.
     #[test]
     fn nothing_flaps(
         accesses in prop::collection::vec((0u64..=512, 0u64..=100), 2 * 8),
@@ -187,7 +186,7 @@ proptest! {
         }
         // Promoted; split after 5 s, 30 s of rest, again; 60 s; 120 s: four times at most.
         prop_assert!(changes.values().all(|&count| count <= 7), "{changes:?}");
-        // By then each rests for minutes; how many of the sixteen end their rest in the same half minute is chance.
+        // By then each region rests for minutes; chance decides how many of the sixteen end their rest in the same half minute.
         let actions = harness.watch(Duration::from_millis(250), Duration::from_secs(30));
         let mut later = std::collections::BTreeSet::new();
         for action in actions.iter().filter(|action| matches!(action, Action::Split { .. })) {

@@ -1,4 +1,4 @@
-//! Runs a policy on the model kernel and checks everything it does.
+//! Runs a policy on the model kernel, and checks all its plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use superhue_policy::{
 
 use crate::kernel::{Event, World};
 
-/// What becomes of one planned action.
+/// Fate of one planned action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// What the kernel says.
+    /// The kernel's result.
     Tried,
     /// This error, untried.
     Fails(Errno),
     /// Left undone.
     Skipped(SkipReason),
-    /// Said to have vanished.
+    /// Reported as vanished.
     Vanished,
-    /// Tried, but the result is never heard of.
+    /// Tried, but its result never arrives.
     TriedUnheard,
-    /// Not tried, and nothing is heard of it.
+    /// Not tried, and no result arrives.
     Lost,
-    /// Tried, but the result is told only with the next outcome.
+    /// Tried, but its result arrives only with the next outcome.
     TriedLate,
 }
 
@@ -39,29 +39,29 @@ pub(crate) struct Turn {
     pub(crate) events: Vec<Event>,
     /// Milliseconds since the last turn; below zero for a clock that jumps back.
     pub(crate) pause: i64,
-    /// One per action, over and over.
+    /// Fates of the actions, in turn; the list repeats.
     pub(crate) fates: Vec<Fate>,
 }
 
-/// The scheme with another budget.
+/// Returns the scheme with another budget.
 pub(crate) fn budgeted(budget: Share, mut scheme: Scheme) -> Scheme {
     scheme.quota.budget = Some(budget);
     scheme
 }
 
-/// The scheme with another rate.
+/// Returns the scheme with another rate.
 pub(crate) fn rated(rate: Option<ByteCount>, mut scheme: Scheme) -> Scheme {
     scheme.quota.rate = rate;
     scheme
 }
 
-/// The scheme with a bound on stalls.
+/// Returns the scheme with a bound on stalls.
 pub(crate) fn stalling(max_stall: Option<StallBound>, mut scheme: Scheme) -> Scheme {
     scheme.quota.max_stall = max_stall;
     scheme
 }
 
-/// The scheme, which goes by accesses, with superpages that are cold after `time`.
+/// Returns the scheme, which goes by accesses, with huge pages that are cold after `time`.
 pub(crate) fn cold_after(time: Duration, mut scheme: Scheme) -> Scheme {
     match &mut scheme.pattern {
         Pattern::Active(active) => active.cold_after = time,
@@ -70,13 +70,13 @@ pub(crate) fn cold_after(time: Duration, mut scheme: Scheme) -> Scheme {
     scheme
 }
 
-/// A share of a region in whole pages.
+/// Returns a share of a region in whole pages.
 fn pages_of_region(share: Share) -> u64 {
     let bytes = share.of(ByteCount(HUGE_PAGE_SIZE));
     bytes.0.div_ceil(4096).clamp(1, PAGES_PER_REGION)
 }
 
-/// Pages from which on a region is wanted.
+/// Returns the least number of pages with which a region is promoted.
 pub(crate) fn min_resident(scheme: &Scheme) -> u64 {
     match &scheme.pattern {
         Pattern::Resident(resident) => pages_of_region(resident.min_resident),
@@ -84,7 +84,7 @@ pub(crate) fn min_resident(scheme: &Scheme) -> u64 {
     }
 }
 
-/// How long a region that is not full must be quiet; `None` if not at all.
+/// Returns the time for which a region that is not full must be quiet; `None` if the scheme has no such time.
 fn settle(scheme: &Scheme) -> Option<Duration> {
     match &scheme.pattern {
         Pattern::Resident(resident) => Some(resident.settle),
@@ -92,7 +92,7 @@ fn settle(scheme: &Scheme) -> Option<Duration> {
     }
 }
 
-/// Pages that have to be active.
+/// Returns the number of pages that have to be active.
 fn min_active(scheme: &Scheme) -> u64 {
     match &scheme.pattern {
         Pattern::Active(active) => pages_of_region(active.min_active),
@@ -116,24 +116,23 @@ pub(crate) struct Harness {
     policy: Box<dyn Policy + Send>,
     twin: Box<dyn Policy + Send>,
     pub(crate) world: World,
-    /// What the clock shows, and the latest it has shown.
+    /// Time that the clock shows, and the latest it has shown.
     at: Duration,
     latest: Duration,
     in_flight: BTreeMap<Place, Duration>,
     late: Vec<ActionResult>,
-    /// Pages, huge, and since when.
+    /// Pages, true if huge, and the time since which that holds.
     seen: BTreeMap<Place, (u64, Option<bool>, Duration)>,
-    /// Plans that were not empty: when, and how many actions.
+    /// Plans that were not empty: time, and number of actions.
     pub(crate) plans: Vec<(Duration, usize)>,
-    /// Questions for zeroes that the last decision put.
+    /// Questions for zeroes that the last decision asked.
     questions: Vec<(ProcessId, Region)>,
-    /// How many there were, and whether they are answered.
+    /// Number of questions so far, and true if they are answered.
     pub(crate) asked: usize,
     pub(crate) answers: bool,
-    /// The rates of regions to tell instead of active pages, by their place in the snapshot: as a
-    /// tracker does that knows ranges only.
+    /// Rates of regions to report instead of active pages, by their place in the snapshot, like a tracker that knows ranges only.
     pub(crate) by_range: Option<Vec<f32>>,
-    /// Whether looks say that all processes fill their memory.
+    /// True if looks show that all processes fill their memory.
     pub(crate) fills: bool,
 }
 
@@ -166,12 +165,12 @@ impl Harness {
         self.policy.wants_look_within()
     }
 
-    /// The latest moment the clock has shown.
+    /// Returns the latest moment the clock has shown.
     pub(crate) fn now(&self) -> Duration {
         self.latest
     }
 
-    /// Lets things happen, looks, decides, checks, acts, learns. Returns the plan.
+    /// Runs the events, looks, decides, checks, acts, learns. Returns the plan.
     pub(crate) fn turn(&mut self, turn: &Turn) -> Plan {
         turn.events
             .iter()
@@ -182,7 +181,7 @@ impl Harness {
         plan
     }
 
-    /// A turn in which nothing happens and every action meets `fate`.
+    /// Runs a turn without events, in which every action meets `fate`.
     pub(crate) fn quiet_turn(&mut self, pause: Duration, fate: Fate) -> Plan {
         self.pass_time(pause);
         let plan = self.decide();
@@ -190,7 +189,7 @@ impl Harness {
         plan
     }
 
-    /// Lets time pass, with a clock that is right again if it was not.
+    /// Lets time pass, and corrects the clock if it was wrong.
     pub(crate) fn pass_time(&mut self, pause: Duration) {
         self.at = self.latest + pause;
         self.latest = self.at;
@@ -208,8 +207,7 @@ impl Harness {
         self.world.now = self.latest;
     }
 
-    /// Takes a sample after every `interval`, decides and acts after each, for `time`. Returns the
-    /// plans.
+    /// Takes a sample after every `interval`, decides and acts after each, for `time`. Returns the actions planned.
     pub(crate) fn watch(&mut self, interval: Duration, time: Duration) -> Vec<Action> {
         let until = self.latest + time;
         let mut actions = Vec::new();
@@ -277,7 +275,7 @@ impl Harness {
         plan
     }
 
-    /// Notes since when each region has been as it is.
+    /// Records the time since which each region has been in its present state.
     fn observe(&mut self, snapshot: &Snapshot) {
         let mut seen = BTreeMap::new();
         for process in &snapshot.processes {
@@ -336,7 +334,7 @@ impl Harness {
                 let heat = view.heat.as_ref().expect("nothing known of its accesses");
                 let active = heat.of(region).and_then(|heat| heat.active);
                 let active = active.expect("nothing known of this region").0;
-                // Of what is full, scattered accesses to fewer pages are enough.
+                // For a full region, scattered accesses to fewer pages are enough.
                 let enough = if growth.0 == 0 { active * 4 } else { active };
                 assert!(enough >= min_active(&self.subject), "{action:?} is cold");
                 assert!(heat.samples >= 2 || growth.0 == 0, "{action:?} is a guess");
@@ -357,7 +355,7 @@ impl Harness {
         let growths: Vec<_> = plan
             .actions
             .iter()
-            // Splits of what the budget does not cover come after them, in an order of their own.
+            // Splits for an overdrawn budget come after them, in an order of their own.
             .filter(|action| matches!(action, Action::Collapse { .. }))
             .map(|action| {
                 let (pages, _, since) =
@@ -464,7 +462,7 @@ impl Harness {
         Outcome { results }
     }
 
-    /// Acts on the plan, and tells the policy.
+    /// Acts on the plan, and passes the outcome to the policy.
     pub(crate) fn act(&mut self, plan: &Plan, fates: &[Fate]) {
         let outcome = self.outcome(plan, fates);
         for (process, region) in std::mem::take(&mut self.questions) {
@@ -486,7 +484,7 @@ impl Harness {
                 result.action.owner().process().unwrap(),
                 result.action.region(),
             );
-            // A process that is gone is forgotten with all that is in flight.
+            // A process that is gone is forgotten, with all its actions in flight.
             self.in_flight
                 .retain(|other, _| *other != place && !(gone && other.0 == place.0));
             self.seen.retain(|other, _| !(gone && other.0 == place.0));
@@ -501,7 +499,7 @@ impl Harness {
     }
 }
 
-/// Actions that were only listed.
+/// Returns the number of actions that were only listed.
 pub(crate) fn listed_by(ledger: &Ledger) -> u64 {
     let listed = |account: &Account| account.skipped.get(&SkipReason::DryRun).copied();
     let [collapses, splits] = [&ledger.collapses, &ledger.splits].map(listed);
@@ -514,7 +512,7 @@ fn holds(vma: &Vma, region: Region) -> bool {
         && vma.range.contains(&region.range())
 }
 
-/// Any fate that leaves the policy an honest picture: what is said to have vanished has.
+/// Makes any fate that leaves the policy an honest picture: only a process that has vanished is reported so.
 pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         8 => Just(Fate::Tried),
@@ -533,7 +531,7 @@ pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// Any fate.
+/// Makes any fate.
 pub(crate) fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         20 => honest_fate(),
@@ -544,7 +542,7 @@ pub(crate) fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// A number of turns.
+/// Makes a number of turns.
 pub(crate) fn turns(
     events: impl Strategy<Value = Event>,
     fates: impl Strategy<Value = Fate>,
@@ -569,7 +567,7 @@ pub(crate) fn turns(
     prop::collection::vec(turn, 1..50)
 }
 
-/// Any policy with any configuration.
+/// Makes any policy with any configuration.
 pub(crate) fn subject() -> impl Strategy<Value = Scheme> {
     let share = || {
         prop_oneof![

@@ -1,4 +1,4 @@
-//! Snapshots that break every promise: the plans keep theirs all the same.
+//! Snapshots that break every promise; the plans still keep theirs.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn region() -> impl Strategy<Value = RegionView> {
     })
 }
 
-/// Heat in any order, of regions that may not be there, with rates that are no numbers.
+/// Makes heat in any order, of regions that may not be there, with rates that are not numbers.
 fn heat() -> impl Strategy<Value = ProcessHeat> {
     let number = || prop_oneof![4 => 0u64..600, 1 => Just(u64::MAX)];
     let rate = prop_oneof![
@@ -150,7 +150,7 @@ proptest! {
             for (process, region) in questions {
                 policy.learn_zeroes(process, region, zero);
             }
-            // Nobody asked about these.
+            // The policy did not ask about these.
             for view in &snapshot.processes {
                 for region in &view.regions {
                     policy.learn_zeroes(view.id, region.region, zero);
@@ -172,7 +172,7 @@ proptest! {
             let mut harness = Harness::new(subject.clone(), World::new(true));
             let outcome = harness.outcome(&plan, &fates);
             policy.learn(snapshot.at, &outcome);
-            // And once more, with everything repeated: nothing to be learned twice.
+            // Repeats the whole outcome: the policy must not count a result twice.
             let once = policy.ledger().clone();
             policy.learn(snapshot.at, &outcome);
             prop_assert_eq!(policy.ledger().in_flight, once.in_flight);
@@ -205,7 +205,7 @@ proptest! {
 fn regions_outside_of_their_vma_are_left_alone() {
     let mut world = World::uniform(1, 4, 512).look(Duration::ZERO);
     let process = &mut world.processes[0];
-    // One page short at either end.
+    // The VMA is one page short at either end.
     process.vmas[0].range.start.0 += 4096;
     process.vmas[0].range.end.0 -= 4096;
     let subject = superhue_policy::Scheme::always();

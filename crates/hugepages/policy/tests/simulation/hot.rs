@@ -1,4 +1,4 @@
-//! What `hot` does in small worlds in which the right plan can be told by hand.
+//! Plans of `hot` in small worlds whose right plan is obvious.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn access(world: &mut World, process: usize, region: usize, count: u64, percent:
     });
 }
 
-/// A sample, and what is decided on it.
+/// Takes a sample, and returns the plan decided on it.
 fn sample(harness: &mut Harness, fate: Fate) -> Plan {
     harness.pass_time(SAMPLE);
     harness.world.happen(&Event::Sample);
@@ -56,7 +56,7 @@ fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// One process with a superpage of ours of which 200 pages were accessed until now.
+/// Makes one process with a huge page of ours, of which 200 pages were accessed until now.
 fn promoted() -> Harness {
     let mut world = World::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
@@ -132,7 +132,7 @@ fn a_full_region_needs_one_sample() {
     assert_eq!(harness.watch(SAMPLE, seconds(1)), []);
 }
 
-/// The growth of collapses while each sample shows 26 other pages of region 0.
+/// Returns the growth of collapses while each sample shows 26 other pages of region 0.
 fn scattered(mut harness: Harness) -> Vec<u64> {
     let mut found = Vec::new();
     for turn in 0..20 {
@@ -153,10 +153,10 @@ fn scattered(mut harness: Harness) -> Vec<u64> {
 #[test]
 fn scattered_accesses_are_enough_where_nothing_is_added() {
     let mut world = World::uniform(1, 4, 512);
-    // As many, but always the same.
+    // The same number of pages, but always the same ones.
     access(&mut world, 0, 1, 26, 100);
     assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), [0]);
-    // Where a page would be added it takes more.
+    // If a collapse would add a page, that is not enough.
     let world = World::uniform(1, 4, 511);
     assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), []);
 }
@@ -198,7 +198,7 @@ fn the_most_heat_for_its_price_goes_first() {
                 .position(|view| view.region == action.region()),
         );
     }
-    // Those that cost nothing, then 500/12, 200/32, 200/256.
+    // First the regions that cost nothing, then 500/12, 200/32, 200/256.
     assert_eq!(order, [4, 2, 3, 1, 0].map(Some));
 }
 
@@ -216,7 +216,7 @@ fn what_does_not_fit_keeps_no_place_from_what_does() {
         world.touch(0, region, 0, resident);
         access(&mut world, 0, region, active, 100);
     }
-    // The last is worth more than the first.
+    // The last region is worth more than the first.
     let mut harness = Harness::new(hot(pages(100)), world);
     assert_eq!(growths(&harness.watch(SAMPLE, seconds(1))), [62]);
     assert_eq!(harness.ledger().waiting.budget, 2);
@@ -234,7 +234,7 @@ fn few_hot_pages_are_a_case_for_compaction() {
     let compaction = harness.ledger().compaction;
     assert_eq!((compaction.regions, compaction.active.0), (2, 107));
     assert_eq!(harness.ledger().tracked.regions, 0);
-    // By the last look: nothing is hot any more.
+    // As of the last look, no region is hot any more.
     access(&mut harness.world, 0, 0, 7, 0);
     access(&mut harness.world, 0, 1, 100, 0);
     harness.watch(SAMPLE, seconds(3));
@@ -244,7 +244,7 @@ fn few_hot_pages_are_a_case_for_compaction() {
 #[test]
 fn stale_heat_changes_nothing() {
     let mut harness = promoted();
-    // Tracking has stopped, and nobody is cold for not being watched.
+    // Tracking has stopped, and no huge page is cold for lack of watching.
     for _ in 0..100 {
         assert_eq!(harness.quiet_turn(seconds(60), Fate::Tried).actions, []);
         assert_eq!(harness.asked, 0);
@@ -276,7 +276,7 @@ fn an_empty_superpage_that_goes_altogether_is_counted() {
         slot: 0,
         region: 0,
     });
-    // One page of it is in use, and given back at last.
+    // One page of it is in use, and is freed at last.
     let mut harness = Harness::new(hot(pages(0)), world);
     while splits(&sample(&mut harness, Fate::Tried).actions) == 0 {}
     harness.world.happen(&Event::Purge {
@@ -370,7 +370,7 @@ fn where_splitting_is_not_allowed_it_is_tried_once() {
             tried += sample(&mut harness, fate).actions.len();
         }
         assert_eq!(tried, 1, "{fate:?}");
-        // Promotion goes on.
+        // Promotion continues.
         harness.world.happen(&Event::Map {
             process: 0,
             slot: 1,
@@ -407,7 +407,7 @@ fn a_split_that_fails_waits() {
         for (pair, wait) in attempts.windows(2).zip([100, 200, 400, 800]) {
             assert!(pair[1] - pair[0] >= Duration::from_millis(wait), "{errno}");
         }
-        // Nobody else is held up.
+        // Other regions do not wait.
         access(&mut harness.world, 0, 0, 1, 0);
         assert_eq!(splits(&harness.watch(SAMPLE, seconds(3))), 1);
     }
@@ -435,12 +435,12 @@ fn what_was_split_comes_back_ever_later_and_less_easily() {
         }
         let split = harness.now();
         access(&mut harness.world, 0, 0, 500, 100);
-        // The pages of a program that uses more now.
+        // The program uses more pages now.
         while harness.world.usage(0).1 == 0 {
             sample(&mut harness, Fate::Tried);
         }
         waits.push((harness.now() - split).as_secs());
-        // And goes back to using few.
+        // Then it goes back to using few.
         harness.world.happen(&Event::Purge {
             process: 0,
             slot: 0,

@@ -1,7 +1,6 @@
 //! The model kernel.
 //!
-//! Each process has a few slots of address space, each empty or with one mapping that starts and
-//! ends somewhere:
+//! Each process has a few slots of address space, each empty or with one mapping that starts and ends somewhere:
 //!
 //! ```text
 //!   slot 0                              slot 1
@@ -30,7 +29,7 @@ pub(crate) struct Pages([u64; 8]);
 impl Pages {
     pub(crate) const ALL: Self = Self([u64::MAX; 8]);
 
-    /// `count` pages from page `from` on, going around at the end.
+    /// Returns `count` pages from page `from` on, going around at the end.
     fn range(from: u64, count: u64) -> Self {
         let mut pages = Self::default();
         for page in (from..from + count.min(PAGES_PER_REGION)).map(|page| page % PAGES_PER_REGION) {
@@ -56,7 +55,7 @@ impl Pages {
     }
 }
 
-/// One region's page tables.
+/// Page tables of one region.
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
     present: Pages,
@@ -64,7 +63,7 @@ struct Memory {
     /// Present because of a collapse, and never touched.
     bloat: Pages,
     huge: bool,
-    /// What the program accesses again and again, and in how many samples of a hundred.
+    /// Pages that the program accesses again and again, and the number of samples of a hundred in which it does.
     accessed: Pages,
     percent: u64,
 }
@@ -80,7 +79,7 @@ struct Process {
     slots: BTreeMap<u8, Mapping>,
 }
 
-/// Something that happens to memory between two looks.
+/// An event that changes memory between two looks.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Spawn,
@@ -127,19 +126,19 @@ pub(crate) enum Event {
         from: u64,
         count: u64,
     },
-    /// The kernel splits a superpage and keeps all its pages.
+    /// The kernel splits a huge page, and keeps all its pages.
     Split {
         process: usize,
         slot: u8,
         region: usize,
     },
-    /// The kernel splits an underused superpage and frees what was never touched.
+    /// The kernel splits an underused huge page, and frees the pages that were never touched.
     Reclaim {
         process: usize,
         slot: u8,
         region: usize,
     },
-    /// The kernel makes a superpage of a full region by itself.
+    /// The kernel makes a huge page of a full region by itself.
     Khugepaged {
         process: usize,
         slot: u8,
@@ -154,9 +153,9 @@ pub(crate) enum Event {
         count: u64,
         percent: u64,
     },
-    /// Accessed bits are sampled.
+    /// The sampler samples the accessed bits.
     Sample,
-    /// A page fault in an empty region brings a superpage.
+    /// A page fault in an empty region brings a huge page.
     FaultHuge {
         process: usize,
         slot: u8,
@@ -169,12 +168,12 @@ pub(crate) enum Event {
 pub(crate) struct World {
     processes: BTreeMap<ProcessId, Process>,
     spawned: u32,
-    /// Whether looks show what is huge.
+    /// True if looks show which regions are huge.
     tells_huge: bool,
     sampler: Sampler,
-    /// What the clock shows; for the sampler only.
+    /// Time that the clock shows; for the sampler only.
     pub(crate) now: Duration,
-    /// Makes noise.
+    /// State of the noise generator.
     seed: u64,
 }
 
@@ -190,7 +189,7 @@ impl World {
         }
     }
 
-    /// A world of identical processes with `regions` whole regions each, `resident` pages in each.
+    /// Makes a world of identical processes with `regions` whole regions each, `resident` pages in each.
     pub(crate) fn uniform(processes: usize, regions: u64, resident: u64) -> Self {
         let mut world = Self::new(true);
         // All of them first: a new process may come before the others.
@@ -211,7 +210,7 @@ impl World {
         world
     }
 
-    /// The same, with a kernel that does not show what is huge.
+    /// Returns the same world, with a kernel that does not show which regions are huge.
     pub(crate) fn without_telling(self) -> Self {
         Self {
             tells_huge: false,
@@ -219,7 +218,7 @@ impl World {
         }
     }
 
-    /// How many processes there are.
+    /// Returns the number of processes.
     pub(crate) fn processes(&self) -> usize {
         self.processes.len()
     }
@@ -240,7 +239,7 @@ impl World {
             Event::Spawn => {
                 self.spawned += 1;
                 let id = ProcessId {
-                    // Numbers come round again; start times do not.
+                    // Process numbers repeat; start times do not.
                     pid: 100 + self.spawned * 7 % 5,
                     start_ticks: u64::from(self.spawned),
                 };
@@ -408,7 +407,7 @@ impl World {
         self.process(process)?.slots.get_mut(&slot)
     }
 
-    /// The `region`th whole region of a mapping, going around at its end.
+    /// Returns the whole region number `region` of a mapping, going around at its end.
     fn memory(&mut self, process: usize, slot: u8, region: usize) -> Option<&mut Memory> {
         let mapping = self.mapping(process, slot)?;
         let count = mapping.vma.range.regions().count();
@@ -416,7 +415,7 @@ impl World {
         Some(mapping.regions.entry(region).or_default())
     }
 
-    /// `MADV_COLLAPSE`.
+    /// Collapses a region, as `MADV_COLLAPSE` does.
     pub(crate) fn collapse(&mut self, process: ProcessId, region: Region) -> Effect {
         let Some(process) = self.processes.get_mut(&process) else {
             return Effect::Vanished;
@@ -442,7 +441,7 @@ impl World {
         }
     }
 
-    /// Splits a superpage; pages of zeroes go.
+    /// Splits a huge page, and frees its pages of zeroes.
     pub(crate) fn split(&mut self, process: ProcessId, region: Region) -> Effect {
         let Some(process) = self.processes.get_mut(&process) else {
             return Effect::Vanished;
@@ -460,7 +459,7 @@ impl World {
         }
     }
 
-    /// Lets the programs access what they do, and notes it.
+    /// Lets the programs make their accesses, and records them.
     fn sample(&mut self) {
         let (now, seed) = (self.now, &mut self.seed);
         for (id, process) in &mut self.processes {
@@ -488,7 +487,7 @@ impl World {
         }
     }
 
-    /// Pages of zeroes in a superpage. Reading them shows as an access.
+    /// Returns the pages of zeroes in a huge page. Reading them shows as an access.
     pub(crate) fn count_zeroes(&mut self, process: ProcessId, region: Region) -> Option<PageCount> {
         let mut mappings = self.processes.get(&process)?.slots.values();
         let memory = mappings.find_map(|mapping| mapping.regions.get(&region))?;
@@ -536,7 +535,7 @@ impl World {
         }
     }
 
-    /// Pages that are there only because of collapses.
+    /// Returns the memory that is resident only because of collapses.
     pub(crate) fn bloat(&self) -> ByteCount {
         let pages = self
             .memories()
@@ -545,7 +544,7 @@ impl World {
         PageCount(pages).bytes()
     }
 
-    /// Pages resident in a process, and how many superpages it has.
+    /// Returns the resident pages and the number of huge pages of a process.
     pub(crate) fn usage(&self, process: usize) -> (u64, usize) {
         let id = self.id(process).expect("no processes");
         let memories = self.processes[&id].slots.values();
@@ -554,7 +553,7 @@ impl World {
         (resident, memories.filter(|memory| memory.huge).count())
     }
 
-    /// Regions that hold at least `min_resident` pages, may be promoted, and are not huge.
+    /// Returns the number of regions that hold at least `min_resident` pages, may be promoted, and are not huge.
     pub(crate) fn unpromoted(&self, min_resident: u64) -> usize {
         self.memories()
             .filter(|(mapping, memory)| {
@@ -595,7 +594,7 @@ impl Memory {
     }
 }
 
-/// Anything that may happen. Without `purges` programs give back memory only by unmapping it.
+/// Makes any event. Without `purges`, programs free memory only by unmapping it.
 pub(crate) fn event(purges: bool) -> impl Strategy<Value = Event> {
     let process = 0..4usize;
     let slot = 0..SLOTS;

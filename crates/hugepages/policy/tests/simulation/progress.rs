@@ -1,4 +1,4 @@
-//! Where nothing stands in the way, everything that should be promoted is, and then there is rest.
+//! Without obstacles, all regions that should be promoted are promoted, and then no more actions follow.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn subjects() -> impl Strategy<Value = Scheme> {
     ]
 }
 
-/// Turns without events and failures, each when the policy asks for it, until it does not.
+/// Runs turns without events and failures, each when the policy asks for it, until it does not.
 fn settle(harness: &mut Harness) -> usize {
     let mut promoted = harness
         .quiet_turn(Duration::from_millis(1), Fate::Tried)
@@ -41,7 +41,7 @@ proptest! {
     fn everything_eligible_is_promoted_in_the_end(
         subject in subjects(),
         tells_huge: bool,
-        // Refusals last until a VMA changes, which it will not: left out.
+        // Refusals last until a VMA changes, which does not happen here, so they are left out.
         turns in turns(event(true), honest_fate().prop_map(no_refusal)),
     ) {
         let min_resident = min_resident(&subject);
@@ -81,8 +81,7 @@ proptest! {
     }
 }
 
-/// Samples every 50 ms, as at the start of a watch: what is hot has its superpages within seconds,
-/// at the rate of 2 GiB/s long before.
+/// Samples every 50 ms, as at the start of a watch: hot regions have their huge pages within seconds, at the rate of 2 GiB/s long before.
 #[test]
 fn hot_converges_within_a_second_of_start() {
     let subject = budgeted(Share::BasisPoints(10_000), Scheme::hot());

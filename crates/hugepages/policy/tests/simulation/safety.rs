@@ -1,4 +1,4 @@
-//! Whatever happens, no plan breaks a rule. The rules are in `harness.rs`.
+//! Any events: no plan breaks a rule. The rules are in `harness.rs`.
 
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ proptest! {
         }
     }
 
-    /// The ledger's account is not only consistent but true: no more is there because of
-    /// collapses than is charged.
+    /// The ledger's account is not only consistent but true: collapses have added no more memory than is charged.
     #[test]
     fn no_growth_goes_unaccounted(
         subject in subject(),
@@ -73,7 +72,7 @@ proptest! {
     }
 }
 
-/// The same event, or one in its place, with at most one page of each region.
+/// Returns the same event, or one in its place, with at most one page of each region.
 fn sparse(event: Event) -> Event {
     match event {
         Event::Touch {
@@ -93,7 +92,7 @@ fn sparse(event: Event) -> Event {
             region,
             ..
         }
-        // The superpage of a fault has all its pages, and keeps them when it is split.
+        // The huge page of a fault has all its pages, and keeps them when it is split.
         | Event::FaultHuge {
             process,
             slot,

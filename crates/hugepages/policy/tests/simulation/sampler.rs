@@ -7,10 +7,10 @@ use superhue_model::{PageCount, ProcessHeat, ProcessId, Region, RegionHeat};
 
 use crate::kernel::Pages;
 
-/// How many samples an active page stays active.
+/// Number of samples for which an active page stays active.
 const WINDOW: usize = 4;
 
-/// What one sample shows of one region with present pages.
+/// Result of one sample for one region with present pages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) huge: bool,
@@ -35,7 +35,7 @@ struct Watched {
     regions: BTreeMap<Region, State>,
 }
 
-/// What is known of all processes.
+/// State of all processes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sampler {
     processes: BTreeMap<ProcessId, Watched>,
@@ -72,7 +72,7 @@ impl Sampler {
         }
     }
 
-    /// Somebody has read a superpage, and thereby accessed it.
+    /// Records that a reader has read a huge page, and so accessed it.
     pub(crate) fn read(&mut self, process: ProcessId, region: Region) {
         let watched = self.processes.get_mut(&process);
         let state = watched.and_then(|watched| watched.regions.get_mut(&region));

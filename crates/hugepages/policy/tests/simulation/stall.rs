@@ -1,4 +1,4 @@
-//! How long a process is held up.
+//! Delay of a process by collapses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use superhue_policy::{Scheme, StallBound};
 use crate::harness::{Fate, Harness, stalling};
 use crate::kernel::World;
 
-/// What the harness says that an action took.
+/// Duration of an action, as the harness reports it.
 const TOOK: Duration = Duration::from_micros(300);
 
 const MAX: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ fn subject(max_stall: Option<Duration>) -> Scheme {
     stalling(max_stall.map(bound), Scheme::always())
 }
 
-/// Lets the loop go on until all of `regions` are promoted: who was held up when.
+/// Runs the loop until all of `regions` are promoted. Returns the time and the delayed process of each collapse.
 fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessId)> {
     let mut done = Vec::new();
     while done.len() < regions {
@@ -42,7 +42,7 @@ fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessI
 
 #[test]
 fn a_process_is_held_up_for_its_share_of_the_time_only() {
-    // What promotion adds to the last is no growth of its own.
+    // Pages that promotion added to the last region are no growth of the process itself.
     for resident in [512, 500, 8] {
         let mut harness = Harness::new(subject(Some(MAX)), World::uniform(1, 200, resident));
         let done = promote_all(&mut harness, 200);
@@ -51,7 +51,7 @@ fn a_process_is_held_up_for_its_share_of_the_time_only() {
                 .iter()
                 .filter(|(at, _)| (start..start + WINDOW).contains(at));
             let sum = TOOK * u32::try_from(inside.count()).unwrap();
-            // And a fifth of it, which is done together.
+            // The sum may exceed the bound by a fifth of it, which is done together.
             assert!(sum <= MAX + MAX / 5 + TOOK, "{sum:?}");
         }
         // 60 ms of collapses are a tenth of it.
@@ -85,7 +85,7 @@ fn one_process_does_not_wait_for_another() {
     assert_eq!(harness.ledger().waiting.stall, 3 * 46);
     assert_eq!(harness.ledger().waiting.rate, 0);
     harness.act(&plan, &[Fate::Tried]);
-    // 4 times 300 us, of which 90 % are to come.
+    // 4 times 300 us, of which 90 % are still to come.
     assert_eq!(
         harness.wants_look_within(),
         Some(Duration::from_micros(4 * 2700))

@@ -1,4 +1,4 @@
-//! The part of the result that is about victims and partners.
+//! Part of the result about victims and partners.
 
 use serde::{Deserialize, Serialize};
 use superhue_compare::Interval;
@@ -10,23 +10,23 @@ use rand::{RngExt, SeedableRng};
 
 use crate::summary::Estimate;
 
-/// Resamples of rounds for an interval: each sorts thousands of jobs.
+/// Resamples of rounds for an interval; few, because each sorts thousands of jobs.
 const RESAMPLES: usize = 400;
 
-/// How the memory of victim and partner is placed.
+/// Placement of the memory of victim and partner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
-    /// As the kernel deals.
+    /// As the kernel deals the pages.
     Kernel,
-    /// Each on colors of its own.
+    /// Victim and partner each on colors of its own.
     Colored,
     /// The control: as many pages of the same pool, each of a random one of all colors.
     Shuffled,
 }
 
 impl Partition {
-    /// All of them.
+    /// All placements.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Colored, Self::Shuffled];
 
     /// Its name in tables.
@@ -40,52 +40,52 @@ impl Partition {
     }
 }
 
-/// All that was measured of isolation.
+/// All results of isolation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Isolation {
     /// Jobs in each round.
     pub jobs: usize,
-    /// How long the victim sleeps between jobs, in seconds.
+    /// Sleep of the victim between jobs, in seconds.
     pub pause_seconds: f64,
-    /// The victim's colors, as a list; `None` where no colors are known.
+    /// The victim's colors, as a list; `None` if no colors are known.
     pub victim_colors: Option<String>,
     /// The partner's.
     pub partner_colors: Option<String>,
-    /// The part of the cache that the victim gives up for being alone on its colors; `None` as above.
+    /// The share of the cache that the victim gives up to be alone on its colors; `None` if no colors are known.
     pub capacity_given_up: Option<f64>,
     /// Each combination that was measured.
     pub cases: Vec<Case>,
 }
 
-/// A victim, a partner, and how both are placed.
+/// A victim, a partner, and the placement of both.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// What the victim does.
+    /// Name of the victim's task.
     pub victim: String,
-    /// On how many bytes.
+    /// Bytes of the victim's memory.
     pub victim_bytes: u64,
-    /// What the partner does; `alone` when it leaves the caches alone.
+    /// Name of the partner's task; `alone` if it leaves the caches alone.
     pub partner: String,
-    /// On how many bytes.
+    /// Bytes of the partner's memory.
     pub partner_bytes: u64,
-    /// The partner's CPU if it is another one than the victim's.
+    /// The partner's CPU, if it differs from the victim's.
     pub partner_cpu: Option<u32>,
-    /// How both are placed.
+    /// Placement of both.
     pub placement: Partition,
     /// CPU time of each job in nanoseconds, for each round of fresh allocations.
     pub rounds: Vec<Vec<u64>>,
-    /// Why rounds failed.
+    /// Reasons why rounds failed.
     pub failed: Vec<String>,
-    /// What the jobs come to; worked out from them.
+    /// Summary of the jobs; computed from them.
     pub summary: Option<JobSummary>,
 }
 
-/// What the jobs of a case come to, in seconds.
+/// Summary of the jobs of a case, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
-    /// How many.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Half of them were faster.
+    /// Median of the jobs.
     pub median: f64,
     /// The 99th percentile.
     pub p99: f64,
@@ -93,32 +93,32 @@ pub struct JobSummary {
     pub p999: f64,
     /// The slowest.
     pub worst: f64,
-    /// The median against that of the same victim with the same placement alone; `None` for that itself.
+    /// The median divided by that of the same victim with the same placement alone; `None` if this is that case.
     pub median_disturbance: Option<Estimate>,
-    /// The same of the 99.9th percentile.
+    /// The same for the 99.9th percentile.
     pub p999_disturbance: Option<Estimate>,
-    /// The median against that of the same victim alone as the kernel places it: what the placement itself costs.
+    /// The median divided by that of the same victim alone as the kernel places it: the cost of the placement itself.
     pub cost_alone: Option<f64>,
 }
 
-/// The partner that leaves the caches alone.
+/// Name of the partner that leaves the caches alone.
 pub const ALONE: &str = "alone";
 
 impl Isolation {
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     #[must_use]
     pub fn has_results(&self) -> bool {
         self.cases.iter().any(|case| !case.rounds.is_empty())
     }
 
-    /// Whether every round has jobs and every job took time.
+    /// Returns true if every round has jobs and every job took time.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut rounds = self.cases.iter().flat_map(|case| &case.rounds);
         rounds.all(|round| !round.is_empty() && round.iter().all(|job| *job > 0))
     }
 
-    /// The case of the same victim and placement, undisturbed.
+    /// The case of the same victim and placement beside the partner [`ALONE`].
     #[must_use]
     pub fn alone(&self, case: &Case, placement: Partition) -> Option<&Case> {
         self.cases.iter().find(|other| {
@@ -129,7 +129,7 @@ impl Isolation {
         })
     }
 
-    /// Works out what the jobs come to.
+    /// Computes the summaries of the jobs.
     pub(crate) fn summarise(&mut self) {
         let summaries: Vec<_> = self.cases.iter().map(|case| self.summary(case)).collect();
         for (case, summary) in self.cases.iter_mut().zip(summaries) {
@@ -169,7 +169,7 @@ fn pooled<'a>(rounds: impl Iterator<Item = &'a Vec<u64>>) -> Vec<f64> {
     )
 }
 
-/// A quantile of `case` against that of `alone`. The interval is from resampling whole rounds, as jobs of one
+/// A quantile of `case` divided by that of `alone`. The interval is from resampling whole rounds, as jobs of one
 /// allocation have their luck in common.
 fn ratio(case: &Case, alone: &Case, q: f64) -> Option<Estimate> {
     let value =

@@ -1,15 +1,15 @@
-//! Two image filters after SUSAN (Smith and Brady, "SUSAN: a new approach to low level image processing", 1997), which the
-//! paper's partners ran: brightness of neighbours decides how much they count.
+//! Two image filters after SUSAN (Smith and Brady, "SUSAN: a new approach to low level image processing", 1997), which
+//! the paper's partners ran: the brightness of neighbours decides their weight.
 
 use std::hint::black_box;
 
-/// Pixels in a row, one byte each. The first half of the memory is the image, the second what comes out.
+/// Pixels in a row, one byte each. The first half of the memory is the image, the second is the output.
 const WIDTH: usize = 512;
-/// Rows done in one step.
+/// Rows filtered in one step.
 const ROWS: usize = 8;
-/// How far from the pixel a neighbour may be.
+/// Largest distance of a neighbour from the pixel, in rows and columns.
 const RADIUS: usize = 3;
-/// Brightness at which pixels are called different.
+/// Difference in brightness from which pixels count as different.
 const THRESHOLD: i32 = 20;
 
 /// Draws a disc on a gradient.
@@ -29,7 +29,7 @@ pub(super) fn draw(memory: &mut [u8]) {
     }
 }
 
-/// The rows of one step, and the rows around them: calls `pixel` with the neighbourhood's rows and the column.
+/// Filters the rows of one step: calls `pixel` with the rows of the neighbourhood and the column.
 fn filter(memory: &mut [u8], turn: u64, pixel: impl Fn(&[&[u8]], usize) -> u8) {
     let (image, out) = memory.split_at_mut(memory.len() / 2);
     let rows: Vec<&[u8]> = image.chunks_exact(WIDTH).collect();
@@ -51,7 +51,7 @@ fn filter(memory: &mut [u8], turn: u64, pixel: impl Fn(&[&[u8]], usize) -> u8) {
     }
 }
 
-/// A mean over the neighbours, each weighted by how near its brightness is.
+/// Computes the mean of the neighbours, each weighted by the similarity of its brightness.
 pub(super) fn smooth(memory: &mut [u8], turn: u64) {
     filter(memory, turn, |rows, x| {
         let centre = i32::from(rows[RADIUS][x]);
@@ -69,7 +69,7 @@ pub(super) fn smooth(memory: &mut [u8], turn: u64) {
     });
 }
 
-/// How far the part of the neighbourhood that is as bright as the pixel falls short of three quarters of it.
+/// Computes the shortfall from three quarters of the neighbourhood of the part that is as bright as the pixel.
 pub(super) fn edges(memory: &mut [u8], turn: u64) {
     let all = (2 * RADIUS + 1) * (2 * RADIUS + 1);
     filter(memory, turn, |rows, x| {

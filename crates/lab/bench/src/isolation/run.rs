@@ -1,4 +1,4 @@
-//! Measuring victims beside partners.
+//! Measurement of victims beside partners.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::measure::Watcher;
 use crate::painter::Painter;
 use crate::workload::Sweep;
 
-/// Jobs before those that count.
+/// Untimed jobs before the timed ones.
 const WARM: usize = 10;
 /// The victim's sleep between jobs: long enough for any partner here to go over all of the cache.
 const PAUSE: Duration = Duration::from_micros(300);
@@ -32,13 +32,14 @@ const PAUSE: Duration = Duration::from_micros(300);
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     victim: Task,
-    /// Of the cache.
+    /// Working set, in percent of the cache.
     victim_percent: f64,
     partner: Task,
     partner_percent: f64,
 }
 
-/// The victims' working sets: three quarters of the half cache they are given, and more than that half.
+/// The victims' working sets in percent of the cache: three quarters of their half of the cache, and more than that
+/// half.
 const FITS: f64 = 37.5;
 const TOO_LARGE: f64 = 70.0;
 
@@ -80,7 +81,7 @@ struct Halves {
 }
 
 impl Halves {
-    /// The lower and the upper half of so many colors; `None` if there is only one.
+    /// Splits the colors into a lower and an upper half; `None` if there is only one color.
     fn of(colors: usize) -> Option<Self> {
         let half = |low: usize, high: usize| {
             let bound = |color| u16::try_from(color).ok();
@@ -208,7 +209,7 @@ fn other_cpu(caches: &Caches, cpu: u32) -> Option<u32> {
     shared.iter().copied().find(|other| *other != cpu)
 }
 
-/// Why partners on other CPUs are not measured.
+/// Reason why partners on other CPUs are not measured.
 fn private(caches: &Caches, cpu: u32) -> String {
     let outer = caches
         .0
@@ -223,7 +224,8 @@ fn private(caches: &Caches, cpu: u32) -> String {
     format!("the L2, whose colors these are, belongs to CPU {cpu} alone{outer}")
 }
 
-/// One round: fresh allocations for both, a partner that runs, and the victim's jobs in nanoseconds.
+/// Runs one round: fresh allocations for both, a running partner, and the victim's jobs. Returns the time of each job
+/// in nanoseconds.
 fn round(
     pair: Pair,
     case: &Case,
@@ -253,7 +255,8 @@ fn round(
             if let Some(cpu) = case.partner_cpu {
                 let mut one = CpuSet::new();
                 one.set(cpu as usize);
-                // The victim is measured all the same; beside this CPU's other work.
+                // On failure the partner runs on the victim's CPU, beside its other work, and the victim is measured
+                // all the same.
                 let _ = sched_setaffinity(None, &one);
             }
             let mut turn = 0;
@@ -328,7 +331,8 @@ mod tests {
         let times = round(pair, &case, 5, None, None, &mut rng).unwrap();
         let all = u64::try_from(begun.elapsed().as_nanos()).unwrap();
         assert_eq!(times.len(), 5);
-        // A job goes from line to line, which no cache does in half a nanosecond; and all of them are done within the round.
+        // A job goes from line to line, and no cache does that in half a nanosecond; and all jobs are done within the
+        // round.
         let least = case.victim_bytes / 64 / 2;
         assert!(
             least > 0 && times.iter().all(|time| *time >= least),

@@ -1,4 +1,4 @@
-//! What victims and partners do.
+//! Tasks of victims and partners.
 
 use std::hint::black_box;
 
@@ -13,10 +13,10 @@ use crate::workload::gather::{below, xorshift};
 
 /// Words in a cache line.
 const LINE_WORDS: usize = 8;
-/// What the hash takes in at a time.
+/// Bytes that the hash reads in one step.
 const BLOCK: usize = 64 << 10;
 
-/// A task, which knows how far it has come.
+/// A task on a buffer, done in steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     /// Touches no memory.
@@ -25,7 +25,7 @@ pub(super) enum Task {
     Ordered,
     /// Counts the positive numbers of a matrix in random order (`cnt`).
     Random,
-    /// Follows a random cycle through all lines, each load waiting for the one before.
+    /// Follows a random cycle through all lines; each load waits for the one before.
     Chain,
     /// Writes every line.
     Thrash,
@@ -77,7 +77,8 @@ impl Task {
         }
     }
 
-    /// Does a piece of work; `turn` counts the pieces. For a victim, one job: every line of its memory once or more.
+    /// Does a piece of work; `turn` counts the pieces. For a victim, a piece is one job: it touches every line of its
+    /// memory once or more.
     pub(super) fn step(self, memory: &mut Buffer, turn: u64) {
         match self {
             Self::Spin => {

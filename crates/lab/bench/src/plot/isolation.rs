@@ -1,4 +1,4 @@
-//! Victims and partners: job times, a row for each case.
+//! Plot of victims and partners: job times, one row for each case.
 
 use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
@@ -12,10 +12,10 @@ use crate::isolation::document::{Case, Isolation, JobSummary, Partition};
 const ROW: i32 = 15;
 const LEFT: i32 = MARGIN + 230;
 const RIGHT: i32 = WIDTH - MARGIN - 70;
-/// Between two victims.
+/// Distance between two victims.
 const GAP: i32 = 44;
 
-/// Cases of one victim, one partner after the other.
+/// Cases of one victim, grouped by partner.
 type Panel<'a> = Vec<Vec<&'a Case>>;
 
 pub(super) fn draw(document: &Document, result: &Isolation) -> String {
@@ -54,7 +54,7 @@ fn ink(placement: Partition) -> Ink {
     }
 }
 
-/// Cases come sorted by victim, then partner.
+/// Groups cases by victim, then by partner; all cases of a victim must be adjacent.
 fn panels(result: &Isolation) -> Vec<Panel<'_>> {
     let victim = |case: &Case| (case.victim.clone(), case.victim_bytes);
     let partner = |case: &Case| (case.partner.clone(), case.partner_cpu);

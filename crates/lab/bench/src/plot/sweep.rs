@@ -1,4 +1,4 @@
-//! One workload: figures by size.
+//! Plot of one workload: figures by size.
 
 use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
@@ -56,12 +56,12 @@ fn arms(result: &SweepResult) -> Vec<Arm> {
     Arm::ALL.into_iter().filter(has).collect()
 }
 
-/// An arm has its color in every plot.
+/// Ink of an arm, the same in every plot.
 fn ink(arm: Arm) -> Ink {
     Ink::Arm(Arm::ALL.iter().position(|other| *other == arm).unwrap_or(0))
 }
 
-/// An axis for the bars; a few far beyond all medians, which a noisy machine makes, are cut off at the edge.
+/// Axis for the bars. A noisy machine makes a few bars that reach far beyond all medians; the edge cuts them off.
 fn scale(result: &SweepResult) -> Axis {
     const BEYOND: f64 = 1.6;
     let all = result.points.iter().flat_map(|point| &point.arms);
@@ -100,7 +100,7 @@ fn frame(svg: &mut Svg, axis: &Axis) {
     }
 }
 
-/// Where a size is, from the left: sizes are as far apart as they are many, whatever they are.
+/// Horizontal position of a size: sizes are evenly spaced, whatever their values.
 fn x(result: &SweepResult, index: usize) -> i32 {
     let slot = f64::from(RIGHT - LEFT) / result.points.len().max(1) as f64;
     LEFT + ((index as f64 + 0.5) * slot) as i32
@@ -132,7 +132,7 @@ fn sizes(svg: &mut Svg, result: &SweepResult) {
             Ink::Faint,
             &room,
         );
-        // The cache ends between the last size that fits and the first that does not.
+        // Marks the end of the cache between the last size that fits and the first that does not.
         let ends = before
             .is_some_and(|(level, share)| share <= 1.0 && (size.level > level || size.share > 1.0));
         if ends {
@@ -163,7 +163,7 @@ fn series(svg: &mut Svg, axis: &Axis, result: &SweepResult, arm: Arm, (index, of
     }
 }
 
-/// The allocations of one arm at one size; returns where their median is.
+/// Draws the allocations of one arm at one size; returns the position of their median.
 fn marks(
     svg: &mut Svg,
     axis: &Axis,

@@ -10,7 +10,7 @@ use crate::Trouble;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
-/// One random cycle through all lines: the purest view of a cache, as nothing overlaps and nothing can be prefetched.
+/// One random cycle through all lines: the purest view of a cache, because loads cannot overlap or be prefetched.
 #[derive(Debug, Default)]
 pub(super) struct Chase {
     at: u64,

@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::fftw::{Library, Plan};
 use crate::machine::Caches;
 
-/// A complex transform of as many points as `memory` has room for.
+/// Complex transform of as many points as `memory` has room for.
 ///
 /// Only the data is placed: FFTW's own tables lie where its `malloc` finds memory, in every arm alike.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Fft {
 
 /// Bytes of a complex number.
 const COMPLEX: u64 = 16;
-/// What Papadopoulos transformed.
+/// Points of Papadopoulos's transform.
 const PAPER: u64 = 65_536;
 
 impl Workload for Fft {
@@ -73,13 +73,14 @@ impl Workload for Fft {
             Some(library) => library,
             none => none.insert(Library::load()?),
         };
-        // Planning by measurement overwrites the data, so the data comes after.
+        // Planning by measurement overwrites the data, so the plan comes before the data.
         self.plan = Some(library.plan(point.parameter, memory)?);
         self.refresh(memory);
         Ok(())
     }
 
-    /// A transform makes numbers larger by the root of their number, and infinities take longer.
+    /// Resets the numbers: each transform makes them larger by the root of their number, and infinities would take
+    /// longer.
     fn refresh(&mut self, memory: &mut Buffer) {
         for (number, value) in (0_u32..).zip(memory.doubles()) {
             *value = f64::from(number % 7);

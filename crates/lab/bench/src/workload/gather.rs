@@ -1,4 +1,4 @@
-//! A random gather: independent loads from random lines.
+//! Random gather: independent loads from random lines.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use crate::Trouble;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
-/// Loads overlap as far as the processor can, as in a hash join or a sparse product.
+/// Loads that overlap as far as the processor can, as in a hash join or a sparse product.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     /// Loads so far.
@@ -24,8 +24,8 @@ pub(crate) const fn xorshift(mut state: u64) -> u64 {
     state
 }
 
-/// A random number for each count. Not one from the other, as a generator does: that chain of operations would take longer
-/// than loads that overlap, and hide them.
+/// A random number for each count. A generator computes each number from the one before; that chain of operations would
+/// take longer than overlapping loads, and hide them.
 const fn scattered(count: u64) -> u64 {
     let mixed = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)

@@ -1,4 +1,4 @@
-//! What is measured: one file each.
+//! Workloads: one file each.
 
 mod chase;
 mod copy;
@@ -15,14 +15,14 @@ use crate::Trouble;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
-/// How a figure is told.
+/// Unit and direction of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Its unit.
     pub unit: String,
-    /// Less is better: a time per unit of work. Otherwise work per time.
+    /// True if less is better: a time per unit of work. Otherwise the figure is work per time.
     pub lower_is_better: bool,
-    /// Units of work in one of these: 1e6 for MB/s.
+    /// Units of work in one unit of the figure: 1e6 for MB/s.
     pub per: f64,
 }
 
@@ -45,7 +45,7 @@ impl Figure {
         }
     }
 
-    /// The figure of `work` units in so many seconds.
+    /// The figure of `work` units done in `seconds`.
     #[must_use]
     pub fn of(&self, work: f64, seconds: f64) -> f64 {
         if self.lower_is_better {
@@ -55,7 +55,7 @@ impl Figure {
         }
     }
 
-    /// How much better `figure` is than `than`, as a factor: above 1 is better, whichever way the unit goes.
+    /// Gain of `figure` over `than`, as a factor: above 1 is better, in either direction of the unit.
     #[must_use]
     pub fn gain(&self, figure: f64, than: f64) -> f64 {
         if self.lower_is_better {
@@ -69,27 +69,27 @@ impl Figure {
 /// One size of a workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// What to call it: `94 %`, `dim 245`.
+    /// Its label: `94 %`, `dim 245`.
     pub label: String,
-    /// What the size is made of: matrix dimension, points of an FFT; bytes where there is nothing else.
+    /// Parameter of the size: matrix dimension, points of an FFT; otherwise bytes.
     pub parameter: u64,
     /// Working set in bytes.
     pub bytes: u64,
-    /// The cache it is a fraction of.
+    /// Level of the cache of which it is a fraction.
     pub level: u32,
     /// That fraction of the cache.
     pub share: f64,
 }
 
 impl Point {
-    /// How much memory it works on.
+    /// Working set of the point.
     #[must_use]
     pub const fn size(&self) -> ByteCount {
         ByteCount(self.bytes)
     }
 }
 
-/// How thoroughly to sweep.
+/// Thoroughness of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sweep {
@@ -99,24 +99,24 @@ pub enum Sweep {
     Full,
 }
 
-/// A piece of work on a buffer.
+/// Work on a buffer.
 pub trait Workload {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it does, in a line.
+    /// Description of the work, in a line.
     fn about(&self) -> &'static str;
 
-    /// How its figures are told.
+    /// Unit and direction of its figures.
     fn figure(&self) -> Figure;
 
     /// The sizes to measure, ascending.
     fn points(&self, caches: &Caches, sweep: Sweep) -> Vec<Point>;
 
-    /// Gets ready for work of this size on `memory`, and fills it.
+    /// Prepares work of this size on `memory`, and fills it.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// The missing requirement, and a way to get it.
     fn prepare(
         &mut self,
         point: &Point,
@@ -124,17 +124,17 @@ pub trait Workload {
         rng: &mut Xoshiro256PlusPlus,
     ) -> Result<(), Trouble>;
 
-    /// Puts the contents of `memory` back in order before each pass; not timed.
+    /// Restores the contents of `memory` before each pass; not timed.
     fn refresh(&mut self, _memory: &mut Buffer) {}
 
-    /// Does the work `times` times over; at most 100 times.
+    /// Does the work `times` times, at most 100.
     fn work(&mut self, point: &Point, memory: &mut Buffer, times: u64);
 
-    /// Units of work (loads, bytes, floating point operations) in doing it once.
+    /// Units of work (loads, bytes, floating point operations) in one repetition.
     fn amount(&self, point: &Point) -> f64;
 }
 
-/// All of them, in the order of help.
+/// All workloads, in the order of the help text.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
@@ -152,7 +152,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     ]
 }
 
-/// Bytes in a cache line of every processor this is written for.
+/// Bytes in a cache line of every supported processor.
 const LINE: u64 = 64;
 /// Words in a line.
 const LINE_WORDS: usize = 8;
@@ -191,8 +191,9 @@ fn usual_percents(sweep: Sweep) -> &'static [f64] {
     }
 }
 
-/// Square matrices of doubles, `matrices` of them together as large as the given percentages of a level. Dimensions are odd, as
-/// in the papers: a power of two for a row would let its columns fall on few sets of the L1, which no color can help.
+/// Square matrices of doubles, `matrices` of them together as large as the given percentages of a cache level.
+/// Dimensions are odd, as in the papers: with a power of two, the columns would fall on few sets of the L1, and no
+/// color can help there.
 fn by_dimension(caches: &Caches, level: u32, matrices: u64, percents: &[f64]) -> Vec<Point> {
     let Some(cache) = caches.level(level) else {
         return Vec::new();
@@ -218,7 +219,7 @@ fn by_dimension(caches: &Caches, level: u32, matrices: u64, percents: &[f64]) ->
     points
 }
 
-/// Indexes are words of memory that `prepare` wrote or sizes that `points` chose.
+/// Converts an index: a word of memory that `prepare` wrote, or a size that `points` chose.
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

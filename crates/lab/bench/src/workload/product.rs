@@ -1,4 +1,4 @@
-//! The product of two matrices, by the book.
+//! Textbook product of two matrices.
 
 use std::hint::black_box;
 
@@ -9,8 +9,8 @@ use crate::Trouble;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
-/// `C = A * B` with three loops, rows by columns, without blocking: what a program does that knows nothing of caches
-/// (Papadopoulos multiplied 1000 by 1000). A blocked product does not care about colors.
+/// `C = A * B` with three loops, rows by columns, without blocking, like a program that ignores caches (Papadopoulos
+/// multiplied 1000 by 1000). Colors do not affect a blocked product.
 #[derive(Debug)]
 pub(super) struct Product;
 

@@ -9,12 +9,12 @@ use crate::Trouble;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
-/// Which of the two matrices is walked down its columns.
+/// Matrix that the loop walks down its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stride {
-    /// The one that is read.
+    /// The source.
     Load,
-    /// The one that is written.
+    /// The target.
     Store,
 }
 

@@ -1,7 +1,7 @@
-//! How fast many collapse memory at once, and how long threads wait meanwhile that touch it.
+//! Rate at which many threads collapse memory at once, and how long the threads that touch this memory wait meanwhile.
 //!
-//! Three ways: many threads of a process outside at one process (`outside`), at as many processes (`outside-each`), and the program's
-//! own threads (`inside`). Then `superhue attach` at one process, with its bound to stalls and without.
+//! Three ways: many threads of another process collapse the memory of one process (`outside`), of as many processes (`outside-each`), or
+//! the program's own threads do (`inside`). Then `superhue attach` collapses one process's memory, with its limit on stalls and without.
 
 use std::sync::Mutex;
 use std::thread;
@@ -24,7 +24,7 @@ use crate::target::{Kind, Target, number};
 
 const WAYS: [&str; 3] = ["outside", "outside-each", "inside"];
 
-/// How long touches are timed before anything is collapsed.
+/// Time during which touches are measured before any collapse.
 const BEFORE: Duration = Duration::from_millis(400);
 
 /// Measures each way with each number of collapsing threads.
@@ -39,9 +39,9 @@ pub fn run(context: &Context) -> Result<()> {
     }
     let counts = plan::ends_first(plan::collapsers(context.cpus));
     let most = counts.iter().copied().max().unwrap_or(1);
-    // The same for each way and number, so that rates are of the same work.
+    // Each way and number has the same size, so that all rates are of the same work.
     let each = ByteCount((context.usable.0 * 3 / 5 / most as u64).min(1 << 29) >> 21 << 21);
-    // For a GiB, filling and freeing it included; of the slowest so far.
+    // Seconds for one GiB, with filling and freeing it; of the slowest run so far.
     let mut seconds_a_gib: f64 = 3.0;
     for count in counts {
         for way in WAYS {
@@ -63,7 +63,7 @@ pub fn run(context: &Context) -> Result<()> {
                     Err(error) => context.note(format!("{what}: {error:#}"))?,
                 }
                 let took = (begun.elapsed() - BEFORE.min(begun.elapsed())).as_secs_f64() / all;
-                // What the first takes is not yet what all take.
+                // The first run's time is no bound for the others yet.
                 seconds_a_gib = if count == 1 {
                     took
                 } else {
@@ -84,7 +84,7 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What is collapsed in one run, and by how many.
+/// Targets of one run, and the threads that collapse their memory.
 struct Mixed {
     way: &'static str,
     count: usize,
@@ -116,7 +116,7 @@ impl Mixed {
         })
     }
 
-    /// Times touches, then touches beside collapses.
+    /// Measures touches alone, then touches beside collapses.
     fn collapse(&mut self) -> Result<Value> {
         let alone = self.timed(|_| {
             thread::sleep(BEFORE);
@@ -141,7 +141,7 @@ impl Mixed {
         }))
     }
 
-    /// Does something while all targets are touched: the pauses of all, and touches per second.
+    /// Runs `act` while threads touch all targets. Returns the pauses of all targets, and touches per second.
     fn timed(
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<Collapsed>,
@@ -156,7 +156,7 @@ impl Mixed {
         let mut all = Times::default();
         for target in &mut self.targets {
             let one = target.still()?;
-            // The quantiles of the target that fared worst; they are alike.
+            // Each quantile is that of the slowest target; the targets are alike.
             all = Times {
                 count: all.count + one.count,
                 p50_ns: all.p50_ns.max(one.p50_ns),
@@ -181,7 +181,7 @@ impl Mixed {
         })
     }
 
-    /// One thread for each part of the regions.
+    /// Collapses each part of the regions in its own thread.
     fn outside(&mut self) -> Result<Collapsed> {
         let mut parts = Vec::new();
         for target in &self.targets {
@@ -230,15 +230,15 @@ impl Mixed {
     }
 }
 
-/// What collapsing came to.
+/// Result of collapsing.
 #[derive(Debug, Default)]
 struct Collapsed {
     done: u64,
     failed: u64,
-    /// The first.
+    /// The first error.
     error: Option<Errno>,
     seconds: f64,
-    /// Of each that was made.
+    /// Time of each collapse that succeeded.
     times: Option<Times>,
 }
 
@@ -268,7 +268,7 @@ fn of_part(
     (Ok(times), failed, first)
 }
 
-/// `superhue attach --pages resident` at a process that two threads touch, until all is huge.
+/// Runs `superhue attach --pages resident` on a process that one or two threads touch, until 95 % of its memory is huge.
 fn attached(context: &Context, stall: &str) -> Result<Value> {
     let size = ByteCount((context.usable.0 / 4).min(4 << 30) >> 21 << 21);
     let touchers = context.cpus.saturating_sub(1).clamp(1, 2);
@@ -318,7 +318,7 @@ fn attached(context: &Context, stall: &str) -> Result<Value> {
     }))
 }
 
-/// Regions of its memory that are huge now.
+/// Returns the number of the target's regions that are huge now.
 fn huge(target: &Target) -> Result<usize> {
     let roots = Roots::default();
     let vmas = process::maps(&roots, target.pid())?;

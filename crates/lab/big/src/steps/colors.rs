@@ -1,4 +1,4 @@
-//! Page colors by timing on each core: how many, how sure, how soon, and whether cores agree.
+//! Page colors found by timing on each core: their number, their certainty, the time it takes, and whether cores agree.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use super::{Context, Skip};
 use crate::children;
 use crate::serve::{allowed_cpus, stay_on, stay_on_any};
 
-/// Pages of each test of what was found.
+/// Pages of each test of a found palette.
 const TESTED: usize = 600;
 
-/// Core after core, and then all at once.
+/// Measures core after core, and then all cores at once.
 pub fn run(context: &Context) -> Result<()> {
     let cpus = allowed_cpus();
     let Some(first) = cpus.first().copied() else {
@@ -27,10 +27,10 @@ pub fn run(context: &Context) -> Result<()> {
         return Err(Skip(format!("only {} of memory may be filled", context.usable)).into());
     }
     let mut reference: Option<Found> = None;
-    // For one core; of the last. Others that work meanwhile make it twenty times as long, or not at all.
+    // Seconds for one core, from the last one. Other load on the machine makes the search twenty times as long, or makes it fail.
     let mut seconds = 0.6_f64;
     for (at, cpu) in cpus.iter().enumerate() {
-        // One more, and all at once after it, which disturb each other.
+        // The time for one more core. All cores at once, measured after it, disturb each other.
         let what = format!("{} of {} cores", cpus.len() - at, cpus.len());
         if !context.has_time_for(seconds * 1.5, &what)? {
             break;
@@ -39,7 +39,7 @@ pub fn run(context: &Context) -> Result<()> {
         stay_on(*cpu)?;
         let (mut row, found) = on_this(*cpu)?;
         if let Some(reference) = &reference {
-            // Pages that the first core told apart, by what they do to each other in the caches of this one.
+            // Pages that the first core has classified, tested by their conflicts in the caches of this core.
             let agreement = reference
                 .palette
                 .agreement(&mut HardwareProbe::new()?, &reference.known);
@@ -70,7 +70,7 @@ pub fn run(context: &Context) -> Result<()> {
             context.row(row)?;
         }
     }
-    // Last: where timing is disturbed it takes long.
+    // Comes last: disturbed timing makes it slow.
     stay_on_any(&cpus)?;
     match oracles(context, first) {
         Ok(row) => context.row(row),
@@ -78,15 +78,15 @@ pub fn run(context: &Context) -> Result<()> {
     }
 }
 
-/// What one core found.
+/// Result of one core.
 struct Found {
-    /// Held while its pages are tested.
+    /// Kept allocated while later cores test its pages.
     _sample: Sample,
     palette: Palette,
     known: Vec<(Page, Color)>,
 }
 
-/// Finds the colors of fresh pages on the core that this thread stays on.
+/// Finds the colors of fresh pages on the core to which this thread is pinned.
 fn on_this(cpu: usize) -> Result<(Value, Option<Found>)> {
     let sample = Sample::new(ByteCount(32 << 20), Backing::BasePages)?;
     let mut probe = HardwareProbe::new()?;
@@ -139,7 +139,7 @@ fn on_this(cpu: usize) -> Result<(Value, Option<Found>)> {
     ))
 }
 
-/// What `superhue colors` says of each oracle, that of frame numbers among them.
+/// Runs `superhue colors` and returns its result for each oracle, that of frame numbers included.
 fn oracles(context: &Context, cpu: usize) -> Result<Value> {
     let until = (Instant::now() + Duration::from_secs(15)).min(context.until());
     let ended = children::run(
@@ -148,7 +148,7 @@ fn oracles(context: &Context, cpu: usize) -> Result<Value> {
             .args(["colors", "--json", "--cpu", &cpu.to_string()]),
         until,
     )?;
-    // Status 3 where none is right; it is told which and why all the same.
+    // `superhue colors` exits with status 3 if no oracle is right; its output still lists the oracles and the reasons.
     let told: Value = serde_json::from_str(&ended.out).map_err(|_| anyhow!(ended.complaint()))?;
     let oracles = told["oracles"].as_array().into_iter().flatten();
     let oracles: Vec<Value> = oracles

@@ -1,7 +1,7 @@
-//! The daemon among 100, 1,000 and 5,000 processes: what it costs, and when it knows a new service.
+//! The daemon among 100, 1,000 and 5,000 processes: its cost, and the time until it knows a new service.
 //!
-//! The crowd are processes of a part of a megabyte each that sleep. They are watched (a rule is about them) or not (the only rule is
-//! about the service). The rules are about files of this step's own folder, so no other process of the machine is touched.
+//! Each process of the crowd holds 256 KiB and sleeps. The daemon watches the crowd (a rule matches it) or not (the only rule matches
+//! the service). The rules match executables in this step's own folder, so the daemon touches no other process of the machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -22,22 +22,22 @@ use crate::machine::size_in;
 use crate::plan;
 use crate::target::{Kind, Target};
 
-/// Memory that each of the crowd fills.
+/// Memory that each process of the crowd fills.
 const HELD: ByteCount = ByteCount(256 << 10);
 
-/// What each of them takes, its page tables and stacks in the kernel included.
+/// Memory that each process of the crowd takes in all, with its page tables and kernel stacks.
 const EACH: ByteCount = ByteCount(1 << 20);
 
 /// Memory of the service.
 const SERVICE: ByteCount = ByteCount(256 << 20);
 
-/// How long a new service is waited for.
+/// Longest wait for the daemon to know a new service.
 const KNOWN_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long the daemon is watched that only waits for its service.
+/// Seconds for which a daemon that only waits for its service is watched.
 const IDLE_WINDOW: f64 = 6.0;
 
-/// Measures each size of the crowd, watched and not.
+/// Measures each size of the crowd, watched and not watched.
 pub fn run(context: &Context) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Skip("the daemon needs root".to_owned()).into());
@@ -71,7 +71,7 @@ pub fn run(context: &Context) -> Result<()> {
         let count = crowd.held.len();
         let each = (left - started) / 2.0;
         for watched in [true, false] {
-            // A window too short says little; the crowd that is watched is what is dear.
+            // A short window shows little; the watched crowd, which costs more, has priority.
             let window = if each >= 8.0 {
                 each - 5.0
             } else if watched {
@@ -107,7 +107,7 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A folder with the configuration, the socket and two names of this program.
+/// Folder with the configuration, the socket and two copies of this program.
 struct Place {
     folder: PathBuf,
     crowd: PathBuf,
@@ -125,7 +125,7 @@ impl Place {
             fs::copy(&context.own, copy)
                 .with_context(|| format!("cannot copy this program to {}", copy.display()))?;
         }
-        // Mounted without execution, or so small that the copy is none.
+        // Fails where the file system is mounted without execution, or has no room for the copy.
         let tried = Command::new(&crowd)
             .arg("--version")
             .stdout(Stdio::null())
@@ -158,11 +158,11 @@ impl Place {
     }
 }
 
-/// Many processes that hold a little memory; killed when dropped.
+/// Many processes that hold a little memory. Dropping it kills them.
 struct Crowd {
     path: PathBuf,
     held: Vec<Child>,
-    /// They end by themselves then, whatever becomes of this process.
+    /// Seconds after which the processes end by themselves, even if this process was killed.
     seconds: u64,
 }
 
@@ -196,7 +196,7 @@ impl Drop for Crowd {
     }
 }
 
-/// One daemon's life among them.
+/// Runs one daemon beside the crowd, and measures it.
 fn among(
     context: &Context,
     place: &Place,
@@ -233,7 +233,7 @@ fn among(
     }
     let status = ask(&socket).context("the daemon does not answer")?;
     let first = cpu_of(pid)?;
-    // What it owes for the first looks is paid over time: the last quarter is nearer to what stays.
+    // The daemon spreads the cost of its first looks over time: the last quarter is closest to the lasting cost.
     let (mut before, mut quarters) = (first, Vec::new());
     for _ in 0..4 {
         let at = Instant::now();
@@ -259,7 +259,7 @@ fn among(
     Ok(row)
 }
 
-/// Starts a service, which fills its memory and touches it: when it is known, and when it has its first huge page.
+/// Starts a service that fills its memory and touches it. Returns the time until the daemon knows it and until its first huge page.
 fn new_service(context: &Context, place: &Place, socket: &Path) -> Result<Value> {
     let begun = Instant::now();
     let mut service = Target::start(&place.service, SERVICE)?;
@@ -284,11 +284,11 @@ fn new_service(context: &Context, place: &Place, socket: &Path) -> Result<Value>
     )
 }
 
-/// A control group of version 2, in which services are as a rule; removed when dropped.
+/// A cgroup v2 group, since services usually run in one. Dropping it removes the group.
 struct Group(PathBuf);
 
 impl Group {
-    /// One for this process; none where none can be made.
+    /// Makes a group for this process; `None` where that is not possible.
     fn of(pid: u32) -> Option<Self> {
         let root = CGROUP_ROOTS
             .iter()
@@ -321,7 +321,7 @@ fn processes(status: &Value, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The daemon's account.
+/// Asks the daemon for its status.
 fn ask(socket: &Path) -> Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

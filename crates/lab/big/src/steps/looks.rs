@@ -1,4 +1,4 @@
-//! What looking at memory costs, by GiB: full looks, samples of accesses by each tracker, and the two as users have them.
+//! Cost of looking at memory, by GiB: full looks, samples of accesses by each tracker, and `superhue heat` and `superhue attach`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,26 +16,26 @@ use crate::machine::peak_rss;
 use crate::plan;
 use crate::target::{Kind, Target};
 
-/// Full looks, and samples, of one size; of large ones fewer, which take seconds.
+/// Full looks, and samples, of one size; fewer of large sizes, since each takes seconds.
 const LOOKS: usize = 5;
 const LOOKS_AT_MUCH: usize = 3;
 const MUCH: ByteCount = ByteCount(32 << 30);
 
-/// How long `superhue heat` and `superhue attach` watch.
+/// Seconds for which `superhue heat` and `superhue attach` watch.
 const WATCHED: f64 = 4.5;
 
-/// Grows a process step by step, first of base pages, then of huge ones.
+/// Grows a process step by step, first with base pages, then with huge pages.
 pub fn run(context: &Context) -> Result<()> {
     let sizes = plan::sizes(context.usable);
     let Some(largest) = sizes.last() else {
         return Err(Skip("no memory may be filled".to_owned()).into());
     };
-    // Base pages are dearer, and more is asked of them.
+    // Base pages take longer, and more sizes are measured of them.
     let most = Instant::now() + context.left() * 7 / 10;
     let mut is_first = true;
     for (kind, until, step) in [(Kind::Base, most, 1), (Kind::Huge, context.until(), 2)] {
         let mut target = Target::start(&context.own, *largest)?;
-        // Of huge pages every other size, the largest among them.
+        // Huge pages are measured at every other size, the largest included.
         for size in sizes.iter().skip((sizes.len() - 1) % step).step_by(step) {
             let left = until.saturating_duration_since(Instant::now());
             let what = format!("{:.1} GiB of {} pages", gib(*size), kind.name());
@@ -140,7 +140,7 @@ fn looks(target: &Target) -> usize {
     }
 }
 
-/// Full looks at all regions, as the loop has them.
+/// Measures full looks at all regions, as the policy loop makes them.
 fn look(target: &Target) -> Result<Value> {
     let (roots, id) = (Roots::default(), target.id()?);
     let mut scanner = PageScanner::new();
@@ -162,7 +162,7 @@ fn look(target: &Target) -> Result<Value> {
     }))
 }
 
-/// Samples by one tracker: all memory is touched between arming and reading.
+/// Measures samples by one tracker. The target touches all its memory between arming and reading.
 fn samples(context: &Context, target: &mut Target, kind: TrackerKind) -> Result<Value> {
     let (roots, id) = (Roots::default(), target.id()?);
     let mut chosen = choose(&roots, Some(kind), Scope::Anonymous)?;
@@ -208,7 +208,7 @@ fn samples(context: &Context, target: &mut Target, kind: TrackerKind) -> Result<
     }))
 }
 
-/// `superhue` at it as users have it, while a thread touches pages at random.
+/// Runs `superhue` on the target with a user's options, while a thread touches pages at random.
 fn watched(context: &Context, arguments: &[&str]) -> Result<Value> {
     let until = (Instant::now() + Duration::from_secs_f64(WATCHED * 3.0)).min(context.until());
     let mut running = Running::start(context.superhue().args(arguments))?;
@@ -235,8 +235,8 @@ fn watched(context: &Context, arguments: &[&str]) -> Result<Value> {
     }))
 }
 
-/// What stands below the table of `superhue heat`. Its JSON has a part for each page that differs from those beside it, hundreds of
-/// megabytes of them at 16 GiB.
+/// Reads the lines below the table of `superhue heat`. Its JSON output has a part for each page that differs from its neighbors, which
+/// makes hundreds of megabytes at 16 GiB.
 fn told_by_heat(text: &str) -> Value {
     let of = |name: &str| {
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! The steps. Each runs in a process of its own, says rows as lines on standard output, and watches its time.
+//! The steps. Each runs in its own process, writes its rows as lines to standard output, and keeps its time limit.
 
 mod collapse;
 mod colors;
@@ -22,28 +22,28 @@ use crate::document::Line;
 use crate::machine;
 use crate::plan::StepName;
 
-/// What a step knows.
+/// Environment of a step.
 #[derive(Debug)]
 pub struct Context {
-    /// This program.
+    /// Path of this program.
     pub own: PathBuf,
     tools: PathBuf,
-    /// Where files can be made, if anywhere; removed when the step is over.
+    /// Folder for files, which the driver removes after the step; `None` if it could not make one.
     pub scratch: Option<PathBuf>,
-    /// Processors that may be used at once.
+    /// Processors that the step may use at once.
     pub cpus: usize,
-    /// Memory that may be filled.
+    /// Memory that the step may fill.
     pub usable: ByteCount,
     until: Instant,
 }
 
-/// Where control groups of version 2 are mounted.
+/// Mount points of cgroup v2.
 pub const CGROUP_ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// How the names of those begin that are made here.
+/// Prefix of the names of control groups that this program makes.
 pub const GROUP: &str = "superhue-big-";
 
-/// Why a step measures nothing at all.
+/// Reason why a step measures nothing at all.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
@@ -56,27 +56,27 @@ impl fmt::Display for Skip {
 impl std::error::Error for Skip {}
 
 impl Context {
-    /// Says a result.
+    /// Writes a result.
     pub fn row(&self, row: Value) -> Result<()> {
         say(&Line::Row(rounded(row)))
     }
 
-    /// Says what a reader should know.
+    /// Writes a remark for readers of the results.
     pub fn note(&self, note: impl Into<String>) -> Result<()> {
         say(&Line::Note(note.into()))
     }
 
-    /// When it has to be over.
+    /// Returns the time at which the step must be over.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// Time that is left.
+    /// Returns the time left.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Whether so much time is left; else says what is left out.
+    /// Returns true if that many seconds are left; else writes a note that names the omitted part.
     pub fn has_time_for(&self, seconds: f64, what: &str) -> Result<bool> {
         let left = self.left().as_secs_f64();
         if left < seconds {
@@ -85,18 +85,18 @@ impl Context {
         Ok(left >= seconds)
     }
 
-    /// `superhue`.
+    /// Returns a command that runs `superhue`.
     pub fn superhue(&self) -> Command {
         Command::new(self.tools.join("superhue"))
     }
 
-    /// `superhue-workload`.
+    /// Returns the path of `superhue-workload`.
     pub fn workload_path(&self) -> PathBuf {
         self.tools.join("superhue-workload")
     }
 }
 
-/// Six digits of each number with a fraction: more than were measured.
+/// Rounds each number with a fraction to six digits, which is more than was measured.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -120,7 +120,7 @@ fn say(line: &Line) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Runs one.
+/// Runs a step.
 pub fn run(options: &StepOptions) -> Result<()> {
     let context = Context {
         own: std::env::current_exe()?,
@@ -144,19 +144,19 @@ pub fn run(options: &StepOptions) -> Result<()> {
     }
 }
 
-/// GiB, for documents.
+/// Converts a size to GiB, for documents.
 #[allow(clippy::cast_precision_loss, reason = "no memory has 2^53 bytes")]
 pub fn gib(size: ByteCount) -> f64 {
     size.0 as f64 / f64::from(1 << 30)
 }
 
-/// A rate of things so many of which were counted.
+/// Returns a rate per second; `None` if no time has passed.
 #[allow(clippy::cast_precision_loss, reason = "counts of minutes")]
 pub fn per_second(count: u64, seconds: f64) -> Option<f64> {
     (seconds > 0.0).then_some(count as f64 / seconds)
 }
 
-/// The middle of some numbers, and the least and the largest; null of nothing.
+/// Returns the median, the smallest and the largest of some numbers; null without numbers.
 pub fn spread(values: &[f64]) -> Value {
     let mut values = values.to_vec();
     let Some(median) = superhue_workloads::access::median(&mut values) else {
@@ -165,7 +165,7 @@ pub fn spread(values: &[f64]) -> Value {
     json!({"median": median, "lowest": values.first(), "highest": values.last(), "count": values.len()})
 }
 
-/// CPU seconds of the calling thread so far.
+/// Returns the CPU seconds of the calling thread so far.
 #[allow(clippy::cast_precision_loss, reason = "counts of minutes")]
 pub fn own_cpu_seconds() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

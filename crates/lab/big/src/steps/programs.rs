@@ -12,10 +12,10 @@ use super::{Context, Skip, gib, spread};
 use crate::children::{self, Ended, Running};
 use crate::plan;
 
-/// Wall seconds that the work of a program is made to take where a processor has one copy.
+/// Wall seconds that a program's work takes where each copy has a processor to itself.
 const SECONDS: f64 = 2.0;
 
-/// How often all of it is repeated, where there is time.
+/// Number of times that everything is repeated, if there is time.
 const ROUNDS: usize = 5;
 
 const ARMS: [(&str, &[&str]); 3] = [
@@ -24,15 +24,15 @@ const ARMS: [(&str, &[&str]); 3] = [
     ("run resident", &["run", "--quiet", "--pages", "resident"]),
 ];
 
-/// A program, and how its work is made to take so long: passes of `pattern` are counted; the others measure for a time.
+/// A program and its work: `pattern` makes a fixed number of passes; `dense` measures for a fixed time.
 struct Program {
     name: &'static str,
     arguments: Vec<String>,
-    /// How the line with its speed begins, where it has fixed time instead of fixed work.
+    /// Prefix of the output line with its speed, for a program with fixed time instead of fixed work.
     speed: Option<&'static str>,
 }
 
-/// All copies of one program under one arm.
+/// Measurements of all copies of one program under one arm.
 #[derive(Debug, Clone)]
 struct Of {
     walls: Vec<f64>,
@@ -42,7 +42,7 @@ struct Of {
     huge: Option<f64>,
 }
 
-/// Round after round: each program, each number of copies, each arm, in an order that changes.
+/// Measures, in each round, each program with each number of copies under each arm, in an order that changes.
 pub fn run(context: &Context) -> Result<()> {
     let counts: Vec<(usize, ByteCount)> = plan::copies(context.cpus)
         .into_iter()
@@ -52,7 +52,7 @@ pub fn run(context: &Context) -> Result<()> {
         return Err(Skip(format!("only {} of memory may be filled", context.usable)).into());
     }
     let mut done = 0;
-    // For one run where each copy has a processor; of the slowest so far.
+    // Seconds of one run where each copy has a processor; of the slowest run so far.
     let mut seconds_a_run = SECONDS + 1.5;
     'rounds: for round in 0..ROUNDS {
         for number in 0..3 {
@@ -96,7 +96,7 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// One of three: base pages of which all are touched at random, of which a third is, and random loads by time.
+/// Returns one of three programs: random touches of all base pages, skewed touches, and random loads for a fixed time.
 fn program(context: &Context, number: usize, size: ByteCount) -> Result<Program> {
     let size = size.0.to_string();
     if number == 2 {
@@ -125,7 +125,7 @@ fn program(context: &Context, number: usize, size: ByteCount) -> Result<Program>
     let base = ["pattern", "--size", &size, "--order", order]
         .map(str::to_owned)
         .to_vec();
-    // So many passes as take the time alone, in whole sets of 16.
+    // As many passes as take `SECONDS` alone, in whole sets of 16.
     let mut tried = Command::new(context.workload_path());
     tried.args(&base).args(["--seconds", "0.1"]);
     let ended = children::run(
@@ -155,7 +155,7 @@ fn program(context: &Context, number: usize, size: ByteCount) -> Result<Program>
     })
 }
 
-/// Starts all copies, and waits for all.
+/// Starts all copies, and waits for all of them.
 fn copies(context: &Context, program: &Program, under: &[&str], count: usize) -> Result<Of> {
     let report = |copy: usize| Some(context.scratch.as_ref()?.join(format!("report-{copy}")));
     let mut running = Vec::new();
@@ -173,7 +173,7 @@ fn copies(context: &Context, program: &Program, under: &[&str], count: usize) ->
         running.push(Running::start(command.args(&program.arguments))?);
     }
     let mut ended: Vec<Ended> = Vec::new();
-    // Whoever ends first is noticed first.
+    // Polls all copies, so that each end is noticed at once, in whatever order the copies end.
     while !running.is_empty() {
         let mut at = 0;
         while let Some(one) = running.get_mut(at) {
@@ -220,7 +220,7 @@ fn copies(context: &Context, program: &Program, under: &[&str], count: usize) ->
     })
 }
 
-/// A row for each arm, with its ratio to `stock` in the same round: of wall time, or where time is fixed of speed turned over.
+/// Writes a row for each arm, with its ratio to `stock` in the same round: of wall time, or of inverse speed where time is fixed.
 fn tell(
     context: &Context,
     program: &Program,

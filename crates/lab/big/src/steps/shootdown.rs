@@ -1,8 +1,8 @@
-//! What a pass over a process costs its threads: the passes that trackers make, on 1 to 16 threads that each have a processor.
+//! Cost to a process's threads of the passes that trackers make, on 1 to 16 threads that each have a processor.
 //!
-//! First the passing thread does nothing but turn, on a processor of its own where there is one. Then each kind of pass is made again and
-//! again, and then one at a time: what the target's threads lose against the first is what passes cost them. A pass that clears accessed
-//! bits is paid for when it is over, as each page is touched again.
+//! First the passing thread only spins, on its own processor where there is one. Then it repeats each kind of pass without a break, and then
+//! makes one pass at a time. The cost of passes is what the target's threads lose against the first case. The cost of a pass that clears
+//! accessed bits comes after the pass, as threads touch each page again.
 
 use std::fs::{File, OpenOptions};
 use std::hint::spin_loop;
@@ -26,16 +26,16 @@ use crate::plan;
 use crate::serve::{allowed_cpus, stay_on, stay_on_any};
 use crate::target::{Kind, Target};
 
-/// One within reach of the TLBs, whose flush is what costs; and one of which each pass has many entries to go over.
+/// A size within reach of the TLBs, where the flush is the cost; and a size where each pass walks many entries.
 const SIZES: [ByteCount; 2] = [ByteCount(4 << 20), ByteCount(512 << 20)];
 
-/// In a word of `pagemap`: written since the mark was last wiped.
+/// Bit of a `pagemap` word: the page was written since the soft-dirty marks were last cleared.
 const SOFT_DIRTY: u64 = 1 << 55;
 
 /// Windows of each kind.
 const ROUNDS: usize = 4;
 
-/// How long a pass has to be paid for: until most entries of so much memory have been touched at random, several times over.
+/// Returns the time until a pass is paid for: by then threads have touched most entries of this much memory at random, several times.
 fn paced(size: ByteCount) -> Duration {
     if size == SIZES[0] {
         Duration::from_millis(20)
@@ -44,13 +44,13 @@ fn paced(size: ByteCount) -> Duration {
     }
 }
 
-/// A kind of pass.
+/// Kind of pass.
 struct Pass {
     name: &'static str,
     make: Act,
 }
 
-/// One pass over a target.
+/// Makes one pass over a target.
 type Act = Box<dyn FnMut(&Target) -> Result<()>>;
 
 /// Measures each number of threads, with little memory and with much.
@@ -65,7 +65,7 @@ pub fn run(context: &Context) -> Result<()> {
         .collect();
     let cpus = allowed_cpus();
     let mut is_first = true;
-    // Of all the time, what passes one at a time leave, for windows of two kinds.
+    // Windows of two kinds share the time that single passes leave.
     let kinds = (counts.len() * ROUNDS * 4) as f64;
     let one_by_one: f64 = sizes
         .iter()
@@ -88,12 +88,12 @@ pub fn run(context: &Context) -> Result<()> {
             }
             let shared = threads >= context.cpus;
             for pass in passes {
-                // What is started runs where this thread may.
+                // A child inherits the affinity of this thread.
                 stay_on_any(&cpus)?;
                 let mut target = Target::start(&context.own, *size)?;
                 target.fill(*size, context.cpus, context.left(), Kind::Base)?;
                 target.ask(&format!("stir {threads} plain pinned"))?;
-                // Beside its threads where there is a processor for it.
+                // This thread runs beside the target's threads if there is a processor for it.
                 if let Some(cpu) = cpus.get(threads % cpus.len().max(1)) {
                     stay_on(*cpu)?;
                 }
@@ -105,7 +105,7 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Each has a target of its own: `4` of `clear_refs` changes its entries where the kernel has soft-dirty marks.
+/// Measures one kind of pass. Each kind has its own target: `4` in `clear_refs` changes the entries if the kernel has soft-dirty marks.
 fn of_pass(
     context: &Context,
     mut target: Target,
@@ -118,7 +118,7 @@ fn of_pass(
     if let Err(error) = (pass.make)(&target) {
         return context.note(format!("{}: {error:#}", pass.name));
     }
-    // Before any pass: what passes leave behind is paid for afterwards, too.
+    // This comes before any pass, because the cost of passes lasts beyond them.
     let still = |_: &Target| {
         spin_loop();
         Ok(())
@@ -136,7 +136,7 @@ fn of_pass(
         took.push(seconds / count.max(1) as f64 * 1e6);
         made += count;
     }
-    // One at a time, each with time to be paid for.
+    // Single passes, each with time for its cost.
     let mut lost = Vec::new();
     for round in 0..=ROUNDS {
         let mut is_first = true;
@@ -147,7 +147,7 @@ fn of_pass(
             spin_loop();
             Ok(())
         })?;
-        // In the first those before it are paid for.
+        // The first round still pays for earlier passes.
         if round > 0 && rate > 0.0 {
             lost.push((1.0 - with / rate) * seconds * threads as f64 * 1e6);
         }
@@ -164,7 +164,7 @@ fn of_pass(
     }))
 }
 
-/// Touches per second while something is done again and again; how often it was, and in how many seconds.
+/// Repeats `act` for a time. Returns touches per second, the number of repetitions, and their seconds.
 fn of_window(
     target: &mut Target,
     window: Duration,
@@ -178,7 +178,7 @@ fn of_window(
     }
     let seconds = begun.elapsed().as_secs_f64();
     let touches = target.touches()? - before;
-    // The counts are asked for at its ends, some microseconds away.
+    // The touches are read some microseconds before and after the window.
     Ok((
         per_second(touches, begun.elapsed().as_secs_f64()).unwrap_or(0.0),
         count,
@@ -249,7 +249,8 @@ fn sample(mut tracker: Box<dyn Tracker>) -> impl FnMut(&Target) -> Result<()> {
     }
 }
 
-/// Whether `4` write-protects memory here: memory just written is marked where there are marks. Trackers write `4` only where it does not.
+/// Returns a note on whether `4` in `clear_refs` write-protects memory: if the kernel has soft-dirty marks, memory just written has one.
+/// Trackers write `4` only where it does not.
 fn soft_dirty() -> Result<String> {
     let mapping = Mapping::new(ByteCount(HUGE_PAGE_SIZE))?;
     mapping.fill();

@@ -1,4 +1,4 @@
-//! A number line with round numbers on it.
+//! A number line with round numbers.
 
 use crate::human::{Scale, grouped};
 use crate::metric::Unit;
@@ -8,15 +8,15 @@ use crate::metric::Unit;
 pub struct Axis {
     low: f64,
     high: f64,
-    /// Where the ticks are, and what they say; ascending.
+    /// Ticks, ascending: position and label.
     pub ticks: Vec<(f64, String)>,
     /// The unit of the labels, without space: `MiB`; may be empty.
     pub unit: String,
 }
 
 impl Axis {
-    /// An axis for these values with at most so many ticks as `fits` allows: it is given the
-    /// number of ticks and the letters of the longest label.
+    /// Makes an axis for these values with as many ticks as `fits` allows. `fits` takes the number of ticks and the length of the longest label
+    /// in characters.
     #[must_use]
     pub fn new(unit: &Unit, values: &[f64], fits: impl Fn(usize, usize) -> bool) -> Self {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -48,17 +48,17 @@ impl Axis {
         }
     }
 
-    /// Where a value lies between the ends: 0 is the low one, 1 the high one.
+    /// Returns the place of a value between the ends: 0 is the low end, 1 the high end.
     #[must_use]
     pub fn place(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 }
 
-/// The ends of an axis with some air around the values.
+/// Returns the ends of an axis, with some space around the values.
 fn room(least: f64, most: f64) -> (f64, f64) {
     if least == most {
-        // One value: in the middle, unless it is 0, which is best seen as "at the very bottom".
+        // A single value lies in the middle; a single 0 lies near the low end.
         let air = least.abs() * 0.1;
         return if air > 0.0 {
             (least - air, most + air)
@@ -66,7 +66,7 @@ fn room(least: f64, most: f64) -> (f64, f64) {
             (-0.04, 1.0)
         };
     }
-    // Values that reach down towards 0 are best seen with it.
+    // If the values reach down towards 0, the axis includes 0.
     let least = if least > 0.0 && least < 0.4 * most {
         0.0
     } else {
@@ -76,7 +76,7 @@ fn room(least: f64, most: f64) -> (f64, f64) {
     (least - air, most + air)
 }
 
-/// Multiples of a round step between `low` and `high`, about `wanted` of them.
+/// Returns multiples of a round step between `low` and `high`, about `wanted` of them.
 fn ticks(
     low: f64,
     high: f64,
@@ -99,7 +99,7 @@ fn ticks(
         .map(|i| (first + f64::from(i)) * step)
         .filter(|value| !not_negative || *value > -step / 2.0)
         .map(|value| {
-            // -0.0 and the likes of 1e-17
+            // Replaces -0.0 and values such as 1e-17.
             let value = if value.abs() < step / 2.0 { 0.0 } else { value };
             let label = grouped(value, if value == 0.0 { 0 } else { decimals });
             (value, label)

@@ -19,28 +19,28 @@ const SMALL: i32 = 12;
 pub(super) const NAME_WIDTH: i32 = 130;
 /// Room for `no difference shown`.
 const VERDICT_WIDTH: i32 = 150;
-/// Between the texts and the points.
+/// Space between the texts and the points.
 const AIR: i32 = 12;
 const DOT: i32 = 4;
-/// Where the points of the first and of the last round are, and where the estimate is, from the
-/// middle of the row. Below the points it hides none of them.
+/// Offsets from the middle of the row: of the points of the first and of the last round, and of the estimate. The estimate lies below the
+/// points and hides none of them.
 const POINTS: [i32; 2] = [-13, 3];
 const ESTIMATE: i32 = 12;
 
-/// The height of a panel with so many arms.
+/// Returns the height of a panel with this many arms.
 pub(super) fn height(arms: usize) -> i32 {
     HEADING_HEIGHT + arms as i32 * ROW_HEIGHT + AXIS_HEIGHT
 }
 
-/// What a panel shows.
+/// Panel of one metric.
 pub(super) struct Panel<'a> {
     comparison: &'a Comparison,
     metric: &'a Metric,
     summary: &'a MetricSummary,
-    /// For each arm, the round and value of every good run.
+    /// Round and value of every good run, for each arm.
     points: Vec<Vec<(usize, f64)>>,
-    /// In a scan, what the values of each arm are divided by: the median of its reference. `None`
-    /// where values are drawn as they are: without a scan, and where a ratio has no meaning.
+    /// Divisor for the values of each arm in a scan: the median of its reference. `None` where the plot shows the values themselves: without a scan,
+    /// and where a ratio has no meaning.
     divisors: Option<Vec<f64>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Panel<'a> {
         self.divisors.as_ref().map_or(1.0, |all| all[arm])
     }
 
-    /// What the axis counts.
+    /// Returns the unit of the axis.
     fn unit(&self) -> Unit {
         match self.divisors {
             Some(_) => Unit::Plain(String::new()),
@@ -81,7 +81,7 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Draws it with its top left corner at `x`, `y`.
+    /// Draws the panel with its top left corner at `x`, `y`.
     pub(super) fn draw(&self, svg: &mut Svg, labels: &[String], x: i32, y: i32, width: i32) {
         let names: Vec<String> = (labels.iter())
             .map(|label| fit(label, TEXT, NAME_WIDTH))
@@ -148,7 +148,7 @@ impl<'a> Panel<'a> {
     }
 
     fn draw_row(&self, svg: &mut Svg, field: &Field, arm: usize, middle: i32) {
-        // From the first round at the top to the last below it: drift is a slope.
+        // The first round is at the top and the last at the bottom, so that drift appears as a slope.
         let divisor = self.divisor(arm);
         let ink = Ink::Arm(arm % arms_per_value(&self.comparison.arms));
         let last = self.comparison.settings.runs.max(2) as f64 - 1.0;
@@ -200,7 +200,7 @@ impl<'a> Panel<'a> {
         Some(reference.values?.median.value)
     }
 
-    /// All values that need a place on the axis.
+    /// Returns all values that need a place on the axis.
     fn extent(&self) -> Vec<f64> {
         let runs = self.points.iter().flatten().map(|(_, value)| *value);
         let described = self.summary.arms.iter();
@@ -211,7 +211,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// In a scan, the median of each arm's reference, if all of them can be divided by.
+/// Returns, in a scan, the median of each arm's reference; `None` unless all of them can be divisors.
 fn divisors(comparison: &Comparison, summary: &MetricSummary) -> Option<Vec<f64>> {
     if !comparison.is_scan() {
         return None;
@@ -224,7 +224,7 @@ fn divisors(comparison: &Comparison, summary: &MetricSummary) -> Option<Vec<f64>
     divisors.collect()
 }
 
-/// A median with its interval, if it has one: `|----|-----|`.
+/// Draws a median with its interval, if it has one: `|----|-----|`.
 pub(super) fn estimate(svg: &mut Svg, ends: Option<[i32; 2]>, median: i32, y: i32) {
     if let Some([low, high]) = ends {
         svg.line((low, y), (high, y), Ink::Text, 2.0);
@@ -235,7 +235,7 @@ pub(super) fn estimate(svg: &mut Svg, ends: Option<[i32; 2]>, median: i32, y: i3
     svg.line((median, y - 5), (median, y + 5), Ink::Text, 3.0);
 }
 
-/// Where the points are drawn.
+/// Area in which the points are drawn.
 struct Field {
     left: i32,
     right: i32,
@@ -250,7 +250,7 @@ impl Field {
         self.left + (place * f64::from(self.right - self.left)).round() as i32
     }
 
-    /// Bands behind every second row, grid lines, and the axis with its labels.
+    /// Draws bands behind every second row, grid lines, and the axis with its labels.
     fn draw_frame(&self, svg: &mut Svg, left: i32, right: i32) {
         for top in (self.top..self.bottom).step_by(2 * ROW_HEIGHT as usize) {
             let width = right - left + 12;

@@ -3,15 +3,14 @@
 //! A *resample* draws as many values as there are, with replacement; the spread of the medians of
 //! many resamples stands for the spread that repeating the experiment would show (Efron 1979).
 //!
-//! The percentile interval is used, not BCa: BCa takes its acceleration from the jackknife, which
-//! is inconsistent for the median (Efron & Tibshirani, *An Introduction to the Bootstrap*, 1993,
-//! chapter 11), so the refinement would rest on the one number that is wrong.
+//! The intervals are percentile intervals, not BCa: BCa takes its acceleration from the jackknife, which is inconsistent for the median
+//! (Efron & Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 11), so the refinement would rest on a wrong number.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// The level of every interval: 95 %.
+/// Level of every interval: 95 %.
 pub const LEVEL: f64 = 0.95;
 
 /// A closed interval, `low <= high`.
@@ -24,14 +23,14 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether `value` lies outside.
+    /// Returns true if `value` lies outside.
     #[must_use]
     pub fn excludes(&self, value: f64) -> bool {
         value < self.low || self.high < value
     }
 }
 
-/// The medians of `resamples` resamples of the ascending values, in the order drawn.
+/// Returns the medians of `resamples` resamples of the ascending values, in the order drawn.
 ///
 /// Equal arguments give equal medians. Empty for no values.
 #[must_use]
@@ -66,9 +65,8 @@ pub fn medians(ascending: &[f64], resamples: usize, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The interval that holds the middle [`LEVEL`] of the values, its ends rounded outwards to values
-/// that occurred. `None` for no values, or where an end is not finite (a ratio to a median that is
-/// zero in too many resamples).
+/// Returns the interval that holds the middle [`LEVEL`] of the values, its ends rounded outwards to values that occurred. `None` for no values, or
+/// where an end is not finite (a ratio to a median that is zero in too many resamples).
 #[must_use]
 pub fn middle(mut values: Vec<f64>) -> Option<Interval> {
     let last = values.len().checked_sub(1)?;
@@ -79,7 +77,7 @@ pub fn middle(mut values: Vec<f64>) -> Option<Interval> {
     (low.is_finite() && high.is_finite()).then_some(Interval { low, high })
 }
 
-/// `a / b` for values that are not negative; 1 for 0/0: where both are nothing, they do not differ.
+/// Returns `a / b` for values that are not negative; 1 for 0/0, because two zeros do not differ.
 #[must_use]
 pub fn ratio(a: f64, b: f64) -> f64 {
     if a == b { 1.0 } else { a / b }
@@ -89,8 +87,8 @@ pub fn ratio(a: f64, b: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The exact chance that the median of a resample of five is the smallest value: at least
-    /// three of five draws, each with chance 1/5.
+    /// Compares with the exact chance that the median of a resample of five is the smallest value: at least three of five draws, each with chance
+    /// 1/5.
     #[test]
     fn agrees_with_the_exact_distribution_for_five_values() {
         let values = [1.0, 2.0, 3.0, 4.0, 5.0];

@@ -1,12 +1,11 @@
 //! Many questions at once.
 //!
-//! Ten metrics looked at with a 5 % risk each show "something" by chance in up to 40 % of
-//! comparisons of a thing with itself. Holm's step-down method (Scandinavian J. of Statistics 6,
-//! 1979) keeps the risk of *any* false finding below the level whatever the metrics have to do
-//! with each other, and is never less powerful than Bonferroni's.
+//! Ten metrics tested with a 5 % risk each show "something" by chance in up to 40 % of comparisons of a program with itself. Holm's step-down
+//! method (Scandinavian J. of Statistics 6, 1979) keeps the risk of *any* false finding below the level, whatever the dependence between the
+//! metrics, and is never less powerful than Bonferroni's.
 
-/// Adjusts p-values for being looked at together; the order is kept. Each result is at least its
-/// input and at most 1, and is to be compared with the level meant for all of them.
+/// Adjusts p-values of questions asked together; keeps their order. Each result is at least its input and at most 1. Compare it with the level
+/// that is meant for all questions together.
 #[must_use]
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
@@ -27,7 +26,7 @@ mod tests {
 
     #[test]
     fn worked_by_hand() {
-        // 4 * 0.005, 3 * 0.01, 2 * 0.03, and 1 * 0.04 raised to the one before.
+        // The factors are 4 * 0.005, 3 * 0.01, 2 * 0.03, and 1 * 0.04, which is raised to the one before.
         let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
         for (got, want) in adjusted.iter().zip([0.03, 0.06, 0.06, 0.02]) {
             assert!((got - want).abs() < 1e-12, "{adjusted:?}");

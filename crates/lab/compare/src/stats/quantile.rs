@@ -1,6 +1,6 @@
-//! Medians, quartiles and what lies around them.
+//! Medians, quartiles and deviations.
 
-/// A sorted copy; every value must be finite.
+/// Returns a sorted copy; every value must be finite.
 #[must_use]
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut copy = values.to_vec();
@@ -8,19 +8,19 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
     copy
 }
 
-/// The quantile `q` (0 to 1) of ascending values, between neighbours by linear interpolation
-/// (type 7 of Hyndman & Fan 1996, the default of R and NumPy). `None` of nothing.
+/// Returns the quantile `q` (0 to 1) of ascending values, between neighbours by linear interpolation (type 7 of Hyndman & Fan 1996, the default of
+/// R and NumPy). `None` without values.
 #[must_use]
 pub fn quantile(ascending: &[f64], q: f64) -> Option<f64> {
     let last = ascending.len().checked_sub(1)?;
     let place = q.clamp(0.0, 1.0) * last as f64;
     let below = place.floor() as usize;
     let (low, high) = (ascending[below], ascending[(below + 1).min(last)]);
-    // Written so that equal neighbours give exactly their value.
+    // This form gives exactly the value of equal neighbours.
     Some(low + (high - low) * (place - below as f64))
 }
 
-/// The median of ascending values: the middle one, or the midpoint of the middle two.
+/// Returns the median of ascending values: the middle one, or the midpoint of the middle two. `None` without values.
 #[must_use]
 pub fn median(ascending: &[f64]) -> Option<f64> {
     let last = ascending.len().checked_sub(1)?;
@@ -30,7 +30,7 @@ pub fn median(ascending: &[f64]) -> Option<f64> {
     ))
 }
 
-/// The median absolute deviation from the median, unscaled. `None` of nothing.
+/// Returns the median absolute deviation from the median, unscaled. `None` without values.
 #[must_use]
 pub fn mad(ascending: &[f64]) -> Option<f64> {
     let centre = median(ascending)?;

@@ -1,31 +1,28 @@
 //! The Wilcoxon rank-sum test, also known as Mann-Whitney U.
 //!
-//! All values are ranked together; ties share the mean of their ranks. If both arms were the same
-//! thing, each way of picking the first arm's ranks would be equally likely, and the p-value is
-//! the share of ways whose rank sum is at least as far from its expectation as the one seen. It
-//! assumes nothing about the shape of the distributions.
+//! The test ranks all values together; ties share the mean of their ranks. If both arms were equal, each way of picking the first arm's ranks would
+//! be equally likely. The p-value is the share of ways whose rank sum is at least as far from its expectation as the observed one. The test assumes
+//! nothing about the shape of the distributions.
 //!
 //! Up to [`EXACT_UP_TO`] values in all, the ways are counted exactly, ties included; above, the
 //! normal approximation with tie and continuity correction is good to the third digit.
 //!
-//! # Why not a paired test
+//! # Reason against a paired test
 //!
-//! The runs come in rounds, so a signed test on the differences within rounds would be natural.
-//! But with n rounds it cannot give less than 2/2^n: 0.0078 at n = 8, which no correction for ten
-//! metrics survives, where the rank sum gives 0.00016. And ignoring the pairing costs safety
-//! nothing: rounds spread any drift over both arms alike, which makes their rank sums *less*
-//! different than a random split would.
+//! The runs come in rounds, so a signed test on the differences within rounds would be natural. But with n rounds its p-value cannot be below
+//! 2/2^n: 0.0078 at n = 8, which no correction for ten metrics survives, where the rank sum gives 0.00016. And the test stays valid without the
+//! pairing: rounds spread any drift over both arms alike, which makes their rank sums *less* different than a random split would.
 
 /// Up to this many values in both arms together, the distribution is counted exactly.
 pub const EXACT_UP_TO: usize = 40;
 
-/// The result of a two-sided test.
+/// Result of a two-sided test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankSum {
-    /// Chance of a rank sum at least as extreme, if both arms were the same thing.
+    /// Probability of a rank sum at least as extreme, if both arms were equal.
     pub p: f64,
-    /// The least p that any assignment of *these* values to the arms could have given; 1 if all
-    /// values are equal. Depends on the values of both arms together, not on which is whose.
+    /// Least p that any assignment of *these* values to the arms could have given; 1 if all values are equal. It depends on the pooled values, not on
+    /// their assignment.
     pub least_p: f64,
 }
 
@@ -47,8 +44,8 @@ pub fn rank_sum(a: &[f64], b: &[f64]) -> Option<RankSum> {
     })
 }
 
-/// The least p that arms of `a` and `b` values can give when no two values are equal; with ties it
-/// can be half of that in arms of unequal size, where the two tails differ.
+/// Returns the least p that arms of `a` and `b` values can give when no two values are equal; with ties it can be half of that in arms of
+/// unequal size, where the two tails differ.
 #[must_use]
 pub fn least_p_without_ties(a: usize, b: usize) -> f64 {
     // Two of the ways to choose are the most extreme ones; all C(a+b, a) are equally likely.
@@ -58,7 +55,7 @@ pub fn least_p_without_ties(a: usize, b: usize) -> f64 {
 }
 
 struct Ranked {
-    /// Twice the mid-rank of every value (a whole number even for ties), ascending.
+    /// Twice the mid-rank of every value, ascending; a whole number even for ties.
     doubled: Vec<usize>,
     /// Sum of `doubled` over the smaller arm.
     observed: usize,
@@ -99,11 +96,11 @@ impl Ranked {
         let mut ways = vec![vec![0u64; largest + 1]; few + 1];
         ways[0][0] = 1;
         for (seen, rank) in self.doubled.iter().enumerate() {
-            // Fewer chosen by now than this, and the ranks to come are too few to choose from.
+            // With fewer ranks chosen so far than this, the remaining ranks are too few.
             let least = (few + seen + 1).saturating_sub(total).max(1);
             for k in (least..=few.min(seen + 1)).rev() {
                 let (fewer, this) = ways.split_at_mut(k);
-                // The k-1 ranks before this one have the greatest sum that can have been reached.
+                // The k-1 ranks before this one have the greatest sum reachable so far.
                 let reached: usize = self.doubled[seen + 1 - k..seen].iter().sum();
                 let grown = &mut this[0][*rank..=rank + reached];
                 for (slot, ways) in grown.iter_mut().zip(&fewer[k - 1]) {
@@ -150,9 +147,9 @@ impl Ranked {
     }
 }
 
-/// The complementary error function for `x >= 0`, to a relative error below 1e-9.
+/// Returns the complementary error function for `x >= 0`, to a relative error below 1e-9.
 ///
-/// Power series of erf near 0, Laplace's continued fraction beyond (DLMF 7.6.2 and 7.9.1).
+/// Uses the power series of erf near 0, and Laplace's continued fraction beyond (DLMF 7.6.2 and 7.9.1).
 fn erfc(x: f64) -> f64 {
     let gauss = (-x * x).exp() / std::f64::consts::PI.sqrt();
     if x < 2.0 {
@@ -185,7 +182,7 @@ mod tests {
         );
     }
 
-    /// Enumerates every assignment; slow and obviously right.
+    /// Enumerates every assignment: slow, but obviously correct.
     fn by_enumeration(a: &[f64], b: &[f64]) -> f64 {
         let pooled: Vec<f64> = a.iter().chain(b).copied().collect();
         let rank = |value: f64| {

@@ -1,8 +1,8 @@
-//! What slowed whole rounds: the round effect of a randomised block design.
+//! Slowness of whole rounds: the round effect of a randomised block design.
 //!
-//! On a shared machine some minutes are slow, and all runs of a round are slow together. Two arms cannot tell that from their own
-//! noise, but the *other* arms of the round can. The effect is estimated from them alone, so it knows nothing of the two that are
-//! compared, and taking it out of both changes neither which of them is ahead nor how often chance puts one of them there.
+//! On a shared machine some minutes are slow, and all runs of a round are slow together. Two arms cannot distinguish that from their own noise,
+//! but the *other* arms of the round can. The effect is estimated from them alone, so it is independent of the two compared arms. Removing it from
+//! both changes neither which of them is ahead nor how often chance puts one of them there.
 //!
 //! With x(k, r) the logarithm of what other arm k measured in round r, less the arm's mean over the rounds, the estimate is the
 //! median of x(k, r) over k, times a share
@@ -12,16 +12,16 @@
 //!                 M  mean square of what is left of x             (noise alone)
 //! ```
 //!
-//! or 0 if that is negative: the best linear prediction of a random effect (G. K. Robinson, Statistical Science 6, 1991). Where rounds
-//! differ by no more than the noise lets them, next to nothing is taken out, and no noise of the others is put in.
+//! or 0 if that is negative: the best linear prediction of a random effect (G. K. Robinson, Statistical Science 6, 1991). Where rounds differ by no
+//! more than noise explains, almost nothing is removed, and the other arms add no noise.
 
 use super::quantile::{median, sorted};
 
-/// From fewer other arms than this, nothing is told of a round.
+/// Fewest other arms that give an estimate.
 pub const FEWEST_OTHERS: usize = 4;
 
-/// By how much the values of each round are multiplied by what touches the whole round, and the share above; `None` with too few other
-/// arms, fewer than three rounds, or rounds that do not differ.
+/// Returns the factor by which the round effect multiplies the values of each round, and the share above; `None` with too few other arms, fewer than
+/// three rounds, or rounds that do not differ.
 ///
 /// `others` has a list for each other arm, with a positive value for each round, in the same order of rounds.
 #[must_use]
@@ -45,7 +45,7 @@ pub fn effects(others: &[Vec<f64>]) -> Option<(Vec<f64>, f64)> {
     let squares = |at: usize| round(at).map(|x| (x - means[at]).powi(2)).sum::<f64>();
     let within = (0..rounds).map(squares).sum::<f64>() / ((arms - 1.0) * (count - 1.0));
     let share = 1.0 - within / between;
-    // Also where nothing differs at all.
+    // This also covers equal values, where the share is NaN.
     if share.is_nan() || share <= 0.0 {
         return None;
     }
@@ -75,7 +75,7 @@ mod tests {
     fn nothing_is_found_where_nothing_is() {
         assert_eq!(effects(&vec![vec![2.0; 8]; 9]), None);
         assert_eq!(effects(&[]), None);
-        // Too few others, too few rounds.
+        // Too few other arms, or too few rounds.
         let differ = vec![1.0, 2.0, 4.0];
         assert!(effects(&vec![differ.clone(); 4]).is_some());
         assert_eq!(effects(&vec![differ; 3]), None);

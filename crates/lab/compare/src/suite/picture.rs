@@ -1,4 +1,4 @@
-//! A suite as a picture: a field for each program under each arm, made from the document alone.
+//! A suite as a picture: a field for each program under each arm, drawn from the document alone.
 //!
 //! ```text
 //!                         always    hot     jemalloc
@@ -7,7 +7,7 @@
 //!   sort (text)            0.97x    1.01x      -
 //! ```
 //!
-//! Color alone tells nothing: each field has its number, and what is undecided a question mark and no color.
+//! Color is never the only sign: each field has its number, and an undecided field has a question mark and no color.
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
@@ -21,39 +21,39 @@ const TITLE_SIZE: i32 = 20;
 const TEXT: i32 = 13;
 const SMALL: i32 = 11;
 const LINE: i32 = 20;
-/// Of a program's name and kind.
+/// Width of a program's name and kind.
 const NAMES: i32 = 230;
-/// Of a field, with the gap to the next one.
+/// Size of a field, with the gap to the next one.
 const FIELD: (i32, i32) = (104, 38);
 const GAP: i32 = 3;
-/// Above the fields, for headings of one line.
+/// Height above the fields, for headings of one line.
 const HEADINGS: i32 = 26;
-/// What is said below needs room even under few arms.
+/// Least width of the picture, so that the text below fits even with few arms.
 const LEAST_WIDTH: i32 = 1180;
 
-/// Times as fast, or as slow, from which on a field gets no darker.
+/// Factor of speed, up or down, from which on a field gets no darker.
 const DARKEST: f64 = 1.5;
-/// How dark the lightest and the darkest are, of 1.
+/// Shades of the lightest and the darkest field, 0 to 1.
 const SHADES: (f64, f64) = (0.15, 0.9);
-/// From which shade on text is white.
+/// Shade from which on text is white.
 const WHITE_TEXT: f64 = 0.6;
-/// Memory below this is not told: it is about that of the reference.
+/// Factor of memory, up or down, from which on a field shows it; nearer to 1, memory is about that of the reference.
 const MUCH_MEMORY: f64 = 1.05;
 
-/// The colors of Okabe & Ito for faster and slower, and a gray for the same.
+/// Colors of Okabe & Ito for faster and slower, and a gray for the same.
 const FASTER: [f64; 3] = [0.0, 114.0, 178.0];
 const SLOWER: [f64; 3] = [213.0, 94.0, 0.0];
 const SAME: &str = "#e6e6e6";
 
 impl Suite {
-    /// Draws how fast each program is under each arm into one SVG document.
+    /// Draws the speed of each program under each arm into one SVG document.
     #[must_use]
     pub fn plot(&self) -> String {
         let programs: Vec<&SuiteProgram> = self.measured().collect();
         let reference = (programs.first())
             .and_then(|program| program.rows.first())
             .map_or(String::new(), |row| clean(&row.arm));
-        // Arms that nobody was run under have no column.
+        // Arms without any run have no column.
         let is_drawn = |name: &str| {
             name != reference && programs.iter().any(|program| program.row(name).is_some())
         };
@@ -112,7 +112,7 @@ impl Suite {
     }
 }
 
-/// A heading in one line, or in two if there is a space at which both fit.
+/// Breaks a heading into two lines if it does not fit into one; `None` if there is no space at which both fit.
 fn lines(label: &str, room: i32) -> Option<Vec<String>> {
     let fits = |text: &str| text_width(text, TEXT) <= room;
     if fits(label) {
@@ -130,7 +130,7 @@ impl SuiteProgram {
     }
 }
 
-/// What is drawn of one program under one arm.
+/// Field of one program under one arm.
 struct Field {
     fill: String,
     ink: Ink,
@@ -191,7 +191,7 @@ impl Field {
     }
 }
 
-/// A color on white, of which so much is seen.
+/// Mixes a color with white: shade 0 is white, shade 1 the color itself.
 fn mixed(color: [f64; 3], shade: f64) -> String {
     let [red, green, blue] = color.map(|part| (255.0 + (part - 255.0) * shade).round() as u8);
     format!("#{red:02x}{green:02x}{blue:02x}")
@@ -205,7 +205,7 @@ fn ink_on(shade: f64) -> Ink {
     }
 }
 
-/// What the fields mean.
+/// Draws the explanation of the fields.
 fn explain(svg: &mut Svg, y: i32, reference: &str) {
     let faster = [1.05, DARKEST].map(|times: f64| times.ln() / DARKEST.ln());
     let shade = |strength: f64| SHADES.0 + (SHADES.1 - SHADES.0) * strength;

@@ -10,7 +10,7 @@ use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
 use crate::table::NOTHING;
 
-/// The most letters of an arm's name in the text.
+/// Longest arm name in the text, in characters.
 const LONGEST_ARM: usize = 20;
 
 const HEADINGS: [&str; 8] = [
@@ -44,19 +44,19 @@ const COLUMNS: [&str; 14] = [
 
 type Cells = [String; 8];
 
-/// How one arm did over all programs.
+/// Results of one arm over all programs.
 #[derive(Default)]
 struct Score<'a> {
     faster: usize,
     slower: usize,
     same: usize,
     undecided: usize,
-    /// How many times as fast, its 95 % interval, and in which program.
+    /// Ratios of speed, each with its 95 % interval and the name of the program.
     ratios: Vec<(f64, Interval, &'a str)>,
 }
 
 impl Suite {
-    /// The table, what each arm comes to, and what was left out and why.
+    /// Formats the table, the summary of each arm, and the omissions with their reasons.
     #[must_use]
     pub fn table(&self) -> String {
         let measured: Vec<(&SuiteProgram, Vec<Cells>)> = (self.measured())
@@ -85,7 +85,7 @@ impl Suite {
         out
     }
 
-    /// The same in the Markdown that GitHub and GitLab show.
+    /// Formats the same in the Markdown that GitHub and GitLab render.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = format!(
@@ -150,11 +150,10 @@ impl Suite {
         out
     }
 
-    /// A line for each program, arm and figure, in base units and full precision (RFC 4180). What is not
-    /// known is empty.
+    /// Formats a CSV line for each program, arm and figure, in base units and full precision (RFC 4180). Unknown values are empty.
     ///
     /// # Errors
-    /// None that a result gives reason for: it is written to memory.
+    /// Writing to memory gives no reason for an error.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         writer.write_record(COLUMNS)?;
@@ -199,7 +198,7 @@ impl Suite {
         (self.programs.iter()).filter(|program| !program.rows.is_empty())
     }
 
-    /// How it was measured, in a line.
+    /// Describes the measurement in one line.
     pub(super) fn circumstances(&self) -> String {
         let measured = self.measured().count();
         let rounds = self.measured().flat_map(|program| &program.rows);
@@ -223,7 +222,7 @@ impl Suite {
         )
     }
 
-    /// The machines, in the order of the programs, and what was measured on each.
+    /// Returns the machines, in the order of the programs, and the programs measured on each.
     fn machines(&self) -> Vec<(String, Vec<String>)> {
         let mut machines: Vec<(String, Vec<String>)> = Vec::new();
         for program in self.measured() {
@@ -241,7 +240,7 @@ impl Suite {
         machines
     }
 
-    /// A line for each arm but the reference: how it did over all programs.
+    /// Returns a line for each arm but the reference, with its results over all programs.
     pub(super) fn summary(&self) -> Vec<String> {
         let lines = self.arms.iter().filter_map(|arm| {
             let mut score = Score::default();
@@ -256,7 +255,7 @@ impl Suite {
         lines.collect()
     }
 
-    /// What is not in the table, and why.
+    /// Returns remarks on what the table lacks, and why.
     pub(super) fn left_out(&self) -> Vec<String> {
         let (mut remarks, mut missing) = (Vec::new(), Vec::new());
         for arm in &self.arms {
@@ -301,7 +300,7 @@ impl Suite {
         remarks
     }
 
-    /// The same, and what is to be known of what is in the table.
+    /// Returns the same remarks, and explanations of the table.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = self.left_out();
         let machines = self.machines();
@@ -338,7 +337,7 @@ impl<'a> Score<'a> {
             Decision::Undecided => self.undecided += 1,
             Decision::Reference | Decision::NotMeasured => return,
         }
-        // Of so few runs that there is no interval, no mean is made either.
+        // With too few runs for an interval there is no mean either.
         let told = speed.ratio.zip(speed.interval);
         let told = told.filter(|(ratio, interval)| *ratio > 0.0 && interval.low > 0.0);
         self.ratios
@@ -377,12 +376,13 @@ impl<'a> Score<'a> {
     }
 }
 
-/// The geometric mean of ratios that were measured apart, each with its 95 % interval, and the mean's own. There is one at least.
+/// Returns the geometric mean of independently measured ratios, each with its 95 % interval, and the mean's own interval. There must be at least one
+/// ratio.
 ///
-/// It is about these programs: of others it says nothing. Errors of programs are independent, so their variances add up: with h how
-/// far an end of a ratio's interval is from the ratio on a log scale, that end of the mean of n ratios is √(Σ h²) / n away from it.
-/// Both ends go by themselves, since intervals are lopsided: the mean of one program is that program's. An error of the mean of many
-/// is close to normal whatever those of its parts are; with few programs it is as good as the intervals it is made of.
+/// The mean is about these programs only. Errors of programs are independent, so their variances add up: if h is the distance on a log scale of
+/// an end of a ratio's interval from the ratio, the same end of the mean of n ratios is sqrt(sum of h^2) / n away from it. Each end has its own
+/// distance, since intervals are asymmetric: the mean of one program has that program's interval. The error of a mean of many ratios is close to
+/// normal whatever the errors of its parts are; with few programs the interval is as good as the intervals of the ratios.
 fn geometric_mean(ratios: &[(f64, Interval, &str)]) -> (f64, Interval) {
     let count = ratios.len() as f64;
     let (mut logs, mut below, mut above) = (0.0, 0.0_f64, 0.0_f64);
@@ -399,7 +399,7 @@ fn geometric_mean(ratios: &[(f64, Interval, &str)]) -> (f64, Interval) {
     (mean.exp(), interval)
 }
 
-/// The program, its kind, and what its speed is told by.
+/// Formats the program, its kind, and the metric of its speed.
 fn heading(program: &SuiteProgram) -> String {
     let by = program.speed_metric().map(|metric| {
         if metric.name == Builtin::Wall.name() {
@@ -416,7 +416,7 @@ fn heading(program: &SuiteProgram) -> String {
     )
 }
 
-/// A program's lines.
+/// Formats a program's lines.
 fn cells(program: &SuiteProgram) -> Vec<Cells> {
     let metric = |figure: &Figure| -> Option<&Metric> {
         let mut metrics = program.comparison.as_ref()?.metrics.iter();
@@ -456,7 +456,7 @@ fn cells(program: &SuiteProgram) -> Vec<Cells> {
         let converged = match (value(&row.converged), row.converged.missing) {
             (value, 0) => value,
             (value, _) if value == NOTHING => value,
-            // The others never did, which the median does not tell.
+            // The remaining runs never converged, which the median does not show.
             (value, _) => format!("{value} in {}", row.converged.measured),
         };
         [
@@ -473,7 +473,7 @@ fn cells(program: &SuiteProgram) -> Vec<Cells> {
     program.rows.iter().map(row).collect()
 }
 
-/// A decision in a word.
+/// Returns a decision as one word.
 const fn word(decision: Decision) -> &'static str {
     match decision {
         Decision::Reference => "reference",
@@ -485,12 +485,12 @@ const fn word(decision: Decision) -> &'static str {
     }
 }
 
-/// A text as code in a line of its own.
+/// Formats a text as Markdown code.
 fn as_code(text: &str) -> String {
     code(&clean(text))
 }
 
-/// A line of cells: names and verdicts to the left, numbers to the right of their columns.
+/// Formats a line of cells: names and verdicts to the left, numbers to the right of their columns.
 fn line(cells: &Cells, widths: &[usize; 8]) -> String {
     let mut out = String::new();
     for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {

@@ -1,4 +1,4 @@
-//! A trial as a picture: its pairs, and what was not ruled out, over time.
+//! A trial as a picture: its pairs, and the effects that are not ruled out, over time.
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
@@ -14,7 +14,7 @@ const RIGHT: i32 = WIDTH - 30;
 const TOP: i32 = 96;
 const BOTTOM: i32 = HEIGHT - 64;
 
-/// The axis reaches no farther: of what differs more, a mark lies at its end.
+/// Largest change on the axis; a larger change is drawn at the end of the axis.
 const MOST: f64 = 1.0;
 
 /// Draws the trial.
@@ -38,14 +38,14 @@ pub fn to_svg(trial: &Trial) -> String {
     svg.finish()
 }
 
-/// Where values and times lie.
+/// Scales of the value axis and the time axis.
 struct Frame {
     reach: f64,
     seconds: f64,
 }
 
 impl Frame {
-    /// As far as most pairs and the last interval reach.
+    /// Fits the axes to most pairs and to the last interval.
     fn around(trial: &Trial) -> Self {
         let pairs = trial.pairs.iter();
         let mut far: Vec<f64> = pairs.map(|it| (it.on / it.off - 1.0).abs()).collect();
@@ -138,7 +138,7 @@ impl Frame {
         );
     }
 
-    /// What was not ruled out, as a band that narrows in steps.
+    /// Draws the changes that are not ruled out, as a band that narrows in steps.
     fn interval(&self, svg: &mut Svg, trial: &Trial) {
         let (mut below, mut above) = (Vec::new(), Vec::new());
         let (mut low, mut high) = (BOTTOM, TOP);
@@ -176,7 +176,7 @@ impl Frame {
         }
     }
 
-    /// The line at which it ended.
+    /// Draws the line at which the trial ended.
     fn verdict(&self, svg: &mut Svg, trial: &Trial) {
         let Some(last) = trial.pairs.last() else {
             return;
@@ -199,7 +199,7 @@ impl Frame {
     }
 }
 
-/// A round step of about this size: 1, 2 or 5 with zeroes.
+/// Returns a round step of about this size: 1, 2 or 5 with zeroes.
 fn round_step(rough: f64) -> f64 {
     let rough = rough.max(1e-6);
     let power = 10_f64.powf(rough.log10().floor());

@@ -1,63 +1,64 @@
-//! How long the blocks of a trial are, and how long one waits before each.
+//! Lengths of a trial's blocks, and of the settling time before each.
 //!
 //! ```text
 //!   | settle |    block    | settle |    block    |      settle: the switch, and what follows it; not measured
 //!     ^ switch               ^ switch                    both of a pair alike, fixed before the coin is tossed
 //! ```
 //!
-//! *Settling* is as long as switches took of late, each counting half as much as the next, and a quarter more. It must not depend on which way is switched, or the two orders of a pair
-//! would be measured at different times.
+//! *Settling* takes as long as recent switches took, each counting half as much as the next, plus a quarter. It must not depend on the direction of
+//! the switch, or the two orders of a pair would be measured at different times.
 //!
-//! *Blocks* begin at four times that, so that four fifths of the time count. Longer ones average more noise of their own but are farther apart, and
-//! what drifts differs more. Which weighs more is seen: differences of the halves of a block, which nothing was switched between, against
-//! differences of pairs. Noise without memory (`a`) and a walk (`b`) are fitted to the two, and the length taken for which a trial
-//! is shortest: half as long, or twice, or as it is.
+//! *Blocks* begin at four times that, so that four fifths of the time count. Longer blocks average more of their own noise, but are farther
+//! apart, and drift makes them differ more. Measurements show which weighs more: differences of the halves of a block, with no switch between
+//! them, against differences of pairs. A model of noise without memory (`a`) and of a walk (`b`) is fitted to the two. Then the timetable takes the
+//! length that makes the trial shortest: half as long, twice as long, or unchanged.
 
 use crate::stats::quantile::{median, sorted};
 
-/// What one waits at least: caches and TLBs fill again.
+/// Shortest settling time in seconds: caches and TLBs fill again.
 const LEAST_SETTLE: f64 = 0.1;
 
-/// No block is shorter: clocks and counters are coarse.
+/// Shortest block in seconds: clocks and counters are coarse.
 const LEAST_BLOCK: f64 = 0.5;
 
-/// Nor longer.
+/// Longest block in seconds.
 const MOST_BLOCK: f64 = 120.0;
 
-/// Pairs of one length after which it is thought over.
+/// Number of pairs of one length after which the length is reconsidered.
 const PAIRS: usize = 8;
 
-/// A trial must have room for so many pairs.
+/// Number of pairs for which a trial must have room.
 const ROOM: f64 = 16.0;
 
 /// A change of length must save this share of the time.
 const WORTH: f64 = 0.15;
 
-/// Lengths of blocks and of what lies between them, in seconds.
+/// Lengths of blocks and of the settling times between them, in seconds.
 #[derive(Debug, Clone)]
 pub struct Timetable {
     given: Option<f64>,
     limit: f64,
-    /// What blocks must not be shorter than, for the metric's sake.
+    /// Shortest block that suits the metric, in seconds.
     least: f64,
     block: f64,
     settle: f64,
     /// Differences at the present length: of pairs, and of the halves of blocks.
     pairs: Vec<f64>,
     halves: Vec<f64>,
-    /// The two kinds of noise, by so many estimates: variance times seconds, and variance per second.
+    /// Means over `thoughts` estimates of the two kinds of noise: variance times seconds, and variance per second.
     white: f64,
     walk: f64,
     thoughts: f64,
-    /// Blocks of late in which the metric did not move.
+    /// Number of successive blocks in which the metric did not move.
     stale: u32,
 }
 
 impl Timetable {
-    /// For a trial of `limit` seconds, with blocks of `given` seconds or such as suit. A reading of the metric takes `reading` seconds.
+    /// Makes the timetable of a trial of `limit` seconds, with blocks of `given` seconds or of a suitable length. A reading of the metric takes
+    /// `reading` seconds.
     #[must_use]
     pub fn new(given: Option<f64>, limit: f64, reading: f64) -> Self {
-        // A reading is somewhere within the time that it takes: a hundredth of the block at most.
+        // The time of a reading is uncertain by its duration, which is therefore a hundredth of the block at most.
         let least = (reading * 100.0).clamp(LEAST_BLOCK, 5.0);
         let mut timetable = Self {
             given,
@@ -76,35 +77,35 @@ impl Timetable {
         timetable
     }
 
-    /// Seconds that count, of each block.
+    /// Returns the seconds of each block that count.
     #[must_use]
     pub const fn block(&self) -> f64 {
         self.block
     }
 
-    /// Seconds before each block that do not.
+    /// Returns the seconds before each block that do not count.
     #[must_use]
     pub const fn settle(&self) -> f64 {
         self.settle
     }
 
-    /// Says how long switching took, the longer way. Before the first pair the blocks follow.
+    /// Records the duration of a switch, the longer direction of the two. The first duration also sets the length of blocks.
     pub fn switched(&mut self, seconds: f64) {
         let needed = (seconds * 1.25 + LEAST_SETTLE / 2.0).max(LEAST_SETTLE);
         if self.settle <= LEAST_SETTLE {
-            // The first, or quicker than one waits anyway.
+            // This is the first switch, or all were quicker than the least settling time.
             self.settle = needed;
             self.change(self.block.max(4.0 * needed));
             return;
         }
-        // One that is late moves its block, which is no reason to wait as long ever after.
+        // A single late switch moves its block, but does not make all later settling as long.
         self.settle = f64::midpoint(self.settle, needed);
         if self.block < 2.0 * self.settle {
             self.change(2.0 * self.settle);
         }
     }
 
-    /// Says that the metric was the same at the start and at the end of a block: whoever counts tells it less often.
+    /// Records that the metric had the same value at the start and at the end of a block: its source is updated less often than that.
     pub fn did_not_move(&mut self) {
         self.stale += 1;
         if self.stale >= 2 {
@@ -113,7 +114,7 @@ impl Timetable {
         }
     }
 
-    /// Takes in a pair: its difference, and those of the halves of its blocks.
+    /// Adds a pair: its difference, and those of the halves of its blocks.
     pub fn add(&mut self, difference: f64, halves: &[f64]) {
         self.stale = 0;
         self.pairs.push(difference);
@@ -123,7 +124,7 @@ impl Timetable {
         }
     }
 
-    /// Takes another length if that is worth it.
+    /// Changes the length if that is worth it.
     fn think(&mut self) {
         let (Some(of_pairs), Some(of_halves)) = (variance(&self.pairs), variance(&self.halves))
         else {
@@ -131,14 +132,14 @@ impl Timetable {
         };
         let (block, settle) = (self.block, self.settle);
         // of_halves = 4a/block + b block/3, of_pairs = 2a/block + b (2 block/3 + settle)
-        // So few pairs may well show twice the variance that there is: less is no sign of a walk.
+        // This few pairs may well show twice the true variance: a smaller surplus is no sign of a walk.
         let walk = if of_pairs > of_halves {
             (of_pairs - of_halves / 2.0) / (block / 2.0 + settle)
         } else {
             0.0
         };
         let white = ((of_halves - walk * block / 3.0) * block / 4.0).max(0.0);
-        // They are the same at all lengths, so all that was seen so far counts.
+        // The noise is the same at all lengths, so all estimates so far count.
         self.thoughts += 1.0;
         self.white += (white - self.white) / self.thoughts;
         self.walk += (walk - self.walk) / self.thoughts;
@@ -181,7 +182,7 @@ impl Timetable {
     }
 }
 
-/// The variance of what is about 0, by its median size.
+/// Returns the variance of differences, estimated from their median absolute deviation.
 fn variance(differences: &[f64]) -> Option<f64> {
     let centre = median(&sorted(differences))?;
     let sizes: Vec<f64> = differences.iter().map(|it| (it - centre).abs()).collect();
@@ -193,7 +194,7 @@ fn variance(differences: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Values that look random and are the same each time.
+    /// Returns values that look random and are the same each time.
     fn noise(index: usize) -> f64 {
         (index as f64 * 12.9898).sin() * 43758.5453 % 1.0
     }
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn noise_without_memory_wants_longer_blocks_only_against_settling() {
-        // As white noise: a pair differs by a 1.4th of what halves of a block do.
+        // White noise: a pair differs by 1/1.4 of the difference between halves of a block.
         let white = after(40, 0.014, 0.02);
         assert!(white.block() >= 2.0, "{}", white.block());
         let drifting = after(40, 0.08, 0.02);

@@ -1,4 +1,4 @@
-//! A trial in words.
+//! A trial in sentences.
 
 use superhue_plot::size;
 
@@ -7,7 +7,7 @@ use crate::human::exact_percent;
 use crate::metric::Better;
 
 impl Trial {
-    /// What is measured, in a few words.
+    /// Returns a short name of the metric.
     #[must_use]
     pub fn metric_words(&self) -> &'static str {
         match (self.metric.source, self.metric.kind) {
@@ -18,13 +18,13 @@ impl Trial {
         }
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub fn policy_words(&self) -> &str {
         self.policy.pages.as_deref().unwrap_or("the policy")
     }
 
-    /// The verdict in one sentence.
+    /// Returns the verdict in one sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
         let metric = self.metric_words();
@@ -60,7 +60,7 @@ impl Trial {
         }
     }
 
-    /// The verdict in as few words as there is room for in a picture.
+    /// Returns the verdict in a sentence short enough for a picture.
     pub(super) fn short_sentence(&self) -> String {
         let metric = self.metric_words();
         let effect = self.effect.words();
@@ -78,7 +78,7 @@ impl Trial {
         )
     }
 
-    /// All that there is to say, a line each.
+    /// Returns the whole result, in lines.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.sentence()];
@@ -131,7 +131,7 @@ impl Trial {
         lines
     }
 
-    /// What there is to say if switching did not take everywhere.
+    /// Returns a remark if switching did not take effect everywhere.
     fn diluted(&self) -> Option<String> {
         let mean = |of: fn(&TrialPair) -> Option<f64>| {
             let seen: Vec<f64> = self.pairs.iter().filter_map(of).collect();
@@ -149,7 +149,7 @@ impl Trial {
 }
 
 impl TrialEffect {
-    /// `-3.1 % (-4.6 % to -1.8 %)`.
+    /// Formats the effect: `-3.1 % (-4.6 % to -1.8 %)`.
     #[must_use]
     pub fn words(&self) -> String {
         let bound = |bound: Option<f64>| bound.map_or_else(|| "?".to_owned(), signed);
@@ -167,10 +167,10 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{s}")
 }
 
-/// A share with its sign.
+/// Formats a share with its sign.
 pub(super) fn signed(share: f64) -> String {
     let percent = (share * 1000.0).round() / 10.0;
-    // No sign before what is shown as nothing.
+    // A value that rounds to 0 has no sign.
     if percent == 0.0 {
         return "0 %".to_owned();
     }

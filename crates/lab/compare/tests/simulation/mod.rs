@@ -1,4 +1,4 @@
-//! Imagined machines to compare arms on, through the whole pipeline a driver uses.
+//! Imagined machines on which tests compare arms, through the whole pipeline of a driver.
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
@@ -10,20 +10,20 @@ use superhue_compare::{
     execute,
 };
 
-/// How the values of a metric scatter. All are positive and of the order of 1.
+/// Distribution of a metric's values. All are positive and of the order of 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum World {
-    /// 1 with this relative spread.
+    /// Values around 1 with this relative spread.
     Normal(f64),
     /// Heavy-tailed: a run in ten takes twice as long or more.
     HeavyTailed,
-    /// Three runs in ten are 30 % slower, as where superpages were not to be had.
+    /// Three runs in ten are 30 % slower, as if no huge pages had been available.
     Bimodal,
     /// Each run is 2 % slower than the one before it.
     Drifting,
     /// The first run of every round is 10 % slower.
     FirstIsSlow,
-    /// A round is as fast as any, 10 % slower or 30 % slower, in turns, with noise of 5 % on top.
+    /// Rounds take turns: full speed, 10 % slower, 30 % slower; with noise of 5 % on top.
     SlowRounds,
     /// Slow minutes: the machine's pace wanders by 2 % from run to run and by 10 % in the long run, with noise of 5 % on top.
     Wandering,
@@ -62,13 +62,13 @@ impl World {
     }
 }
 
-/// A machine on which each arm's values are those of the world times the arm's factor.
+/// Machine on which each arm's values are those of the world times the arm's factor.
 struct Machine<'a> {
     world: World,
     factors: &'a [f64],
     metrics: usize,
     turn: usize,
-    /// Logarithm of how slow the machine is.
+    /// Logarithm of the machine's slowness.
     pace: f64,
     rng: Xoshiro256PlusPlus,
 }
@@ -92,8 +92,7 @@ impl Runner for Machine<'_> {
     }
 }
 
-/// One comparison of as many arms as there are factors, on metrics `m0`, `m1`, ... (lower is
-/// better).
+/// Runs one comparison of as many arms as there are factors, on metrics `m0`, `m1`, ... (lower is better).
 pub(crate) fn compare(
     world: World,
     factors: &[f64],
@@ -125,20 +124,20 @@ pub(crate) fn compare(
         metrics,
         turn: 0,
         pace: 0.0,
-        // Unlike the seed of the schedule, or noise and order would be related.
+        // A seed other than that of the schedule, or noise and order would be related.
         rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
     };
     let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
     Comparison::new(design, execution, Context::default())
 }
 
-/// A scan of the parameter `size` with the values 1, 2, ...: the factors of all arms at each of them.
-/// One metric, `m0`, with one percent of noise.
+/// Runs a scan of the parameter `size` with the values 1, 2, ...: `factors` has the factors of all arms at each of them. It has one metric,
+/// `m0`, with one percent of noise.
 pub(crate) fn scan(factors: &[&[f64]], runs: usize) -> Comparison {
     scan_seeded(factors, runs, 5)
 }
 
-/// The same, with noise and order of one's own.
+/// Runs the same scan with the given seed for noise and order.
 pub(crate) fn scan_seeded(factors: &[&[f64]], runs: usize, seed: u64) -> Comparison {
     let mut arms = Vec::new();
     for (value, factors) in factors.iter().enumerate() {

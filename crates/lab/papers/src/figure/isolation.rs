@@ -9,10 +9,10 @@ use crate::document::{Figure, Spread};
 use crate::memory::Memory;
 use crate::workload::Task;
 
-/// References of a core until the other one may be behind it.
+/// References that a core runs in one turn; after a turn the other core may be behind it.
 const TURN: usize = 32;
 
-/// A task on a core: its references, over and over, and the arithmetic between them.
+/// Task on a core: its references, over and over, and the arithmetic between them.
 struct Runner<'a> {
     core: usize,
     references: &'a [u32],
@@ -34,13 +34,14 @@ impl Runner<'_> {
         }
     }
 
-    /// Thousandths of a cycle since it began.
+    /// Thousandths of a cycle since the start.
     fn now(&self, system: &System) -> u64 {
         system.counts(self.core).millicycles + self.done * self.arithmetic
     }
 }
 
-/// mcol's modelled time, and its counts, beside a partner that begins anywhere in its work; alone without one.
+/// Runs mcol beside a partner that begins at a given place in its work, or alone without a partner. Returns mcol's
+/// modelled time in thousandths of a cycle, and its counts.
 fn run(
     machine: &Machine,
     mcol: (&[u32], &Placement),
@@ -77,7 +78,8 @@ fn run(
     (victim.now(&system), system.counts(0))
 }
 
-/// Other memory of the same colors: what was dealt to two processes one after the other may be the same frames.
+/// Distance to other memory of the same colors: two processes that ran one after the other may have got the same
+/// frames.
 const ELSEWHERE: u64 = 1 << 22;
 
 pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
@@ -218,7 +220,8 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Troub
     let sizes: Vec<Size> = eighths.iter().map(size).collect();
     let one = |size: &Size, arm: Arm, draw: usize| {
         let colors = 1u64 << all;
-        // By the rule colors go by the bits that no private cache has; without, by any: here by the lowest.
+        // By the rule, the bits that no private cache uses choose the colors; without the rule, any bits may: here the
+        // lowest.
         let mine = |color: &u64| match arm {
             Arm::Halves => color >> (all - 1) & 1 == 0,
             Arm::NoRule => color & 1 == 0,
@@ -234,7 +237,7 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Troub
             }
         });
         let mut outcome = Outcome::of(false, &counts, counts.cycles() / counts.references() as f64);
-        // What the private caches did not serve.
+        // References that the private caches did not serve.
         let outside = counts.served[last] + counts.memory;
         outcome.misses = outside as f64 * 1e3 / counts.references() as f64;
         outcome

@@ -18,26 +18,26 @@ use crate::memory::{Memory, Placed};
 use crate::parallel;
 use crate::workload::Sink;
 
-/// What was asked for.
+/// Request for figures.
 #[derive(Debug)]
 pub struct Settings {
     /// Few points and few draws.
     pub quick: bool,
-    /// Draws of each point, and loops of pairs, instead of as many as are due.
+    /// Number of draws of each point, and of loops of pairs, instead of the default.
     pub draws: Option<usize>,
-    /// Instead of the papers' machine: this one.
+    /// Machine to model instead of the papers' machine.
     pub machine: Option<Machine>,
-    /// The plugin of the emulator that programs are run under ([`crate::program`]); need not be there.
+    /// Path of the emulator's plugin for real programs ([`crate::program`]); the file need not exist.
     pub plugin: PathBuf,
 }
 
 impl Settings {
-    /// Draws of each point, where there are no more than 1 MiB.
+    /// Draws of each point of at most 10 MiB; with `quick`, of at most 1 MiB.
     const DRAWS: usize = 24;
-    /// Of other points, with `quick`.
+    /// Draws of larger points, with `quick`.
     const FEW: usize = 5;
 
-    /// Draws of a point: those of much memory differ little, and take long.
+    /// Draws of a point: draws of much memory differ little, and take long.
     const fn draws(&self, bytes: u64) -> usize {
         if let Some(draws) = self.draws {
             draws
@@ -52,7 +52,7 @@ impl Settings {
         }
     }
 
-    /// The machine of a figure, unless another one was asked for.
+    /// The machine of a figure, unless the user asked for another one.
     fn machine(&self, text: (&str, &str)) -> Result<Machine, Trouble> {
         match &self.machine {
             Some(machine) => Ok(machine.clone()),
@@ -66,7 +66,7 @@ impl Settings {
 pub struct Kind {
     /// Its name.
     pub name: &'static str,
-    /// Which of which paper.
+    /// The table or figure, and its paper.
     pub paper: &'static str,
     make: fn(&Settings, &Memory) -> Result<Figure, Trouble>,
 }
@@ -158,16 +158,16 @@ pub fn named(name: &str) -> Option<Kind> {
 }
 
 impl Kind {
-    /// Makes it.
+    /// Makes the figure.
     ///
     /// # Errors
-    /// If the machine that was asked for does not fit the figure.
+    /// If the machine that the user asked for does not fit the figure.
     pub fn make(&self, settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
         (self.make)(settings, memory)
     }
 }
 
-/// What one draw came to.
+/// Result of one draw.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
     real: bool,
@@ -205,19 +205,19 @@ pub(crate) fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmR
     }
 }
 
-/// A size to be replayed.
+/// Size to replay.
 struct Size {
     label: String,
     bytes: u64,
-    /// What the loop is about: a dimension, points, a stride.
+    /// Parameter of the loop: a dimension, points, a stride.
     number: u64,
 }
 
-/// A figure of this much is quickly made.
+/// Largest size of which many draws are quick, in bytes.
 const SMALL: u64 = 1 << 20;
-/// Eight draws are enough of this much.
+/// Size above which eight draws are enough, in bytes.
 const LARGE: u64 = 10 << 20;
-/// No kernel that was booted dealt as much as this.
+/// Size above which no real kernel dealt a draw, in bytes.
 const HUGE: u64 = 48 << 20;
 
 /// Replays each draw of each arm at each size, on all CPUs.
@@ -252,7 +252,7 @@ fn replay(
         .collect()
 }
 
-/// A system as a sink, of one core.
+/// Sink that runs references on core 0 of a system.
 pub(crate) struct Running<'a> {
     system: System,
     pages: &'a Placement,
@@ -275,7 +275,7 @@ impl Sink for Running<'_> {
     }
 }
 
-/// Runs a loop once to fill caches and TLBs, and then once that counts.
+/// Runs a loop once to fill caches and TLBs, and then once more for the counts.
 pub(crate) fn counted<'a>(
     machine: &Machine,
     pages: &'a Placement,
@@ -295,7 +295,7 @@ fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> Placed {
     memory.place(arm, bytes, draw)
 }
 
-/// What no figure has.
+/// Effects that no figure models, and `more` of one figure.
 pub(crate) fn not_modelled(more: &[&str]) -> Vec<String> {
     let common = [
         "Prefetching, and references that overlap: each miss is charged in full, so modelled gains are an upper end.",
@@ -341,10 +341,11 @@ fn losses(figure: &Figure, arm: &str, over: &str) -> Vec<String> {
     vec![format!("{arm} loses to {over} at {}.", found.join(", "))]
 }
 
-/// Why a transpose or a product loses by color.
+/// Reason why a transpose or a product loses by color.
 const JUST_BEYOND: &str = "That is just beyond the cache, where evenly placed pages all lose and luck keeps some; the paper has a small loss there, too (figure 9 (b)).";
 
-/// Says whether `both` is worse than the better of two other arms at any point, beyond the spread of draws, and then `why`.
+/// Reports the points at which `both` is worse than one of two other arms, beyond the spread of draws, and adds `why`;
+/// or that there is none.
 fn both_never_worse(figure: &Figure, alone: [&str; 2], why: &str) -> String {
     let mut worse = Vec::new();
     for point in &figure.points {

@@ -12,7 +12,8 @@ use crate::document::{Figure, Spread};
 use crate::memory::Memory;
 use crate::workload::{fft_bytes, product_bytes, sweep};
 
-/// Why the large transform loses by color: the two largest of its eight steps miss with all references but those of factors, 146 more of 1,000.
+/// Reason why the large transform loses by color: in the two largest of its eight steps all references miss but those
+/// of factors, 146 more per 1,000.
 const QUARTERS: &str = "The quarters that the largest steps join lie two sizes of the direct-mapped cache apart, or half of one: placed evenly they share its sets, and any frames part them.";
 const EIGHT: &str = "Pages of kernels that were booted are of 4 KiB; the Alpha's are of 8 KiB, as `random` has them.";
 
@@ -38,7 +39,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
         number: *eighth,
     };
     let sizes: Vec<Size> = eighths.iter().map(size).collect();
-    // Before the first miss: what a load from the last cache takes.
+    // Cost of a load from the last cache, measured below the size of the first miss.
     let best = {
         let pages = Placement::sequential((cache / 8 / machine.page) as usize, machine.page, 0);
         counted(&machine, &pages, |sink, _| sweep(sink, cache / 8)).cycles() / (cache / 64) as f64

@@ -1,7 +1,8 @@
 //! Whole programs instead of loops: stand-ins for SPEC CPU2000, which is not free. P3 figures 12 and 13.
 //!
-//! Programs of Debian stand in for those of CINT2000, and are run under the emulator on small inputs that are made here;
-//! loops of `workload/stencil.rs` stand in for those of CFP2000. Both are replayed in the same way ([`crate::program`]).
+//! Programs of Debian stand in for those of CINT2000, and run under the emulator on small inputs that are made here;
+//! loops of `workload/stencil.rs` stand in for those of CFP2000. Both are replayed in the same way
+//! ([`crate::program`]).
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,26 +22,26 @@ use crate::program::{self, Emulator, Plan, Replays, Watcher, mapped, word};
 use crate::table::number;
 use crate::workload::{Sink, Stencil};
 
-/// References of each, and with `--quick`.
+/// References of each program, and with `--quick`.
 const REFERENCES: u64 = 50_000_000;
 const FEW_REFERENCES: u64 = 10_000_000;
-/// Where the arrays of loops begin: a page behind a boundary, as `mmap` puts them.
+/// Address of the arrays of loops: a page behind a boundary, as `mmap` puts them.
 const ARRAYS: u64 = 0x7f00_0000_1000;
 
-/// The machine of the paper's figures, as its file names it.
+/// Name of the machine of the paper's figures, in its file.
 const PENTIUM4_NAME: &str = "Pentium 4 1.6";
 
-/// A program that stands in for another one.
+/// Program that stands in for another one.
 struct StandIn {
     name: &'static str,
-    /// What it stands in for.
+    /// The program that it stands in for.
     of: &'static str,
     /// The package of Debian that has it.
     package: &'static str,
-    /// Its words; the first one is a program on the path, `cc1` is the compiler proper of `gcc`.
+    /// Its command line; the first word is a program on the path, `cc1` is the compiler proper of `gcc`.
     command: &'static [&'static str],
     input: Option<&'static str>,
-    /// What prints its version.
+    /// Command that prints its version.
     version: &'static [&'static str],
 }
 
@@ -86,8 +87,8 @@ const STAND_INS: [StandIn; 6] = [
         version: &["link-parser", "--version"],
     },
     StandIn {
-        // GNU Chess has threads, whose order is another in each run. 18: 3 MiB for positions that it has seen. It would take 96 MiB,
-        // and the references that are replayed would all be of clearing them.
+        // GNU Chess has threads, which run in a different order each time. 18: 3 MiB for positions already seen. The
+        // default of 96 MiB would make all replayed references those that clear it.
         name: "fairymax",
         of: "186.crafty",
         package: "fairymax",
@@ -199,7 +200,7 @@ fn figure(
     })
 }
 
-/// Inputs of the programs, in a folder that is removed with this.
+/// Inputs of the programs, in a folder that dropping this value removes.
 struct Inputs(PathBuf);
 
 impl Inputs {
@@ -209,10 +210,10 @@ impl Inputs {
                 "cannot write inputs of programs into the temporary folder: {error}"
             ))
         };
-        // As many letters in each run, since programs ask for the name.
+        // The name has the same length in each run, since programs read it.
         let name = format!("superhue-lab-{:010}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // Nobody else's: it fails if it is there.
+        // Fails if the folder exists: another user may have made it.
         DirBuilder::new()
             .mode(0o700)
             .create(&folder)
@@ -240,7 +241,7 @@ impl Drop for Inputs {
     }
 }
 
-/// Words of an invented language, the first of them more often, in lines: 2 MiB.
+/// Writes words of an invented language in lines, frequent words first in the list: 2 MiB.
 fn text(random: &mut Random) -> String {
     let letters: Vec<char> = "eeetaoinshrdlucmfwypvbgk".chars().collect();
     let word = |random: &mut Random| -> String {
@@ -252,7 +253,7 @@ fn text(random: &mut Random) -> String {
     let words: Vec<String> = (0..6000).map(|_| word(random)).collect();
     let mut text = String::new();
     while text.len() < 2 << 20 {
-        // Denser at the beginning.
+        // Words at the beginning of the list are more frequent.
         let at = random.below(6000) * random.below(6000) / 6000 * random.below(6000) / 6000;
         text.push_str(&words[at as usize]);
         text.push_str(match random.below(12) {
@@ -264,7 +265,7 @@ fn text(random: &mut Random) -> String {
     text
 }
 
-/// Functions in C, enough for some hundred million references of a compiler.
+/// Writes functions in C, enough for some hundred million references of a compiler.
 fn source(random: &mut Random) -> String {
     let mut text = String::from("struct node { struct node *next; long key, value[4]; };\n");
     for number in 0..400 {
@@ -299,7 +300,7 @@ fn source(random: &mut Random) -> String {
     text
 }
 
-/// English sentences of a simple kind.
+/// Writes simple English sentences.
 fn sentences(random: &mut Random) -> String {
     let pick =
         |random: &mut Random, of: &[&str]| of[random.below(of.len() as u64) as usize].to_owned();
@@ -341,10 +342,10 @@ const WORDS: &str = "my %count;\nwhile (<>) {\n    $count{lc $1}++ while /([a-z]
                      my $n = 0;\nfor my $word (sort { $count{$b} <=> $count{$a} || $a cmp $b } keys %count) {\n    \
                      printf \"%6d %s\\n\", $count{$word}, $word;\n    last if ++$n == 1000;\n}\n";
 
-/// A game by the protocol of xboard: so many moves are looked ahead, whatever the time, so the search is the same in each run.
+/// Game by the protocol of xboard: a fixed search depth without a limit of time, so the search is the same in each run.
 const MOVES: &str = "xboard\nnew\nsd 8\nst 100000\ne2e4\nquit\n";
 
-/// Nobody looks on.
+/// Watcher that never stops the run.
 struct Alone;
 
 impl Watcher for Alone {
@@ -353,7 +354,7 @@ impl Watcher for Alone {
     }
 }
 
-/// The same environment for all, whoever calls.
+/// Gives the command a fixed environment, independent of the caller's.
 fn plain(command: &mut Command, folder: &Path) {
     command
         .env_clear()
@@ -423,7 +424,7 @@ fn ran(
         program: first_line(stand_in.version, folder),
         ..run.traced
     };
-    // What stands in for parser is the only one of which the text has a number, and that on the Pentium 4.
+    // The text of the paper has a number for parser only, and only on the Pentium 4.
     let is_papers = plan.machine.name == PENTIUM4_NAME && stand_in.of == "197.parser";
     let paper = |arm: Arm| (is_papers && arm == Arm::Superpages).then_some(1.05);
     Ok(point(
@@ -435,7 +436,7 @@ fn ran(
     ))
 }
 
-/// References of a loop as words of a trace.
+/// Sink that writes references of a loop as words of a trace.
 struct Words {
     words: Vec<u64>,
     replays: Replays,
@@ -482,7 +483,7 @@ fn looped(stencil: Stencil, plan: &Plan) -> Result<Point, Trouble> {
     Ok(point(stencil.name(), bytes, &outcomes, |_| None, None))
 }
 
-/// A point whose value is speed beside the median of any frames.
+/// Makes a point whose value is speed relative to the median of any frames.
 fn point(
     label: &str,
     bytes: u64,
@@ -512,7 +513,8 @@ fn point(
     }
 }
 
-/// Misses, or walks, that an arm takes away from any frames, in percent; `None` where there are less than 0.05 of 1,000 references.
+/// Misses, or walks, that an arm saves over any frames, in percent; `None` if any frames have less than 0.05 per 1,000
+/// references.
 fn removed(point: &Point, arm: Arm, of: fn(&crate::document::ArmResult) -> Spread) -> Option<f64> {
     let (before, after) = (
         of(point.arm("random")?).median,
@@ -524,7 +526,7 @@ fn removed(point: &Point, arm: Arm, of: fn(&crate::document::ArmResult) -> Sprea
 fn verdict(points: &[Point], machine: &Machine, left_out: &[String]) -> Vec<String> {
     let list = |arm: Arm, of: fn(&crate::document::ArmResult) -> Spread| {
         let each = points.iter().map(|point| match removed(point, arm, of) {
-            // Not -0.
+            // Avoids a share of -0.
             Some(share) => format!("{} {} %", point.label, share.round() as i64),
             None => format!("{} has none", point.label),
         });

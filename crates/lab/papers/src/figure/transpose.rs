@@ -28,7 +28,7 @@ const TABLE_2: [(u64, f64, f64); 10] = [
 
 const BOTH_PAGES: &str = "Superpages are those of today's kernel, 2 MiB; IA-32's are 4 MiB.";
 
-/// What the figures have in common.
+/// Parameters of a figure of transposes.
 struct Plan<'a> {
     name: &'a str,
     title: &'a str,
@@ -49,7 +49,7 @@ fn dims(dims: &[u64]) -> Vec<Size> {
     dims.iter().map(size).collect()
 }
 
-/// MB/s, where an element counts as 16 bytes: a load and a store of a double.
+/// MB/s, counting 16 bytes for an element: a load and a store of a double.
 fn rate(machine: &Machine, dim: u64, passes: u64, cycles: f64) -> f64 {
     (16 * dim * dim * passes) as f64 * machine.clock_mhz / cycles
 }
@@ -109,7 +109,7 @@ fn figure(plan: Plan<'_>, machine: &Machine, settings: &Settings, memory: &Memor
     }
 }
 
-/// The largest dimension whose matrices fit into the last cache.
+/// Largest dimension whose matrices fit into the last cache.
 fn capacity(machine: &Machine) -> u64 {
     (1..)
         .take_while(|dim| transpose_bytes(*dim) <= machine.last().size)
@@ -117,14 +117,15 @@ fn capacity(machine: &Machine) -> u64 {
         .unwrap_or(0)
 }
 
-/// Says up to which dimension an arm keeps 95 % of its best, beside what was predicted from the size of the cache.
+/// Reports the dimension up to which an arm misses less than 10 of 1,000 references, beside the one predicted from the
+/// size of the cache.
 fn flat_to(figure: &Figure, arm: &str, capacity: u64) -> String {
     let few = |label: &str| {
         figure
             .result(label, arm)
             .map_or(f64::INFINITY, |result| result.misses.median)
     };
-    // A miss for each 100 references.
+    // The limit is one miss per 100 references.
     let mut found = 0;
     let mut next = None;
     for point in &figure.points {
@@ -152,7 +153,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// How far an arm is from the paper's numbers.
+/// Range of the ratios of an arm's medians to the paper's numbers.
 fn distance(figure: &Figure, arm: &str) -> Option<String> {
     let of = figure.points.iter().filter_map(|point| point.arm(arm));
     let (low, high) = range(of.filter_map(|arm| Some(arm.value.median / arm.paper?)))?;
@@ -161,7 +162,7 @@ fn distance(figure: &Figure, arm: &str) -> Option<String> {
     ))
 }
 
-/// At how many points the paper's number lies between the least and the most of all draws of an arm.
+/// Number of points at which the paper's number lies between the least and the most of all draws of an arm.
 fn among_draws(figure: &Figure, arm: &str) -> Option<String> {
     let with: Vec<_> = figure
         .points
@@ -258,7 +259,7 @@ pub(super) fn celeron_superpages(settings: &Settings, memory: &Memory) -> Result
     Ok(figure)
 }
 
-/// Verdicts on superpages with coloring, beside the paper's highest ratio.
+/// Adds verdicts on huge pages with coloring, beside the paper's highest ratio.
 fn joined(figure: &mut Figure, most: f64) {
     figure.verdict.push(both_never_worse(
         figure,
@@ -411,7 +412,7 @@ pub(super) fn p3_pentium4_store(settings: &Settings, memory: &Memory) -> Result<
     Ok(p3(what, &machine, Stride::Store, settings, memory))
 }
 
-/// As much memory as a transpose of dim 1000 has: kernels dealt that.
+/// Bytes of a transpose of dim 1000: real kernels dealt that much.
 pub(crate) const SWEPT: u64 = 16_000_000;
 
 pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {

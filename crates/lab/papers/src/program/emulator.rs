@@ -1,11 +1,11 @@
-//! A program under user-mode QEMU, with a plugin that tells what it refers to (`witness/trace.c`).
+//! A program under user-mode QEMU, with a plugin that reports the program's references (`witness/trace.c`).
 //!
 //! ```text
-//!   program ─ emulator ─ plugin ──> ring in memory ──> words, for as long as somebody reads them
+//!   program - emulator - plugin --> ring in memory --> words, until the reader stops
 //! ```
 //!
-//! The ring is a file in memory that the plugin maps. Its first page has the places of both sides; behind it there is room
-//! for words. When it is full the program waits. Nothing of it is on a disk.
+//! The ring is a file in memory that the plugin maps. Its first page holds the positions of both sides; behind it there
+//! is room for words. When the ring is full, the program waits. No part of it is on a disk.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -26,9 +26,9 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::descendants;
 use superhue_sys::overdue::Overdue;
 
-/// The emulator of programs of this kind.
+/// Emulator of 64-bit x86 programs.
 pub const EMULATOR: &str = "qemu-x86_64";
-/// The package of Debian 12 that has it.
+/// Package of Debian 12 that has it.
 pub const PACKAGE: &str = "qemu-user";
 
 const HEAD: u64 = 4096;
@@ -36,25 +36,25 @@ const MAGIC: u64 = 0x3165_6361_7274_6873;
 const WRITTEN: u64 = 64;
 const TAKEN: u64 = 128;
 const STOP: u64 = 136;
-/// Words in the ring: 16 MiB, as much as is read at a time.
+/// Words in the ring: 16 MiB.
 const ROOM: u64 = 2 << 20;
-/// Between looks at an empty ring.
+/// Time between two looks at an empty ring.
 const NAP: Duration = Duration::from_micros(300);
 
-/// Why a program cannot be run and watched.
+/// Reason why a program cannot be run and traced.
 #[derive(Debug, thiserror::Error)]
 pub enum EmulatorError {
-    /// It is not installed.
+    /// The emulator is not installed.
     #[error(
         "there is no {EMULATOR} on the PATH, which runs the program and tells what it refers to: install it (Debian 12: apt-get install {PACKAGE})"
     )]
     NoEmulator,
-    /// It is, without plugins.
+    /// The emulator is installed, but takes no plugins.
     #[error("{} takes no plugins, so what a program refers to cannot be seen: {why} (that of Debian 12, version 7.2, takes them)", .path.display())]
     NoPlugins {
         /// The emulator.
         path: PathBuf,
-        /// In its own words.
+        /// The emulator's own words.
         why: String,
     },
     /// The plugin is not there.
@@ -63,48 +63,49 @@ pub enum EmulatorError {
     /// There is no such command.
     #[error("cannot run `{name}`: {why}; check the name and PATH")]
     NotFound {
-        /// As it was given.
+        /// The name, as the user gave it.
         name: String,
         /// The reason.
         why: String,
     },
-    /// There is, but it is no program that can be emulated.
+    /// The command exists, but is no program that can be emulated.
     #[error("cannot trace `{name}`: {why}")]
     NotExecutable {
-        /// As it was given.
+        /// The name, as the user gave it.
         name: String,
         /// The reason.
         why: String,
     },
-    /// The system says no.
+    /// The system refused an operation.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The reason.
         source: io::Error,
     },
-    /// Something else than the plugin wrote into its memory: the program, which has it among its own.
+    /// The positions in the ring are wrong: the traced program wrote into the ring, which is mapped in its address
+    /// space.
     #[error(
         "the places in the trace make no sense ({written} words written, {taken} taken): the program wrote into the emulator's memory"
     )]
     Overwritten {
-        /// Words that the plugin is said to have written.
+        /// Words that the plugin has written, by the ring's first page.
         written: u64,
-        /// Words that were taken.
+        /// Words that the reader has taken.
         taken: u64,
     },
-    /// It ended before the first instruction of the program.
+    /// The emulator ended before the first instruction of the program.
     #[error(
         "{EMULATOR} ended before the program began ({ending}): what it said stands above; was the plugin built for this version?"
     )]
     NotBegun {
-        /// How.
+        /// The emulator's end.
         ending: Ending,
     },
 }
 
-/// How a program ended.
+/// End of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// By itself, with a status.
@@ -131,7 +132,7 @@ impl Ending {
     }
 }
 
-/// An emulator and its plugin, both there.
+/// An installed emulator with its plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emulator {
     path: PathBuf,
@@ -140,10 +141,10 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// The emulator on the `PATH`, with a plugin.
+    /// Finds the emulator on the `PATH`, with a plugin.
     ///
     /// # Errors
-    /// If one of them is not there, or the emulator takes no plugins.
+    /// If emulator or plugin is missing, or the emulator takes no plugins.
     pub fn find(plugin: &Path) -> Result<Self, EmulatorError> {
         let path = on_path(OsStr::new(EMULATOR)).ok_or(EmulatorError::NoEmulator)?;
         let system = |what| move |source| EmulatorError::System { what, source };
@@ -175,16 +176,16 @@ impl Emulator {
         })
     }
 
-    /// Its version, in its own words.
+    /// The emulator's version, in its own words.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Starts a command. Its input, output and folder are what `set` makes of ours.
+    /// Starts a command. `set` may change its input, output and folder.
     ///
     /// # Errors
-    /// If there is no such command, or none that can be emulated.
+    /// If there is no such command, or it cannot be emulated.
     pub(super) fn start(
         &self,
         command: &[OsString],
@@ -205,7 +206,7 @@ impl Emulator {
             ring.as_raw_fd()
         ));
         let mut emulator = Command::new(&self.path);
-        // Random bytes that the kernel gives a program are the same in each run.
+        // A fixed seed, so that the program gets the same random bytes from the kernel in each run.
         emulator
             .args(["-cpu", "max", "-seed", "1", "-plugin"])
             .arg(option)
@@ -224,7 +225,7 @@ impl Emulator {
     }
 }
 
-/// A comma separates the options of a plugin, two are one.
+/// Doubles commas: a comma separates the options of a plugin, and two commas stand for one.
 fn doubled_commas(path: &OsStr) -> OsString {
     let bytes = path.as_bytes().iter();
     let doubled: Vec<u8> = bytes
@@ -233,11 +234,11 @@ fn doubled_commas(path: &OsStr) -> OsString {
     OsStr::from_bytes(&doubled).to_owned()
 }
 
-/// What the emulator is given.
+/// Program for the emulator, with its arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Program {
     path: PathBuf,
-    /// What the program is told as its name.
+    /// The program's own name (`argv[0]`).
     name: OsString,
     arguments: Vec<OsString>,
 }
@@ -278,7 +279,7 @@ impl Program {
                     Err(why) => Err(no(why)),
                 };
             };
-            // As the kernel does: the interpreter, at most one argument, the script.
+            // Follows a script as the kernel does: the interpreter, at most one argument, the script.
             let line = line.split(|byte| *byte == b'\n').next().unwrap_or(line);
             let line = line.trim_ascii();
             let cut = line.iter().position(u8::is_ascii_whitespace);
@@ -307,7 +308,7 @@ fn beginning(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a file is a program for the emulator; else why not.
+/// Checks that a file is a program for the emulator. Returns the reason if it is not.
 fn kind_of(start: &[u8]) -> Result<(), String> {
     const X86_64: u16 = 62;
     let [0x7f, b'E', b'L', b'F', class, ..] = start else {
@@ -322,7 +323,7 @@ fn kind_of(start: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A file by name, as the shell finds it.
+/// Finds a file by name, as the shell does.
 fn on_path(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -339,7 +340,7 @@ fn on_path(name: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -360,7 +361,7 @@ impl Running {
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// Words that can be taken.
+    /// Number of words that can be taken.
     fn there(&self) -> Result<u64, EmulatorError> {
         let written = self.word(WRITTEN)?;
         let there = written.checked_sub(self.taken);
@@ -381,7 +382,8 @@ impl Running {
             })
     }
 
-    /// The next words, none of them after a moment without any; `None` when the program has ended and all have been read.
+    /// Returns the next words, or no words if none come for 50 ms; `None` when the program has ended and all its words
+    /// have been read.
     pub(super) fn words(&mut self, most: u64) -> Result<Option<Vec<u64>>, EmulatorError> {
         let until = Instant::now() + Duration::from_millis(50);
         let mut there = self.there()?;
@@ -390,7 +392,7 @@ impl Running {
                 return self.begun().map(|()| None);
             }
             self.look()?;
-            // What it wrote at last may have come before its end and after our look.
+            // The program may have written its last words after the first look at the ring and before its end.
             there = self.there()?;
             if there == 0 && self.ended.is_none() {
                 if Instant::now() > until {
@@ -434,8 +436,8 @@ impl Running {
         Ok(())
     }
 
-    /// How it ended; one that still runs is asked to end with all that it has started (SIGTERM), and is killed if it does not:
-    /// then `true`.
+    /// Ends the program. Returns its end, and false if it had ended by itself. Otherwise sends SIGTERM to it and all
+    /// its descendants, kills those that do not end, and returns true.
     pub(super) fn end(mut self) -> Result<(Ending, bool), EmulatorError> {
         self.tell(STOP, 1)?;
         self.look()?;
@@ -544,7 +546,7 @@ mod tests {
         assert_eq!(doubled_commas(OsStr::new("/a,b/c")), "/a,,b/c");
     }
 
-    /// The program shares its memory with the plugin, so the places may be anything.
+    /// The program shares its memory with the plugin, so the positions may have any value.
     #[test]
     fn places_that_cannot_be_are_refused() {
         let ring = memfd_create("superhue-test", MemfdFlags::CLOEXEC);
@@ -564,7 +566,7 @@ mod tests {
                 .unwrap_or_else(|e| panic!("{e}"));
         };
         written(&running, ROOM);
-        // All that there is room for, at two times.
+        // All words that there is room for, in two reads.
         for wanted in [ROOM - 1, 1] {
             let words = running.words(ROOM - 1).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(words.map(|words| words.len() as u64), Some(wanted));

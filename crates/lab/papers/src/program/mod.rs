@@ -1,14 +1,14 @@
-//! What a program would miss, by where its pages lie: the program itself is run, and all that it refers to is replayed at
-//! once on a model for each draw of each arm.
+//! Prediction of a program's misses, by the frames of its pages. The program itself runs, and a model for each draw of
+//! each arm replays all its references at once.
 //!
 //! ```text
-//!   program ─ emulator ──> ring ──> words ──> references ──┬──> System on frames drawn at random ──┐
-//!             (emulator.rs)         (trace.rs)             ├──> ... by color                       ├──> Point of a Figure
-//!                                                          └──> ... in superpages                  ──┘
+//!   program - emulator --> ring --> words --> references --+--> System on frames drawn at random --+
+//!             (emulator.rs)         (trace.rs)             +--> ... by color                       +--> Point of a Figure
+//!                                                          +--> ... in huge pages                --+
 //! ```
 //!
-//! Frames are drawn: the kernel that would run it is not asked. The rules are those of `kernel/frames`, and the figures show
-//! that what an aged kernel deals is much like any frames.
+//! Frames are drawn, not taken from the kernel that runs the program. The rules are those of `kernel/frames`; the
+//! figures show that an aged kernel deals much like any frames.
 
 mod emulator;
 pub mod trace;
@@ -33,75 +33,76 @@ pub(crate) use trace::{mapped, word};
 
 use trace::{Block, Reader};
 
-/// Its name on the command line, as if it were a figure.
+/// Name on the command line, in the place of a figure's name.
 pub const NAME: &str = "program";
-/// References that are replayed unless something else is asked for, and with `--quick`.
+/// Default number of references to replay; see [`FEW_REFERENCES`] for `--quick`.
 pub const REFERENCES: u64 = 200_000_000;
-/// See [`REFERENCES`].
+/// Default number of references to replay with `--quick`.
 pub const FEW_REFERENCES: u64 = 20_000_000;
-/// Draws of each arm, and with `--quick`.
+/// Default number of draws of each arm; see [`FEW_DRAWS`] for `--quick`.
 pub const DRAWS: usize = 5;
-/// See [`DRAWS`].
+/// Default number of draws of each arm with `--quick`.
 pub const FEW_DRAWS: usize = 3;
-/// A prediction of fewer references is of the dynamic loader.
+/// Least number of references for a prediction: fewer are those of the dynamic loader.
 pub const LEAST: u64 = 1000;
 
 /// Arms, in the order of tables.
 const ARMS: [Arm; 4] = [Arm::Random, Arm::Colored, Arm::Superpages, Arm::Both];
 /// Words read at a time.
 const WORDS: u64 = 1 << 20;
-/// Colors in turn, as the kernel of `kernel/frames` deals them: bits 12 to 20 of the address.
+/// Bytes that all colors in turn cover, as the kernel of `kernel/frames` deals them: bits 12 to 20 of the address.
 const COLORED: u64 = 2 << 20;
 
-/// What is asked for.
+/// Request for a prediction.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The caches and TLBs.
     pub machine: Machine,
     /// References that only touch pages, before those that are replayed.
     pub skip: u64,
-    /// References that are replayed at most.
+    /// Upper limit of references that are replayed.
     pub references: u64,
-    /// How long at most.
+    /// Upper limit of time.
     pub time: Option<Duration>,
     /// Draws of each arm.
     pub draws: usize,
-    /// Decides all that is drawn.
+    /// Seed of all that is drawn.
     pub seed: u64,
 }
 
-/// Who looks on.
+/// Observer of a run, which may stop it.
 pub trait Watcher {
-    /// The program was started. What is done to this process before, its signals say, the program has, too.
+    /// Called when the program has started. The program inherits everything set up in this process before, such as
+    /// blocked signals.
     fn begun(&mut self) {}
-    /// So many references were read. Whether to stop.
+    /// Called when `references` references have been read. Returns true to stop.
     fn read(&mut self, references: u64) -> bool;
 }
 
-/// Why there is no prediction.
+/// Reason why there is no prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It could not be run.
+    /// The program could not be run.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
-    /// Its trace makes no sense, or is too much.
+    /// Its trace is malformed, or needs more memory than is modelled.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// It ended at once.
+    /// It ended after too few references.
     #[error(
         "the program ended ({ending}) after {references} references, of which {skipped} were skipped: too few to predict anything from"
     )]
     TooShort {
-        /// How.
+        /// The program's end.
         ending: Ending,
-        /// All of them.
+        /// Number of all references.
         references: u64,
-        /// Those that only touched pages.
+        /// Number of references that only touched pages.
         skipped: u64,
     },
 }
 
-/// A draw of an arm.
+/// Replay of one draw of an arm.
 struct Replay {
     deal: Deal,
     large: bool,
@@ -122,7 +123,7 @@ impl Replay {
         } else {
             Rule::Any
         };
-        // The same frames for the base pages of an arm with superpages and of the one without.
+        // An arm with huge pages and the one without have the same frames for base pages.
         let name = if colored { "colored" } else { "random" };
         Self {
             deal: Deal::new(rule, Random::named(seed, &format!("program/{name}/{draw}"))),
@@ -171,7 +172,7 @@ impl Replays {
         }
     }
 
-    /// Replays what words say; whether that was all that was asked for.
+    /// Replays the references in `words`. Returns true when all requested references have been replayed.
     pub(crate) fn replay(&mut self, words: &[u64]) -> Result<bool, TraceError> {
         self.reader.read(words)?;
         let reader = &self.reader;
@@ -186,12 +187,12 @@ impl Replays {
         Ok(self.reader.is_done())
     }
 
-    /// References that were replayed.
+    /// Number of replayed references.
     fn replayed(&self) -> u64 {
         self.reader.seen.references.saturating_sub(self.skip)
     }
 
-    /// Each arm and what its draws came to.
+    /// Each arm with the results of its draws.
     pub(crate) fn outcomes(self) -> Vec<(Arm, Vec<Outcome>)> {
         let outcomes: Vec<Outcome> = self
             .replays
@@ -203,21 +204,21 @@ impl Replays {
         ARMS.into_iter().zip(draws.map(<[_]>::to_vec)).collect()
     }
 
-    /// Bytes of base pages that were touched, and of superpages that were made.
+    /// Bytes of touched base pages, and of huge pages made.
     pub(crate) fn bytes(&self) -> [u64; 2] {
         let [base, large] = [self.reader.base.dealt()[0], self.reader.large.dealt()[1]];
         [base * self.machine.page, large * self.machine.page]
     }
 }
 
-/// A program that was run, and what its references came to.
+/// Result of a program's run and of its replays.
 pub(crate) struct Run {
     pub(crate) outcomes: Vec<(Arm, Vec<Outcome>)>,
     pub(crate) bytes: u64,
     pub(crate) traced: Traced,
 }
 
-/// Runs a command, and replays what it refers to; `label` names it. `set` may change its folder, input and output.
+/// Runs a command, and replays its references; `label` names it. `set` may change its folder, input and output.
 ///
 /// # Errors
 /// See [`ProgramError`].
@@ -288,7 +289,7 @@ pub(crate) fn run(
                 .collect(),
             emulator: emulator.version().to_owned(),
             program: None,
-            // One that ended while it was asked to may have done either.
+            // A program that ended right after the request to end may have done so by itself or because of it.
             ended: why.unwrap_or_else(|| format!("ended by itself ({ending})")),
             status: match ending {
                 Ending::Exited(status) if !by_us => Some(status),
@@ -304,7 +305,7 @@ pub(crate) fn run(
     })
 }
 
-/// Position of the cache that colors are of: the second level, or the nearest one behind which has any.
+/// Position of the cache to which the colors belong: the second level, or the nearest outer one that has colors.
 #[must_use]
 pub fn colored_cache(machine: &Machine) -> usize {
     let last = machine.caches.len() - 1;
@@ -321,7 +322,7 @@ fn outcome(machine: &Machine, system: &System) -> Outcome {
     outcome
 }
 
-/// The prediction for one program, as a figure.
+/// Makes a figure of the prediction for one program.
 #[must_use]
 pub fn figure(machine: &Machine, point: Point, notes: Vec<String>) -> Figure {
     let cache = machine.caches[colored_cache(machine)].name.clone();
@@ -358,7 +359,7 @@ pub fn figure(machine: &Machine, point: Point, notes: Vec<String>) -> Figure {
     }
 }
 
-/// What became of the program.
+/// Describes the run of the program, in sentences.
 fn told(traced: &Traced) -> String {
     let mut text = format!(
         "The program {}: {} references",
@@ -389,7 +390,7 @@ fn told(traced: &Traced) -> String {
     text
 }
 
-/// In a sentence each: what coloring and superpages would save.
+/// Describes the savings by coloring and by huge pages, in two sentences.
 fn verdict(point: &Point, cache: &str) -> Vec<String> {
     let arm = |arm: Arm| point.arm(arm.name());
     let (Some(random), Some(colored), Some(superpages), Some(both)) = (

@@ -1,4 +1,4 @@
-//! What a program under the emulator refers to, as `witness/trace.c` writes it: words of 64 bits.
+//! References of a program under the emulator, as `witness/trace.c` writes them: words of 64 bits.
 //!
 //! ```text
 //!   bits 63-56  kind          bits 55-8  an address, or 0          bits 7-0  of a reference: log2 of its bytes << 1 | store
@@ -8,14 +8,14 @@
 //!   7 another program is to take its place, 8 which failed
 //! ```
 //!
-//! Pages are numbered in two spaces: one for arms without superpages, one for those with them.
+//! Pages are numbered in two spaces: one for arms without huge pages, one for arms with them.
 
 use std::collections::BTreeMap;
 
 use superhue_cachesim::Machine;
 use superhue_cachesim::space::{Full, Space};
 
-/// Kinds of words, as [`trace`](self) has them.
+/// Kinds of words, as listed in [`trace`](self).
 mod kind {
     pub(super) const REFERENCE: u64 = 0;
     pub(super) const ANONYMOUS: u64 = 1;
@@ -33,18 +33,19 @@ pub(crate) const fn word(address: u64, store: bool) -> u64 {
     address << 8 | 3 << 1 | store as u64
 }
 
-/// The words of anonymous memory that was mapped.
+/// The words of a new mapping of anonymous memory.
 pub(crate) const fn mapped(start: u64, bytes: u64) -> [u64; 2] {
     [kind::ANONYMOUS << 56 | start << 8, bytes]
 }
 
-/// A base page becomes part of a superpage when this share of it was touched: what `superhue run` does without asking for more.
+/// A region becomes a huge page when 1 of `TOUCHED` of its base pages is touched, as under `superhue run` with its
+/// defaults.
 pub const TOUCHED: u64 = 4;
 
-/// Why a trace cannot be read on.
+/// Reason why a trace cannot be read further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// The plugin is of another version, or something else wrote there.
+    /// The plugin is of another version, or the program wrote into the ring.
     #[error(
         "the plugin wrote what no trace has ({0:#018x}): it is not of this version; install it together with the command, or build it again with `make lab-trace`"
     )]
@@ -54,54 +55,54 @@ pub enum TraceError {
     Full(#[from] Full),
 }
 
-/// References, each as offset << 1 | whether it is a store.
+/// References, each as offset << 1 | 1 for a store.
 #[derive(Debug, Default)]
 pub struct Block {
-    /// In the space of arms without superpages.
+    /// Offsets in the space of arms without huge pages.
     pub base: Vec<u64>,
-    /// The same ones in that of arms with them.
+    /// Offsets of the same references in the space of arms with huge pages.
     pub large: Vec<u64>,
 }
 
-/// What else is known of the program.
+/// Counts of the program besides its references' addresses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// References, those skipped included; one across the end of a line is two.
+    /// References, including skipped ones; a reference across the end of a line counts as two.
     pub references: u64,
     /// Threads beside the first.
     pub threads: u64,
-    /// Processes it started, whose references are not seen.
+    /// Processes that it started, whose references are not seen.
     pub processes: u64,
-    /// Programs that took its place: one at most.
+    /// Programs that replaced it by `execve(2)`: one at most.
     pub executed: u64,
 }
 
-/// Reads words, and numbers pages. Another program writes them, so they may be anything.
+/// Reader of words, which numbers pages. Another program writes the words, so they may have any value.
 #[derive(Debug)]
 pub struct Reader {
-    /// Pages of arms without superpages.
+    /// Pages of arms without huge pages.
     pub base: Space,
-    /// Pages of those with them.
+    /// Pages of arms with huge pages.
     pub large: Space,
-    /// What was read.
+    /// Counts so far.
     pub seen: Seen,
-    /// References that were read and not taken away since.
+    /// References read since the caller last cleared the block.
     pub block: Block,
-    /// References that only touch pages.
+    /// Number of first references that only touch pages.
     skip: u64,
-    /// References to be read.
+    /// Number of references to read after them.
     most: u64,
     line: u64,
     superpage: u64,
     page: u64,
-    /// Anonymous private memory, neighbours joined: beginnings and ends.
+    /// Anonymous private memory, neighbours joined: start to end.
     anonymous: BTreeMap<u64, u64>,
-    /// A word whose operands are not there yet.
+    /// A word whose operands have not come yet.
     begun: Vec<u64>,
 }
 
 impl Reader {
-    /// Reads for a machine: the first `skip` references only touch pages, then come `most`.
+    /// Makes a reader for a machine: the first `skip` references only touch pages, then come `most` others.
     #[must_use]
     pub fn new(machine: &Machine, skip: u64, most: u64) -> Self {
         let space = || Space::new(machine.page, machine.superpage);
@@ -120,16 +121,17 @@ impl Reader {
         }
     }
 
-    /// Whether all references that were asked for have been read.
+    /// Returns true if all requested references have been read.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         self.seen.references >= self.skip.saturating_add(self.most)
     }
 
-    /// Reads words into the block, until it is done. Where one call ends and the next one goes on makes no difference.
+    /// Reads words into the block, until all requested references have been read. The words may be divided between
+    /// calls at any place.
     ///
     /// # Errors
-    /// If they make no sense, or are of more memory than is modelled. The reader is of no use then.
+    /// If the words are malformed, or need more memory than is modelled. The reader is of no use then.
     pub fn read(&mut self, words: &[u64]) -> Result<(), TraceError> {
         for &word in words {
             if self.is_done() {
@@ -186,8 +188,9 @@ impl Reader {
         Ok(())
     }
 
-    /// A page is touched that was not: as a kernel with transparent superpages does, the superpage around it is made if nothing
-    /// of it was touched, and all of it is anonymous memory; and as `superhue run` does, if much of it was.
+    /// Touches a page for the first time. Makes the huge page around it if all of its range is anonymous memory, and
+    /// either no page of it was touched (like a kernel with transparent huge pages), or enough pages are (like
+    /// `superhue run`: see [`TOUCHED`]).
     fn touch_large(&mut self, address: u64) -> Result<u64, TraceError> {
         let start = address / self.superpage * self.superpage;
         let (touched, large) = self.large.around(address);
@@ -214,7 +217,7 @@ impl Reader {
         let end = start.saturating_add(bytes);
         match self.begun[0] >> 56 {
             kind::ANONYMOUS => {
-                // What lay there before, if anything, is gone.
+                // A new mapping removes the pages that were there.
                 self.gone(start, bytes);
                 self.add(start, end);
             }
@@ -251,7 +254,7 @@ impl Reader {
 
     fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
-            // Not even a cut.
+            // An empty range does not even cut a mapping in two.
             return;
         }
         let hit: Vec<(u64, u64)> = (self.anonymous.range(..end))
@@ -343,7 +346,7 @@ mod tests {
     fn a_superpage_is_made_where_a_kernel_would() {
         let start = 0x4000_0000;
         let mut reader = reader(0, u64::MAX);
-        // From a page behind a boundary on: the first whole superpage begins at the next one.
+        // From one page behind a boundary on: the first whole huge page begins at the next boundary.
         read(
             &mut reader,
             &range(kind::ANONYMOUS, start + 4096, 4 * MIB - 4096),
@@ -354,7 +357,7 @@ mod tests {
         );
         assert_eq!(reader.large.dealt(), [1, 512]);
         assert_eq!(reader.base.dealt(), [2, 0]);
-        // The neighbour comes, too: now a quarter of the first one is enough, and no less.
+        // Now the missing page is mapped too: a quarter of the first range is enough, and no less.
         read(&mut reader, &range(kind::ANONYMOUS, start, 4096));
         for page in 2..128 {
             read(&mut reader, &[load(start + page * 4096)]);
@@ -362,7 +365,7 @@ mod tests {
         assert_eq!(reader.large.dealt(), [127, 512]);
         read(&mut reader, &[load(start + 128 * 4096)]);
         assert_eq!(reader.large.dealt(), [127, 1024]);
-        // Files have none.
+        // Mappings of files have no huge pages.
         read(&mut reader, &range(kind::OTHER, start + 4 * MIB, 2 * MIB));
         read(&mut reader, &[load(start + 4 * MIB)]);
         assert_eq!(reader.large.dealt(), [128, 1024]);
@@ -376,7 +379,7 @@ mod tests {
         let moved = [kind::MOVED << 56 | 0x20_0000 << 8, 4096, 0x1000_0000];
         read(&mut reader, &moved);
         read(&mut reader, &[load(0x1000_0008)]);
-        // The same frame at another address; the superpage was split.
+        // The same frame at another address; the huge page was split.
         assert_eq!(reader.block.base[1], 8 << 1);
         assert_eq!(reader.large.dealt(), [1, 512]);
         assert!(!reader.is_anonymous(0x20_0000, 0x20_1000));

@@ -2,13 +2,13 @@
 
 use super::Sink;
 
-/// A loop like that of a program of SPEC CPU: its arrays and the order of its references, as the published
-/// descriptions tell them; smaller, and without arithmetic.
+/// Loop like that of a program of SPEC CPU: its arrays and the order of its references, after the published
+/// descriptions; smaller, and without arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stencil {
     /// 171.swim: shallow water on a square grid, fourteen arrays.
     Swim,
-    /// 101.tomcatv: a mesh is made smooth, seven arrays, and solved row by row.
+    /// 101.tomcatv: smooths a mesh, seven arrays, and solves it row by row.
     Tomcatv,
     /// 168.wupwise: matrices of 3 x 3 complex numbers times vectors of the neighbours on a lattice of four dimensions.
     Wupwise,
@@ -17,7 +17,7 @@ pub enum Stencil {
 }
 
 impl Stencil {
-    /// All of them.
+    /// All loops.
     pub const ALL: [Self; 4] = [Self::Swim, Self::Tomcatv, Self::Wupwise, Self::Apsi];
 
     /// The program that it stands in for.
@@ -42,7 +42,7 @@ impl Stencil {
         }
     }
 
-    /// One step of it.
+    /// Runs one step of the loop.
     pub fn step(self, sink: &mut impl Sink) {
         match self {
             Self::Swim => swim(sink),
@@ -55,7 +55,7 @@ impl Stencil {
 
 const SWIM: u64 = 385;
 
-/// Three sweeps: flows and heights from velocities, new velocities, and a filter in time.
+/// Runs three sweeps: flows and heights from velocities, new velocities, and a filter in time.
 fn swim(sink: &mut impl Sink) {
     let [u, v, p, unew, vnew, pnew, uold, vold, pold, cu, cv, z, h]: [u64; 13] =
         std::array::from_fn(|array| array as u64);
@@ -124,7 +124,8 @@ fn swim(sink: &mut impl Sink) {
 
 const TOMCATV: u64 = 513;
 
-/// Residuals by nine points of two arrays, a solver that goes forth and back over the rows, and the corrections.
+/// Computes residuals by nine points of two arrays, runs a solver forward and back over the rows, and applies the
+/// corrections.
 fn tomcatv(sink: &mut impl Sink) {
     let [x, y, rx, ry, aa, dd, d]: [u64; 7] = std::array::from_fn(|array| array as u64);
     const N: u64 = TOMCATV;
@@ -191,13 +192,14 @@ fn tomcatv(sink: &mut impl Sink) {
     }
 }
 
-/// Sides of the lattice, and what lies on each site: a matrix for each direction, a vector of twelve complex numbers.
+/// Sides of the lattice, and the data of each site: a matrix for each direction, a vector of twelve complex numbers.
 const WUPWISE: [u64; 4] = [8, 8, 16, 16];
 const WUPWISE_SITES: u64 = 8 * 8 * 16 * 16;
 const MATRIX: u64 = 9 * 16;
 const SPINOR: u64 = 12 * 16;
 
-/// For each site and direction: its own matrix times the vector ahead, and the matrix behind times the vector behind.
+/// Multiplies, for each site and direction: its own matrix times the vector ahead, and the matrix behind times the
+/// vector behind.
 fn wupwise(sink: &mut impl Sink) {
     let (vectors, results) = (
         WUPWISE_SITES * 4 * MATRIX,
@@ -221,10 +223,11 @@ fn wupwise(sink: &mut impl Sink) {
     }
 }
 
-/// Half of the sides of SPEC's.
+/// Side of the grid: half of SPEC's.
 const APSI: u64 = 56;
 
-/// Three fields; for each the differences along each dimension go into its tendency, all along one dimension before the next.
+/// Adds differences to the tendency of each of three fields, along each dimension, all along one dimension before the
+/// next.
 fn apsi(sink: &mut impl Sink) {
     const N: u64 = APSI;
     let at = |array: u64, x: u64, y: u64, z: u64| (array * N * N * N + (z * N + y) * N + x) * 8;
@@ -261,7 +264,7 @@ mod tests {
             let mut tally = Tally::default();
             stencil.step(&mut tally);
             let bytes = stencil.bytes();
-            // The psi of swim is used before the first step alone; edges of a grid are not computed.
+            // Only the first step of swim uses its psi; edges of a grid are not computed.
             assert!(
                 tally.end <= bytes && tally.end > bytes / 14 * 12,
                 "{}: {} of {bytes}",

@@ -1,4 +1,4 @@
-//! The colors of heat.
+//! Colors of heat.
 //!
 //! "Inferno", the perceptually uniform map by Stéfan van der Walt and Nathaniel Smith (2015, in the
 //! public domain by CC0): its lightness rises evenly, so it reads the same in grey and for the
@@ -29,24 +29,24 @@ const INFERNO: [[u8; 3]; 17] = [
     [242, 234, 105],
     [252, 255, 164],
 ];
-/// Where idle memory, hardly touched memory and always touched memory are in the map.
+/// Places of idle memory, hardly touched memory and always touched memory in the map.
 const IDLE: f64 = 0.07;
 const LOW: f64 = 0.24;
 const HIGH: f64 = 0.93;
 
-/// Steps between hardly and always touched.
+/// Number of steps between hardly and always touched.
 const STEPS: u8 = 30;
 
-/// Nothing resident.
+/// Color of cells without resident memory.
 const ABSENT: [u8; 3] = [230, 230, 232];
 
-/// A color of the picture: 0 nothing resident, 1 idle, then from hardly to always touched.
+/// Color of the picture: 0 not resident, 1 idle, then from hardly to always touched.
 pub(super) type Shade = u8;
 
-/// How many shades there are.
+/// Number of shades.
 pub(super) const SHADES: Shade = STEPS + 2;
 
-/// The shade of a cell.
+/// Returns the shade of a cell.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -65,7 +65,7 @@ pub(super) fn shade(cell: Cell) -> Shade {
     }
 }
 
-/// The color of a shade, as SVG writes it.
+/// Returns the color of a shade in the form of SVG.
 pub(super) fn hex(shade: Shade) -> String {
     let [red, green, blue] = rgb(shade);
     format!("#{red:02x}{green:02x}{blue:02x}")
@@ -82,7 +82,7 @@ fn rgb(shade: Shade) -> [u8; 3] {
     }
 }
 
-/// The color of a cell as red, green and blue; `None` where nothing is resident.
+/// Returns the color of a cell as red, green and blue; `None` if nothing is resident.
 #[must_use]
 pub fn color(cell: Cell) -> Option<[u8; 3]> {
     match shade(cell) {
@@ -91,7 +91,7 @@ pub fn color(cell: Cell) -> Option<[u8; 3]> {
     }
 }
 
-/// The map's color at `place`, 0 to 1.
+/// Returns the map's color at `place`, 0 to 1.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -110,7 +110,7 @@ fn at(place: f64) -> [u8; 3] {
     })
 }
 
-/// What the colors mean, in one line around the baseline `y + 12`.
+/// Draws the legend of the colors, in one line around the baseline `y + 12`.
 pub(super) fn draw_legend(svg: &mut Svg, left: i32, y: i32) {
     let mut x = left;
     let word = |svg: &mut Svg, x: i32, text: &str| -> i32 {
@@ -136,7 +136,7 @@ pub(super) fn draw_legend(svg: &mut Svg, left: i32, y: i32) {
 mod tests {
     use super::*;
 
-    /// Relative luminance, about.
+    /// Returns the approximate relative luminance.
     fn light(color: &str) -> f64 {
         let part = |at| f64::from(u8::from_str_radix(&color[at..at + 2], 16).unwrap());
         0.21 * part(1) + 0.72 * part(3) + 0.07 * part(5)

@@ -1,4 +1,4 @@
-//! How much memory the accesses go to, as a curve and in figures.
+//! The hot set: the amount of memory that receives the accesses, as a curve and in figures.
 
 use super::{MARGIN, WIDTH, size, ticks};
 use crate::document::{Heat, HotSet};
@@ -8,7 +8,7 @@ use crate::svg::{Anchor, Ink, Svg, text_width};
 pub(super) const CURVE_HEIGHT: i32 = 270;
 const PLOT_WIDTH: i32 = 540;
 const PLOT_HEIGHT: i32 = 180;
-/// Shares that are marked.
+/// Shares with a mark, in percent.
 const MARKS: [u64; 3] = [50, 90, 99];
 
 pub(super) fn draw_curve(svg: &mut Svg, heat: &Heat, left: i32, top: i32) {
@@ -26,7 +26,7 @@ pub(super) fn draw_curve(svg: &mut Svg, heat: &Heat, left: i32, top: i32) {
     plot.draw_frame(svg);
     if hot.points.is_empty() {
         let middle = left + PLOT_WIDTH / 2;
-        // Between two lines of the grid.
+        // The text lies between two lines of the grid.
         let y = plot.y(0.625) + 5;
         svg.text(
             middle,
@@ -91,7 +91,7 @@ impl Plot {
             .find(|(shift, _)| self.most >= 1 << shift)
             .unwrap_or((10, "KiB"));
         let scale = (1u64 << shift) as f64;
-        // Without accesses there is nothing to measure.
+        // Without accesses the axis has only its zero.
         let most = if self.is_empty { 0.0 } else { self.most as f64 };
         let (ticks, decimals) = ticks(most / scale, 6.0);
         for tick in ticks {
@@ -126,7 +126,7 @@ impl Plot {
             svg.dashed((x, y), (x, bottom));
             svg.dot(x, y, 4, Ink::Text, 1.0);
             let text = format!("{mark} %: {}", size(bytes));
-            // Below the curve there is room to the right, above it to the left.
+            // There is room to the right of a point below the curve, and to its left above the curve.
             let fits = x + 12 + text_width(&text, 12) <= self.left + PLOT_WIDTH;
             let (at, anchor, down) = if fits {
                 (x + 10, Anchor::Left, 12)

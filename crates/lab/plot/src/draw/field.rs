@@ -1,4 +1,4 @@
-//! Time x address.
+//! The field of the picture: time x address.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,17 +11,17 @@ use crate::cells::{Cell, decode};
 use crate::document::{Band, Column, Heat};
 use crate::svg::{Anchor, Ink, Svg, fit, text_width};
 
-/// Rectangles in a picture at most, about: each takes up to 20 bytes.
+/// Approximate limit on rectangles in a picture: each takes up to 20 bytes.
 const RECTANGLES: usize = 36_000;
-/// Where the strip with the mean of all columns is, beside the columns.
+/// Left and right of the strip with the mean of all columns, from the right end of the columns.
 const MEAN: [i32; 2] = [8, 26];
-/// Marks of holes in a band at most: more would hide what is around them.
+/// Largest number of marked holes in a band: more marks would hide the memory around them.
 const HOLES: usize = 14;
 
-/// Equal neighbours: left, right, and the shade.
+/// Span of equal neighbours: left, right, and the shade.
 type Span = (i32, i32, Shade);
 
-/// A rectangle of one shade.
+/// Rectangle of one shade.
 struct Block {
     x: i32,
     y: i32,
@@ -64,7 +64,7 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
         }
     }
     for (band, &(top, height)) in series.bands.iter().zip(&layout.bands) {
-        // Before the first sample the paper shows.
+        // Before the first sample, the background of the picture shows.
         let first = layout.columns.first().map_or(layout.left, |first| first.0);
         for (left, right) in [(first, layout.right), strip] {
             svg.rectangle(left, top, right - left, height, &hex(0));
@@ -87,7 +87,7 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
     draw_axis(svg, layout);
 }
 
-/// Right end of the sizes.
+/// Right end of the column of sizes.
 const SIZES: i32 = 1096;
 
 fn draw_names(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32) {
@@ -137,7 +137,7 @@ fn pages(band: &Band) -> String {
     }
 }
 
-/// The whole picture in rectangles; `coarse` pixel rows are drawn as one.
+/// Returns the whole picture in rectangles; `coarse` pixel rows are drawn as one.
 fn all_blocks(heat: &Heat, layout: &Layout, coarse: i32) -> Vec<Block> {
     let mut blocks = Vec::new();
     let strip = (layout.right + MEAN[0], layout.right + MEAN[1]);
@@ -193,7 +193,7 @@ fn all_blocks(heat: &Heat, layout: &Layout, coarse: i32) -> Vec<Block> {
     blocks
 }
 
-/// Which rows of a band `tall` pixels from `from` on show, of `height` pixels.
+/// Returns the rows of a band, drawn `height` pixels tall, that `tall` pixels from `from` on show.
 fn rows_of(rows: u32, from: i32, tall: i32, height: i32) -> std::ops::Range<usize> {
     let at = |pixel: i32| {
         let pixel = u64::from(pixel.unsigned_abs());
@@ -203,7 +203,7 @@ fn rows_of(rows: u32, from: i32, tall: i32, height: i32) -> std::ops::Range<usiz
     start..at(from + tall).max(start + 1)
 }
 
-/// The mean of each row over all samples.
+/// Returns the mean of each row over all samples.
 fn means(band: &Band, columns: &[Column]) -> Vec<Shade> {
     (0..band.rows as usize)
         .map(|row| {
@@ -226,7 +226,7 @@ fn means(band: &Band, columns: &[Column]) -> Vec<Shade> {
         .collect()
 }
 
-/// One path for each shade: far smaller than an element for each rectangle.
+/// Draws one path for each shade, which is far smaller than one element for each rectangle.
 fn draw_blocks(svg: &mut Svg, blocks: &[Block]) {
     let mut paths = vec![String::new(); usize::from(SHADES)];
     for block in blocks {
@@ -253,7 +253,7 @@ fn draw_blocks(svg: &mut Svg, blocks: &[Block]) {
     svg.raw(format_args!("</g>\n"));
 }
 
-/// Thin lines where memory inside a band is left out.
+/// Draws thin lines where memory inside a band is omitted.
 fn draw_holes(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32) {
     if band.mappings > 1 || !(2..=HOLES).contains(&band.segments.len()) {
         return;
@@ -279,7 +279,7 @@ fn draw_holes(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32
     }
 }
 
-/// Two strokes over the edge: memory between two bands is cut out.
+/// Draws two strokes over the edge where memory between two bands is omitted.
 fn draw_break(svg: &mut Svg, x: i32, y: i32) {
     for shift in [-2, 1] {
         svg.line(

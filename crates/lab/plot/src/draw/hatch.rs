@@ -1,8 +1,8 @@
-//! What marks a time in which nobody looked: the last sample, veiled and hatched.
+//! Pattern for a time without samples: the last sample, veiled and hatched.
 
 use crate::svg::Svg;
 
-/// The pattern, of which a document needs one definition.
+/// Defines the pattern, once in each document.
 pub(super) fn define(svg: &mut Svg) {
     svg.raw(format_args!(
         "<defs><pattern id=\"pause\" width=\"8\" height=\"8\" \
@@ -13,7 +13,7 @@ pub(super) fn define(svg: &mut Svg) {
     ));
 }
 
-/// Covers an area with it.
+/// Covers an area with the pattern.
 pub(super) fn draw(svg: &mut Svg, x: i32, y: i32, width: i32, height: i32) {
     svg.rectangle(x, y, width, height, "url(#pause)");
 }

@@ -15,10 +15,10 @@ const TOP: i32 = 138;
 const HEIGHT: i32 = 380;
 const LEFT: i32 = MARGIN + 52;
 const RIGHT: i32 = WIDTH - MARGIN - 20;
-/// The latency axis ends so much above the slowest median. What was disturbed lies beyond, and is drawn on the edge.
+/// Ratio of the latency axis to the slowest median. Disturbed measurements beyond it are drawn on the edge.
 const AIR: f64 = 1.2;
 
-/// Draws what was measured. The dots are single repetitions, the lines go through their medians.
+/// Draws a verification. The dots are single repetitions, and the lines go through their medians.
 #[must_use]
 pub fn latency_svg(latency: &Latency) -> String {
     let bottom = TOP + HEIGHT;
@@ -29,7 +29,7 @@ pub fn latency_svg(latency: &Latency) -> String {
     for (index, arm) in latency.arms.iter().enumerate() {
         draw_capacity(&mut svg, &frame, latency, arm, index);
     }
-    // Lines above all dots.
+    // The lines come last, above all dots.
     for (index, arm) in latency.arms.iter().enumerate() {
         draw_dots(&mut svg, &frame, latency, arm, ink(index));
     }
@@ -80,7 +80,7 @@ fn draw_head(svg: &mut Svg, latency: &Latency) {
     }
 }
 
-/// From pages and nanoseconds to pixels.
+/// Scale from pages and nanoseconds to pixels.
 struct Frame {
     fewest: f64,
     most: f64,
@@ -152,7 +152,7 @@ impl Frame {
     }
 }
 
-/// Where the colors of an arm are full. The kernel's placement knows no such point.
+/// Draws a line where the colors of an arm are full. The kernel's placement has no such point.
 fn draw_capacity(svg: &mut Svg, frame: &Frame, latency: &Latency, arm: &Arm, index: usize) {
     let Some(colors) = arm.colors else { return };
     let pages = colors.saturating_mul(latency.ways);

@@ -1,34 +1,33 @@
-//! Where bands and columns lie.
+//! Positions of bands and columns.
 
 use crate::document::{Heat, Series};
 
-/// The columns of the picture, from left to right: names, time, the mean, sizes.
+/// Horizontal range of time, between the names on the left and the mean and the sizes on the right.
 const LEFT: i32 = 218;
 const RIGHT: i32 = 1000;
 /// Least height of a band: a line of text.
 const BAND: i32 = 15;
-/// Between bands, where memory is cut out.
+/// Gap between bands, where memory is omitted.
 const GAP: i32 = 8;
 
-/// Least width of a pause: hatching needs some room. The looks below the field show those, too, that
-/// are narrower.
+/// Least width of a pause, since hatching needs some room. The sample marks below the field also show narrower pauses.
 const PAUSE: i32 = 4;
 
-/// Places of everything that depends on the data.
+/// Positions of everything that depends on the data.
 pub(super) struct Layout {
     pub(super) left: i32,
     pub(super) right: i32,
-    /// Below the last band.
+    /// Bottom of the last band.
     pub(super) bottom: i32,
     /// Top and height of each band.
     pub(super) bands: Vec<(i32, i32)>,
-    /// Left and right of each column as it is shown: up to the next one.
+    /// Left and right of each column as drawn: up to the next one.
     pub(super) columns: Vec<(i32, i32)>,
-    /// Left and right of the parts of columns in which nobody looked.
+    /// Left and right of the parts of columns without sampling.
     pub(super) pauses: Vec<(i32, i32)>,
-    /// Left and right of the times in which somebody did, ascending and apart.
+    /// Left and right of the times with sampling, ascending and disjoint.
     pub(super) looks: Vec<(i32, i32)>,
-    /// The time at the right end.
+    /// Time at the right end.
     pub(super) seconds: f64,
 }
 
@@ -43,7 +42,7 @@ impl Layout {
         let series = &heat.series;
         let count = series.bands.len() as i32;
         let total: u64 = series.bands.iter().map(|band| band.bytes).sum();
-        // What one line of text for each leaves goes to the large ones.
+        // Each band gets one line of text; the large bands share the rest.
         let free = f64::from((600 - count * (BAND + GAP)).clamp(260, 420));
         let mut y = top;
         let mut bands = Vec::new();
@@ -77,7 +76,7 @@ impl Layout {
         }
     }
 
-    /// Where a time lies.
+    /// Returns the position of a time.
     pub(super) fn x(&self, seconds: f64) -> i32 {
         place(seconds, self.seconds)
     }
@@ -93,7 +92,7 @@ fn place(seconds: f64, all: f64) -> i32 {
     LEFT + (share * f64::from(RIGHT - LEFT)).round() as i32
 }
 
-/// Neighbours made one.
+/// Joins neighbours that touch.
 fn joined(columns: &[(i32, i32)]) -> Vec<(i32, i32)> {
     let mut joined: Vec<(i32, i32)> = Vec::new();
     for &(left, right) in columns {
@@ -105,7 +104,7 @@ fn joined(columns: &[(i32, i32)]) -> Vec<(i32, i32)> {
     joined
 }
 
-/// Where each column was sampled.
+/// Returns the range in which each column was sampled.
 fn columns(series: &Series, all: f64) -> Vec<(i32, i32)> {
     let mut places: Vec<(i32, i32)> = (series.columns.iter())
         .map(|column| {
@@ -117,7 +116,7 @@ fn columns(series: &Series, all: f64) -> Vec<(i32, i32)> {
         .collect();
     let count = places.len();
     for index in 0..count {
-        // Reading and arming again takes a moment, which is no pause worth showing.
+        // Reading and arming again takes a moment, which is not worth showing as a pause.
         let next = places.get(index + 1).map_or(RIGHT, |next| next.0);
         let (left, right) = places[index];
         let width = right - left;

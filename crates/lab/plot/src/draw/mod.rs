@@ -29,17 +29,16 @@ use layout::Layout;
 /// Width of every picture.
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 28;
-/// Where the bands begin.
+/// Top of the bands.
 const FIELD_TOP: i32 = 122;
-/// Room below the bands for the time axis.
+/// Height of the time axis below the bands.
 const AXIS_HEIGHT: i32 = 54;
 
-/// Draws a document, which [`Heat::from_json`] or a recorder made.
+/// Draws a document from [`Heat::from_json`] or from a recorder.
 ///
-/// A cell of the picture is the share of its resident pages that a sample found touched: the mean
-/// over pages and samples, and where a pixel holds several rows, the hottest of them. Touched
-/// memory, however little, is told from idle memory by its color. Between samples the last one is
-/// shown, hatched: nobody knows more.
+/// A cell of the picture is the share of its resident pages that a sample found touched: the mean over pages and samples, and where a pixel holds
+/// several rows, the hottest of them. Even hardly touched memory has another color than idle memory. Between samples the picture shows the last
+/// sample, hatched, because the accesses there are unknown.
 #[must_use]
 pub fn to_svg(heat: &Heat) -> String {
     let layout = Layout::new(heat, FIELD_TOP);
@@ -91,7 +90,7 @@ fn draw_head(svg: &mut Svg, heat: &Heat) {
     );
 }
 
-/// How it was watched, in one line.
+/// Describes the observation in one line.
 #[must_use]
 pub fn how(heat: &Heat) -> String {
     let watched = &heat.watched;
@@ -120,7 +119,7 @@ pub fn how(heat: &Heat) -> String {
         Ended::Interrupted => ", until interrupted",
     };
     let (seen, all) = (time(watched.seconds), time(watched.elapsed_seconds));
-    // A pause of a moment between samples is not worth a word.
+    // A short pause between samples is not worth mentioning.
     let seen = if watched.elapsed_seconds > watched.seconds * 1.1 {
         format!("{seen} of {all}")
     } else {
@@ -132,7 +131,7 @@ pub fn how(heat: &Heat) -> String {
     )
 }
 
-/// A time as people write it.
+/// Formats a time in the usual way.
 #[must_use]
 pub fn time(seconds: f64) -> String {
     match seconds {
@@ -145,7 +144,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// An amount of memory; never 0 for what is not.
+/// Formats an amount of memory; more than half a KiB is never shown as 0.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "shown with three digits")]
 pub fn size(bytes: u64) -> String {
@@ -159,7 +158,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Round numbers from 0 to `most`, about `wanted` of them, and their decimals.
+/// Returns round numbers from 0 to `most`, about `wanted` of them, and their decimals.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! Invented processes whose heat is known.
+//! Invented processes with known heat.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "used by tests alone")]
 
@@ -11,7 +11,7 @@ use superhue_plot::{
     Target,
 };
 
-/// Resident memory of an invented process: where, what it is called, whether in superpages.
+/// Resident memory of an invented process: address, pages, label, and whether it consists of huge pages.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) start: u64,
@@ -29,8 +29,7 @@ pub(crate) fn piece(start: u64, pages: u64, name: &str, huge: bool) -> Piece {
     }
 }
 
-/// What was seen of the pieces in `samples`; `touched` is asked about each sample and page number
-/// (of the piece).
+/// Returns the heat of the pieces in `samples` samples. `touched` takes a sample, the index of a piece and a page number of the piece.
 pub(crate) fn heat(
     name: &str,
     pieces: &[Piece],
@@ -165,7 +164,7 @@ fn hot_set(counts: &BTreeMap<u64, u64>) -> HotSet {
     }
 }
 
-/// A number that looks random, the same for the same input.
+/// Returns a number that looks random and is the same for the same input.
 pub(crate) fn noise(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^= x >> 31;
@@ -173,7 +172,7 @@ pub(crate) fn noise(a: u64, b: u64) -> u64 {
     x ^ (x >> 29)
 }
 
-/// A server: many libraries, a heap with a hot spot that moves, superpages, a stack.
+/// Returns the heat of a server: many libraries, a heap with a moving hot spot, huge pages, a stack.
 pub(crate) fn server(samples: u64) -> Heat {
     let mut pieces = vec![
         piece(0x55d0_0000_0000, 300, "server", false),
@@ -206,7 +205,7 @@ pub(crate) fn server(samples: u64) -> Heat {
     )
 }
 
-/// Noise everywhere: the worst that can be drawn.
+/// Returns noise everywhere: the worst case for drawing.
 pub(crate) fn worst() -> Heat {
     let pieces: Vec<Piece> = (0..30)
         .map(|n| {

@@ -1,29 +1,29 @@
-//! A batch of requests, and which reply answers which of them.
+//! Batch of requests, and the match of replies to requests.
 
 use anyhow::{Result, bail};
 
 use super::dataset::Dataset;
 use super::protocol::{Protocol, Reply};
 
-/// What is asked for an item.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Its value.
+    /// Read an item's value.
     Get,
-    /// To store its value.
+    /// Store an item's value.
     Set,
 }
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// Its kind.
     pub verb: Verb,
-    /// Of which item.
+    /// Its item.
     pub item: u64,
 }
 
-/// What became of one request.
+/// Result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// The item's value, as the server has it.
@@ -38,13 +38,13 @@ pub enum Answer<'a> {
 
 /// Requests that are sent together.
 ///
-/// Redis answers each with a reply of its own. memcached is asked run by run, a run being
-/// neighbouring requests with the same verb: for many items in one `get` line, which it answers with
-/// those it has, and to store many of which only the last is to be confirmed. Asked one by one it
-/// would make a system call for every reply, and its memory would hardly matter.
+/// Redis answers each request with a reply of its own. memcached gets whole runs; a run is a sequence of neighbouring
+/// requests with the same verb. One `get` line reads many items, and memcached answers with those that it has; of many
+/// stores, only the last is confirmed. With single requests memcached would make a system call for every reply, and its
+/// memory would hardly matter.
 ///
 /// ```text
-///   asked      GET a   GET b   GET b   GET c   SET d           SET e          two runs
+///   requests   GET a   GET b   GET b   GET c   SET d           SET e          two runs
 ///   sent       get a b b c\r\n                 set d ... noreply  set e ...
 ///   received   VALUE a ... VALUE b ... VALUE b ... END          STORED
 /// ```
@@ -55,14 +55,14 @@ pub struct Batch<'a> {
     requests: Vec<Request>,
     /// The requests as bytes.
     bytes: Vec<u8>,
-    /// The first request that is not answered yet.
+    /// Index of the first request that is not answered yet.
     next: usize,
-    /// End of the run that is being answered, where the protocol answers runs.
+    /// End of the run that is being answered, if the protocol answers runs.
     run: Option<usize>,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch.
+    /// Makes an empty batch.
     #[must_use]
     pub fn new(dataset: &'a Dataset, protocol: Protocol) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Forgets what was in the batch and takes these requests instead.
+    /// Replaces the contents of the batch by these requests.
     pub fn fill(&mut self, requests: impl IntoIterator<Item = Request>) {
         self.requests.clear();
         self.requests.extend(requests);
@@ -102,28 +102,28 @@ impl<'a> Batch<'a> {
         &self.bytes
     }
 
-    /// How many requests.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Whether every request is answered and no reply is outstanding.
+    /// Returns true if every request is answered and no reply is outstanding.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next == self.requests.len() && self.run.is_none()
     }
 
-    /// Takes the next reply and hands the requests it answers to `each`, in order.
+    /// Takes the next reply, and passes the requests that it answers to `each`, in order.
     ///
     /// # Errors
-    /// When it answers nothing that was asked; or with the error of `each`.
+    /// If it answers no request of the batch; or the error of `each`.
     pub fn take(
         &mut self,
         reply: &Reply<'_>,
@@ -139,11 +139,11 @@ impl<'a> Batch<'a> {
             (None, None) => bail!("the server sent more replies than it had requests"),
         };
         self.run = Some(end);
-        // A run has one verb, and all of it may be answered while its end is still to come.
+        // A run has one verb. All its requests may be answered before its end has come.
         let verb = self.requests[end - 1].verb;
         let answer = match (verb, reply) {
             (Verb::Get, Reply::Value { key, data }) => {
-                // Values come in the order of the keys: those passed over are missing.
+                // Values come in the order of the keys: requests for skipped keys are misses.
                 while let Some(request) = self.pop(end) {
                     if key.is_some_and(|key| self.dataset.key(request.item) == *key) {
                         return each(request, Answer::Value(data));
@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
             (Verb::Get, Reply::End) => Answer::Missing,
             (Verb::Get, Reply::Error(why)) => Answer::Refused(why),
             (Verb::Set, Reply::Stored) => Answer::Stored,
-            // Which of the run was refused cannot be told.
+            // The reply does not show which item of the run was refused.
             (Verb::Set, Reply::Error(why)) => bail!("the server refused an item: {why}"),
             (verb, other) => bail!("the server answered a {verb:?} with {other:?}"),
         };
@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// As [`Batch::take`], for a reply that answers one request.
+    /// Does the same as [`Batch::take`], for a reply that answers one request.
     fn take_single(
         &mut self,
         reply: &Reply<'_>,
@@ -185,7 +185,7 @@ impl<'a> Batch<'a> {
         each(request, answer)
     }
 
-    /// The next request below `end`, which is answered now.
+    /// Removes the next request below `end`, which is answered now.
     fn pop(&mut self, end: usize) -> Option<Request> {
         let request = *self.requests.get(self.next..end)?.first()?;
         self.next += 1;
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Feeds the replies; what was answered how, and whether the batch is done.
+    /// Feeds the replies. Returns the answers to the requests as text, and true if the batch is done.
     fn answers(
         protocol: Protocol,
         requests: &[Request],
@@ -267,11 +267,11 @@ mod tests {
         );
         assert_eq!(text, "1= 2= 2= 3? 4! 4! 5? ");
         assert!(done);
-        // All values of a run are not yet the end of it.
+        // The values of all requests are there, but the end of the run is not.
         let (text, done) = ask(&[get(1)], &[("value", Some(1))]);
         assert_eq!(text, "1= ");
         assert!(!done);
-        // The first ones missing; a refusal ends the run.
+        // The first items are missing; a refusal ends the run.
         let (text, done) = ask(&[get(1), get(2)], &[("value", Some(2)), ("end", None)]);
         assert_eq!((text.as_str(), done), ("1? 2= ", true));
         let (text, done) = ask(

@@ -1,4 +1,4 @@
-//! The threads of a load, one per connection, and what they find out.
+//! The threads of a load, one per connection, and their results.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -14,43 +14,43 @@ use super::connection::Connection;
 use super::dataset::{Chooser, Dataset};
 use super::protocol::Protocol;
 
-/// Longest latency told apart: a minute, in nanoseconds.
+/// Longest latency that the histogram distinguishes: a minute, in nanoseconds.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Digits of a latency that count.
+/// Significant digits of a latency.
 const DIGITS: u8 = 3;
 
-/// When a load ends.
+/// End of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// After so many requests on all connections together.
+    /// After this number of requests on all connections together.
     Requests(u64),
-    /// After so long.
+    /// After this time.
     Elapsed(Duration),
 }
 
-/// What is to be asked of which server, and how.
+/// Server, items and shape of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// Where the server listens.
+    /// Address at which the server listens.
     pub address: SocketAddr,
-    /// What it speaks.
+    /// Protocol of the server.
     pub protocol: Protocol,
     /// The items.
     pub dataset: &'a Dataset,
     /// Connections, each with a thread; at least one.
     pub connections: u16,
-    /// Requests under way on each; at least one.
+    /// Requests under way on each connection; at least one.
     pub pipeline: u32,
     /// Skew of the choice of items.
     pub theta: f64,
     /// Share of requests that read, 0 to 1.
     pub read_ratio: f64,
-    /// Decides the order of requests.
+    /// Seed of the order of requests.
     pub seed: u64,
 }
 
-/// How requests were answered.
+/// Counts of answers, and their latency.
 #[derive(Debug, Clone)]
 pub struct Answers {
     /// Reads that found their item's value.
@@ -61,9 +61,9 @@ pub struct Answers {
     pub stored: u64,
     /// Requests the server refused.
     pub errors: u64,
-    /// Reads that found something else than their item's value.
+    /// Reads that returned another value than the item's.
     pub wrong: u64,
-    /// What the server said the first time it refused.
+    /// The server's words at its first refusal.
     pub first_error: Option<String>,
     /// Nanoseconds from sending a batch to reading a reply, for every request.
     latency: Histogram<u64>,
@@ -72,9 +72,9 @@ pub struct Answers {
 /// A measured load.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// How requests were answered.
+    /// Answers to the requests.
     pub tally: Answers,
-    /// From the first request to the last reply.
+    /// Time from the first request to the last reply.
     pub elapsed: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Measured {
         self.tally.latency.len() as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// A time in microseconds per request answered; NaN if nothing was asked.
+    /// A time in microseconds per answered request; NaN if there was no request.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a count of requests")]
     pub fn per_request_us(&self, time: Duration) -> f64 {
@@ -96,7 +96,7 @@ impl Measured {
         }
     }
 
-    /// A quantile (0 to 1) of the latency, in microseconds; NaN if nothing was asked.
+    /// A quantile (0 to 1) of the latency, in microseconds; NaN if there was no request.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "at most a minute")]
     pub fn latency_us(&self, quantile: f64) -> f64 {
@@ -111,7 +111,7 @@ impl Plan<'_> {
     /// Stores every item once.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses an item.
+    /// If the server cannot be reached or refuses an item.
     pub fn populate(&self) -> Result<()> {
         let share = self.dataset.items().div_ceil(u64::from(self.connections));
         self.on_every_connection(|nth, connection| {
@@ -138,17 +138,17 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Asks for items until it is time to stop.
+    /// Requests items until it is time to stop.
     ///
     /// # Errors
-    /// When the server cannot be reached, hangs or does not speak the protocol. Refusals, misses
-    /// and wrong values are counted.
+    /// If the server cannot be reached, hangs or does not speak the protocol. Refusals, misses and wrong values are no
+    /// errors: the result counts them.
     pub fn measure(&self, until: Until) -> Result<Measured> {
         let barrier = Barrier::new(usize::from(self.connections));
         let connections = u64::from(self.connections);
         let parts = self.on_every_connection(|nth, connection| {
             let until = match until {
-                // The first connections take what does not divide.
+                // The first connections take the remainder.
                 Until::Requests(all) => {
                     Until::Requests(all / connections + u64::from(nth < all % connections))
                 }
@@ -172,7 +172,7 @@ impl Plan<'_> {
         Ok(Measured { tally, elapsed })
     }
 
-    /// The requests of one connection.
+    /// Runs the requests of one connection.
     fn ask(&self, connection: &mut Connection, nth: u64, until: Until) -> Result<Answers> {
         let mut chooser = Chooser::new(self.dataset, self.theta, self.seed.wrapping_add(nth))?;
         let mut tally = Answers::new()?;
@@ -201,8 +201,8 @@ impl Plan<'_> {
 
     /// Runs `work` on a thread and a connection of its own for every connection of the plan.
     ///
-    /// All connections are opened before any thread starts, so that a thread never waits at a
-    /// barrier for one that failed to connect.
+    /// Opens all connections before any thread starts, so that no thread waits at a barrier for one that failed to
+    /// connect.
     fn on_every_connection<T: Send>(
         &self,
         work: impl Fn(u64, &mut Connection) -> Result<T> + Sync,
@@ -231,10 +231,10 @@ impl Plan<'_> {
 }
 
 impl Answers {
-    /// Of nothing yet.
+    /// Makes counts of no answers.
     ///
     /// # Errors
-    /// Never in practice: the histogram's bounds are constants.
+    /// None in practice: the histogram's bounds are constants.
     pub fn new() -> Result<Self> {
         Ok(Self {
             hits: 0,

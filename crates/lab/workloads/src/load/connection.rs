@@ -1,4 +1,4 @@
-//! One blocking socket on which requests go out, and replies come in, a batch at a time.
+//! Blocking socket that sends requests and receives replies, a batch at a time.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 use super::batch::{Answer, Batch, Request};
 use super::protocol::Protocol;
 
-/// A server that says nothing for so long has hung.
+/// Silence of the server after which it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Room for replies at first; grows to what one reply needs.
+/// Initial room for replies; grows to the size of one reply.
 const INBOX: usize = 64 << 10;
 
 /// A connection to a server.
@@ -20,17 +20,17 @@ const INBOX: usize = 64 << 10;
 pub struct Connection {
     stream: TcpStream,
     protocol: Protocol,
-    /// Bytes received and not yet understood are `inbox[start..end]`.
+    /// Bytes that are received but not yet decoded are `inbox[start..end]`.
     inbox: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// When nothing listens at the address.
+    /// If nothing listens at the address.
     pub fn open(address: SocketAddr, protocol: Protocol) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)
             .with_context(|| format!("cannot connect to {address}: is the server running?"))?;
@@ -46,12 +46,11 @@ impl Connection {
         })
     }
 
-    /// Sends the batch and hands each of its requests to `each`, in order, with its answer and the
-    /// time since the batch was sent. Answers that arrive together share their time.
+    /// Sends the batch, and passes each of its requests to `each`, in order, with its answer and the time since the
+    /// batch was sent. Answers that arrive together share their time.
     ///
     /// # Errors
-    /// When the server hangs, hangs up, or answers with something that is no reply or with too
-    /// many; or with the error of `each`.
+    /// If the server hangs, hangs up, sends bytes that are no reply, or sends too many replies; or the error of `each`.
     pub fn exchange(
         &mut self,
         batch: &mut Batch<'_>,

@@ -1,4 +1,4 @@
-//! The items: their keys, their values, and which is asked for next.
+//! The items: keys, values, and the choice of the next item.
 
 use anyhow::{Context, Result};
 use rand::distr::Distribution;
@@ -12,7 +12,7 @@ use crate::random::{mix, scale};
 /// Bytes in a key.
 pub const KEY_LEN: usize = 20;
 
-/// Distinct places at which a value's body may begin in the pool of random bytes.
+/// Distinct places in the pool of random bytes at which a value's body may begin.
 const OFFSETS: usize = 1 << 16;
 
 /// Bytes at the head of a value that name its item.
@@ -27,8 +27,8 @@ const HEADER: usize = 8;
 ///   value = | mix(item) | pool[offset(item) ..] |
 /// ```
 ///
-/// Checking one is comparing two slices, which costs the client nothing to speak of; a value that
-/// belongs to another key, is cut short or has a byte changed does not pass.
+/// Checking a value is comparing two slices, which costs the client almost nothing; a value that belongs to another
+/// key, is cut short or has a byte changed does not pass.
 #[derive(Debug)]
 pub struct Dataset {
     items: u64,
@@ -38,10 +38,10 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// `items` items with values of `value_size`.
+    /// Makes `items` items with values of `value_size`.
     ///
     /// # Errors
-    /// When a value does not fit the address space.
+    /// If a value does not fit the address space.
     pub fn new(items: u64, value_size: ByteCount, seed: u64) -> Result<Self> {
         let value_size = usize::try_from(value_size.0).context("the value size is too large")?;
         let mut pool = vec![0; value_size + OFFSETS];
@@ -86,7 +86,7 @@ impl Dataset {
         out.extend_from_slice(body);
     }
 
-    /// Whether `value` is that of `item`.
+    /// Returns true if `value` is that of `item`.
     #[must_use]
     pub fn is_value(&self, item: u64, value: &[u8]) -> bool {
         let (header, body) = self.parts(item);
@@ -105,12 +105,11 @@ impl Dataset {
     }
 }
 
-/// Chooses items with a scrambled zipfian distribution.
+/// Chooser of items with a scrambled zipfian distribution.
 ///
-/// The rank is zipfian: rank *k* is asked for in proportion to 1 / *k*^theta. Hashing the rank over
-/// the items scatters the popular ones, as YCSB's `ScrambledZipfianGenerator` does; without it they
-/// would be the first stored, lie together, and fit in a few superpages. As there, two ranks may
-/// hash to one item, and some items to no rank.
+/// The rank is zipfian: the probability of rank *k* is proportional to 1 / *k*^theta. Hashing the rank over the items
+/// scatters the popular ones, as YCSB's `ScrambledZipfianGenerator` does; without it they would be the first stored,
+/// lie together, and fit in a few huge pages. As there, two ranks may hash to one item, and some items to no rank.
 #[derive(Debug)]
 pub struct Chooser {
     rank: Zipf<f64>,
@@ -120,11 +119,11 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// A chooser among the items of `dataset` for stream number `stream`; streams of the same
-    /// dataset agree on which items are popular.
+    /// Makes a chooser among the items of `dataset` for stream number `stream`; streams of the same dataset have the
+    /// same popular items.
     ///
     /// # Errors
-    /// When `theta` is no skew or there are no items.
+    /// If `theta` is no skew or there are no items.
     #[allow(clippy::cast_precision_loss, reason = "at most 1e9 items")]
     pub fn new(dataset: &Dataset, theta: f64, stream: u64) -> Result<Self> {
         Ok(Self {
@@ -135,19 +134,19 @@ impl Chooser {
         })
     }
 
-    /// The next item.
+    /// Chooses the next item.
     pub fn next_item(&mut self) -> u64 {
         let rank = self.next_rank();
         self.item(rank)
     }
 
-    /// The next number in [0, 1), for other decisions of the same stream.
+    /// Draws the next number in [0, 1), for other decisions of the same stream.
     #[allow(clippy::cast_precision_loss, reason = "53 bits, as many as fit")]
     pub fn next_ratio(&mut self) -> f64 {
         (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The next rank, from 1 (the most popular) to the number of items.
+    /// Draws the next rank, from 1 (the most popular) to the number of items.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -157,7 +156,7 @@ impl Chooser {
         self.rank.sample(&mut self.rng) as u64
     }
 
-    /// The item that has a rank.
+    /// The item of a rank.
     fn item(&self, rank: u64) -> u64 {
         let hashed = u128::from(mix(rank ^ self.salt)) * u128::from(self.items);
         #[allow(clippy::cast_possible_truncation, reason = "below `items`, a u64")]

@@ -1,22 +1,21 @@
 //! `load`: zipfian reads against a real `memcached` or `redis-server`.
 //!
-//! In the manner of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010,
-//! <https://doi.org/10.1145/1807128.1807152>): some items are asked for much more often than
-//! others, and the popular ones lie scattered over the server's memory, so that every region holds
-//! a few of them. Requests are pipelined, for otherwise the system calls of client and server cost
-//! more than everything the server does in its memory.
+//! After YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010,
+//! <https://doi.org/10.1145/1807128.1807152>): some items are requested much more often than others, and the popular
+//! ones lie scattered over the server's memory, so that every region holds a few of them. Requests are pipelined;
+//! otherwise the system calls of client and server would cost more than the server's work in its memory.
 //!
 //! ```text
 //!   populate            settle        warmup             measure
 //!   |--SET every item---|.............|--GET zipfian-----|==GET zipfian, check every value==|
 //! ```
 //!
-//! - [`dataset`]: keys, values and which of them is asked for next.
+//! - [`dataset`]: keys, values and the choice of the next item.
 //! - [`protocol`]: bytes of requests and replies.
-//! - [`batch`]: requests sent together, and which reply answers which.
+//! - [`batch`]: requests sent together, and the match of replies to requests.
 //! - [`connection`]: one blocking socket, a batch of requests at a time.
 //! - [`client`]: threads, counts and latencies.
-//! - [`server`]: starts and stops the server, if asked to.
+//! - [`server`]: starts and stops the server, if the user gives its command.
 
 pub mod batch;
 pub mod client;
@@ -39,10 +38,10 @@ use self::protocol::Protocol;
 use self::server::Server;
 use crate::{Report, UsageError, args, procfs};
 
-/// Bytes of values that one pipelined batch may carry.
+/// Upper limit of the bytes of values in one pipelined batch.
 ///
-/// A client that writes more than the sockets hold while the server waits for it to read replies
-/// waits for ever: both sides block.
+/// A client that writes more than the sockets hold, to a server that waits for it to read replies, waits for ever: both
+/// sides block.
 const LARGEST_BATCH: u64 = 1 << 20;
 
 /// Largest value; memcached's default limit is 1 MiB for an item with its key and header.
@@ -52,7 +51,7 @@ const LARGEST_VALUE: u64 = 1_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("until").required(true).args(["requests", "seconds"]))]
 pub struct Options {
-    /// What the server speaks
+    /// Protocol of the server
     #[arg(value_enum)]
     pub protocol: Protocol,
     /// Loopback address of the server
@@ -67,10 +66,10 @@ pub struct Options {
     /// Bytes in each value, at most 1000000
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = value_size)]
     pub value_size: ByteCount,
-    /// Stop after so many requests, at most 1000000000
+    /// Stop after this number of requests, at most 1000000000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub requests: Option<u64>,
-    /// Stop after so long
+    /// Stop after this time
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds)]
     pub seconds: Option<Duration>,
     /// Connections, each served by a thread
@@ -88,10 +87,10 @@ pub struct Options {
     /// Store every item first (the default)
     #[arg(long, overrides_with = "no_populate")]
     pub populate: bool,
-    /// The items are there already
+    /// Do not store the items: the server has them already
     #[arg(long, overrides_with = "populate")]
     pub no_populate: bool,
-    /// Load for so long before measuring; what goes wrong then still counts as wrong
+    /// Load for this time before measuring; wrong values in this time still count as wrong
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = args::time)]
     pub warmup: Duration,
     /// Process number of a server that runs already, to measure its CPU time and memory
@@ -100,7 +99,7 @@ pub struct Options {
     /// Wait between populating and measuring
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = args::time)]
     pub settle: Duration,
-    /// Decides keys, values and the order of requests
+    /// Seed of keys, values and the order of requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Start this server for the run, and stop it afterwards
@@ -108,17 +107,16 @@ pub struct Options {
     pub server: Vec<String>,
 }
 
-/// Populates, settles, measures.
+/// Populates the server, waits, measures.
 ///
-/// Prints `populate_seconds`, `throughput_ops` (requests answered per second), `p50_us`, `p99_us`,
-/// `p999_us` (from sending a batch to reading the reply), `hits`, `misses`, `errors` (error
-/// replies), `wrong` (values that were not those of their key) and, if it started the server or
-/// knows its process, `server_cpu_us` (CPU time of the server per request, which other programs disturb less than its
-/// throughput) and `server_rss_bytes`.
+/// Prints `populate_seconds`, `throughput_ops` (requests answered per second), `p50_us`, `p99_us`, `p999_us` (from
+/// sending a batch to reading the reply), `hits`, `misses`, `errors` (error replies), `wrong` (values that were not
+/// those of their key). If it started the server or knows its process, it also prints `server_cpu_us` (CPU time of the
+/// server per request, which other programs disturb less than its throughput) and `server_rss_bytes`.
 ///
 /// # Errors
-/// When the server cannot be started or reached, does not speak the protocol, refuses an item,
-/// answers with an error or a wrong value, or the output is closed.
+/// If the server cannot be started or reached, does not speak the protocol, refuses an item, answers with an error or a
+/// wrong value, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let batch = u64::from(options.pipeline).saturating_mul(options.value_size.0);
     if batch > LARGEST_BATCH.max(options.value_size.0) {
@@ -199,8 +197,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     Ok(())
 }
 
-/// Reads an address, which must be one of this machine's own: a load generator that can be pointed
-/// at others is a weapon.
+/// Reads an address, which must be one of this machine's own: a load generator against other machines is a weapon.
 fn loopback(text: &str) -> Result<IpAddr, String> {
     if text == "localhost" {
         return Ok(Ipv4Addr::LOCALHOST.into());

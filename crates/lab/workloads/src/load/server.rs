@@ -1,4 +1,4 @@
-//! A key-value server that lives as long as the load on it.
+//! Key-value server that runs only during the load.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-/// Longest wait for the server to listen, and for it to end when asked to.
+/// Longest wait for the server to listen, and for it to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two looks at the server.
+/// Time between two looks at the server.
 const POLL: Duration = Duration::from_millis(10);
 
 /// A running server, stopped when dropped.
@@ -25,11 +25,10 @@ pub struct Server {
 impl Server {
     /// Starts `program` and waits until it listens at `address`.
     ///
-    /// What it prints goes to standard error, for standard output is the report's.
+    /// The server's output goes to standard error, because standard output is for the report.
     ///
     /// # Errors
-    /// When someone else listens there, the program cannot be started, or ends or does not listen
-    /// within ten seconds.
+    /// If another program listens there, or the program cannot be started, ends, or does not listen within ten seconds.
     pub fn start(program: &str, arguments: &[String], address: SocketAddr) -> Result<Self> {
         if TcpStream::connect(address).is_ok() {
             bail!("something listens at {address} already: choose another --port");
@@ -64,10 +63,10 @@ impl Server {
         self.child.id()
     }
 
-    /// Asks it to end (SIGTERM), and insists (SIGKILL) after ten seconds.
+    /// Ends it by SIGTERM, and by SIGKILL after ten seconds.
     ///
     /// # Errors
-    /// When it had ended by itself before, which no server should during a load.
+    /// If it had ended by itself before, which no server should do during a load.
     pub fn stop(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the server ended by itself: {status}");
@@ -77,7 +76,7 @@ impl Server {
     }
 
     fn end(&mut self) {
-        // Failures mean that it has ended already.
+        // A failure means that it has ended already.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -99,13 +98,13 @@ impl Drop for Server {
     }
 }
 
-/// Has the kernel end the command when this process is killed.
+/// Makes the kernel end the command when this process is killed.
 ///
-/// A server that changes its user afterwards (`memcached -u`) loses this and stays.
+/// A server that changes its user afterwards (`memcached -u`) loses this setting and keeps running.
 fn die_with_parent(command: &mut Command) {
     let hook =
         || rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(Into::into);
-    // SAFETY: between fork and exec the hook makes one system call, which is async-signal-safe, and
-    // neither allocates nor locks.
+    // SAFETY: between fork and exec the hook makes one system call, which is async-signal-safe, and neither allocates
+    // nor locks.
     unsafe { command.pre_exec(hook) };
 }

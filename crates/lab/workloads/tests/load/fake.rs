@@ -9,26 +9,26 @@ use std::thread;
 
 use superhue_workloads::load::protocol::Protocol;
 
-/// How the server misbehaves; by default it does not.
+/// Misbehaviour of the server; none by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Manners {
-    /// Send replies in pieces of at most so many bytes (0: whole).
+    /// Send replies in pieces of at most this many bytes (0: whole).
     pub(crate) fragment: usize,
-    /// Answer every so-manieth request with an error (0: none).
+    /// Answer with an error each time this many requests have come (0: never).
     pub(crate) error_every: u64,
-    /// Forget every so-manieth item that is stored (0: none).
+    /// Forget an item each time this many have been stored (0: never).
     pub(crate) forget_every: u64,
-    /// Change a byte in the value of every so-manieth read (0: none).
+    /// Change a byte of the value each time this many reads have come (0: never).
     pub(crate) corrupt_every: u64,
-    /// Hang up after so many requests (0: never).
+    /// Hang up after this many requests (0: never).
     pub(crate) hang_up_after: u64,
-    /// Answer with something that is no reply.
+    /// Answer with bytes that are no reply.
     pub(crate) babble: bool,
     /// Answer everything twice.
     pub(crate) repeat: bool,
 }
 
-/// What the server counted.
+/// Counts of the server.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) requests: AtomicU64,
@@ -40,7 +40,7 @@ type Store = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
 enum Request {
     Get(Vec<Vec<u8>>),
-    /// Key, value, and whether success is to be confirmed.
+    /// Key, value, and true if success is to be confirmed.
     Set(Vec<u8>, Vec<u8>, bool),
 }
 
@@ -92,7 +92,7 @@ fn serve(
                 manners.fragment
             };
             for piece in reply.chunks(size) {
-                // A client that has given up is no concern of the server's.
+                // The client may have given up; that is no error of the server.
                 if stream.write_all(piece).is_err() {
                     return;
                 }
@@ -171,8 +171,8 @@ fn error(protocol: Protocol) -> Vec<u8> {
     }
 }
 
-/// The first request of `bytes` and its length, once it is there. Panics on nonsense: the client
-/// must not send any.
+/// Reads the first request of `bytes` and its length; `None` until it is complete. Panics on malformed bytes: the
+/// client must not send any.
 fn parse(protocol: Protocol, bytes: &[u8]) -> Option<(Request, usize)> {
     let mut at = 0;
     let line = |at: &mut usize| {

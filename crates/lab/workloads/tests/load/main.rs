@@ -22,7 +22,7 @@ struct Cli {
     options: load::Options,
 }
 
-/// Runs a load of 200 small items, populated, with `extra` options; its report and result.
+/// Runs a load of 200 small items, populated, with `extra` options. Returns its report and result.
 fn run(protocol: Protocol, port: u16, extra: &[&str]) -> (String, anyhow::Result<()>) {
     let name = match protocol {
         Protocol::Memcached => "memcached",
@@ -142,7 +142,7 @@ fn misses_are_counted() {
         let (hits, misses) = (value(&report, "hits"), value(&report, "misses"));
         assert_eq!(hits + misses, 500.0);
         assert!(hits > 100.0 && misses > 100.0, "{report}");
-        // Nothing is stored under another seed's keys.
+        // The server has no items under the keys of another seed.
         let other = ["--requests", "10", "--no-populate", "--seed", "2"];
         let (report, result) = run(protocol, address.port(), &other);
         result.unwrap();
@@ -160,7 +160,7 @@ fn refusals_are_counted_and_fail_the_run() {
             ..Manners::default()
         };
         let (address, _) = fake::start(protocol, manners);
-        // 200 to populate, then the fifth of those that follow is refused.
+        // 200 requests populate; of the next ones, the fifth is refused.
         let extra = [
             "--requests",
             "100",
@@ -230,7 +230,7 @@ fn a_server_that_goes_away_or_babbles_is_named() {
                     repeat: true,
                     ..Manners::default()
                 },
-                // Which it is depends on whether both replies arrive together.
+                // The message depends on whether both replies arrive together.
                 ["more replies than", "values were not"],
             ),
         ] {

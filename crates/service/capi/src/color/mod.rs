@@ -15,21 +15,22 @@ use crate::layout::{Versioned, copy_out};
 use crate::words::{copy_reason, note_reason};
 use layout::{CPlacement, CVerdict};
 
-/// What memory is aligned to at least: a cache line, so that two objects never share one.
+/// Least alignment of memory from `superhue_color_alloc`: a cache line, so that two objects never
+/// share one.
 const ALIGNMENT: usize = 64;
 
 thread_local! {
-    /// How the last allocation of this thread went.
+    /// Result of this thread's last allocation: 0, or a negative error number.
     static RESULT: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The result of a call that failed, its reason noted for `superhue_color_reason`.
+/// Notes the reason for `superhue_color_reason` and returns the negative error number.
 fn failed(error: &ColorError) -> c_int {
     note_reason(error.to_string());
     -error.errno().raw_os_error()
 }
 
-/// Puts `errno` back as it was: the system calls in between set it.
+/// Restores `errno` on drop: the system calls in between set it.
 struct KeepErrno(c_int);
 
 impl KeepErrno {
@@ -46,7 +47,7 @@ impl Drop for KeepErrno {
     }
 }
 
-/// The set that a C string names.
+/// Returns the set that a C string names.
 ///
 /// # Safety
 /// It is null or terminated.
@@ -59,7 +60,7 @@ unsafe fn set(colors: &Colors, text: *const c_char) -> Result<ColorSet, ColorErr
     colors.set(&text.to_string_lossy())
 }
 
-/// Memory of a caller.
+/// Checks the memory that a caller passes: not null, and at most `isize::MAX` bytes.
 fn memory(start: *const c_void, size: usize) -> Result<NonNull<u8>, ColorError> {
     if isize::try_from(size).is_err() {
         return Err(ColorError::TooLarge);
@@ -68,7 +69,7 @@ fn memory(start: *const c_void, size: usize) -> Result<NonNull<u8>, ColorError> 
     NonNull::new(start.cast_mut().cast()).ok_or(none)
 }
 
-/// Tells a structure, if the caller wants it.
+/// Copies a structure to the caller, if the caller wants it.
 ///
 /// # Safety
 /// `to` is null, or writable for the size in its first word.
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn superhue_color_alloc(
         Ok(memory) => (memory.as_ptr().cast(), 0),
         Err(error) => (null_mut(), failed(&error)),
     };
-    // Not there any more while the thread ends; nobody asks then.
+    // The variable is gone while the thread ends; the result is not needed then.
     let _ = RESULT.try_with(|last| last.set(result));
     memory
 }
@@ -128,7 +129,7 @@ unsafe fn allocate(
     let memory: NonNull<u8> = registry::arena(&colors, set, flags)?
         .allocate(layout)?
         .cast();
-    // SAFETY: so much was just allocated, and nobody else knows of it.
+    // SAFETY: `size` bytes were just allocated, and no other code has their address.
     unsafe { memory.write_bytes(0, size) };
     Ok(memory)
 }

@@ -1,4 +1,4 @@
-//! The process's colors, and an arena for each set and flags that were asked for.
+//! The process's colors, and one arena for each requested combination of a set and flags.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -25,19 +25,20 @@ struct Registry {
 struct Entry {
     set: ColorSet,
     flags: u32,
-    /// Its colors are those in force; if not, it only takes memory back.
+    /// True while its colors are in force; afterwards the arena only takes memory back.
     current: bool,
     arena: ColoredArena,
 }
 
-/// Does something short with the registry. No fork happens meanwhile, so that no child finds it locked.
+/// Runs `work`, which must be short, with the registry locked. No fork happens meanwhile, so no
+/// child inherits a locked registry.
 fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
     let _inside = gate::enter();
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     work(&mut registry)
 }
 
-/// The colors in force, opened if they are not.
+/// Returns the colors in force; opens them first if they are not open.
 pub fn colors() -> Result<Colors, ColorError> {
     match with(|registry| registry.colors.clone()) {
         Some(colors) => Ok(colors),
@@ -45,9 +46,9 @@ pub fn colors() -> Result<Colors, ColorError> {
     }
 }
 
-/// The machine's colors.
+/// Opens the machine's colors.
 fn open() -> Result<Colors, ColorError> {
-    // So that the tests of this interface need no timing; not in what is released.
+    // The tests of this interface need no timing with these colors; not in release builds.
     #[cfg(debug_assertions)]
     if std::env::var_os("SUPERHUE_TEST_COLORS").is_some() {
         let frames = superhue_arena::frames::FrameOracle::new(8);
@@ -57,7 +58,8 @@ fn open() -> Result<Colors, ColorError> {
     Colors::open()
 }
 
-/// Opens the colors, or tests those that are open and finds them anew if they have changed.
+/// Opens the colors. If they are open already, tests them, and finds them anew only if they have
+/// changed.
 pub fn reopen() -> Result<Colors, ColorError> {
     let before = with(|registry| registry.colors.clone());
     if let Some(colors) = before
@@ -75,7 +77,7 @@ pub fn reopen() -> Result<Colors, ColorError> {
     Ok(colors)
 }
 
-/// The arena for a set and flags.
+/// Returns the arena for a set and flags.
 pub fn arena(colors: &Colors, set: ColorSet, flags: u32) -> Result<ColoredArena, ColorError> {
     if flags & !(STRICT | LOCKED | PRIVATE) != 0 {
         return Err(ColorError::Invalid(
@@ -107,10 +109,10 @@ pub fn arena(colors: &Colors, set: ColorSet, flags: u32) -> Result<ColoredArena,
     }))
 }
 
-/// Takes memory back; false if it is of no arena.
+/// Gives memory back to its arena; returns false if it belongs to no arena.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// No code uses the memory any more.
 pub unsafe fn free(memory: NonNull<u8>) -> bool {
     let arenas: Vec<ColoredArena> = with(|registry| {
         registry

@@ -9,7 +9,7 @@ use superhue_testing::skip;
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../include");
 const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// Where the library is, built now: cargo builds no cdylib for tests.
+/// Returns the folder of the library, built now: cargo builds no cdylib for tests.
 pub fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -29,7 +29,7 @@ pub fn library() -> &'static Path {
             .status()
             .unwrap();
         assert!(built.success(), "cannot build libsuperhue");
-        // Programs ask for it by the name that `make install` makes.
+        // Programs load it under the name that `make install` gives it.
         let linked = std::os::unix::fs::symlink("libsuperhue.so", folder.join("libsuperhue.so.1"));
         if let Err(error) = linked {
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");

@@ -36,7 +36,7 @@ fn read(text: &str) -> Result<Settings, Vec<String>> {
     told.map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
-/// The only problem of a file whose second line is `line`, in a rule that is otherwise right.
+/// Returns the only problem of a file whose second line is `line`, in a rule that is otherwise right.
 fn problem(line: &str) -> String {
     let text = format!("[[rule]]\n{line}\nname = \"a\"\nany = true\n");
     let problems = read(&text).unwrap_err();
@@ -102,7 +102,7 @@ fn what_is_not_said_has_a_default() {
         Some(12)
     );
     assert_eq!(read("").unwrap().rules, []);
-    // Nobody of that name yet: the package may be installed later.
+    // There is no such user yet: the package may be installed later.
     let settings = read("[[rule]]\nname = \"a\"\nuser = \"postgres\"").unwrap();
     assert_eq!(
         settings.rules[0].conditions.user.as_ref().unwrap().number,

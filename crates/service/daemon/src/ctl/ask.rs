@@ -1,4 +1,4 @@
-//! Asking the daemon: `superhue ctl`.
+//! The client of the control socket: `superhue ctl`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use super::protocol::{Answer, LONGEST_ANSWER, Request, read_answer, written};
 
-/// How long the daemon may take for any step of an answer.
+/// Longest wait for each step of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("no daemon listens at {}: start it (systemctl start superhue), or name its --socket", .0.display())]
     NoDaemon(PathBuf),
     /// The caller may not ask.
     #[error("you may not ask the daemon at {}: that is for root and for members of the group `superhue`", .0.display())]
     Denied(PathBuf),
-    /// It did not answer in time.
+    /// The daemon did not answer in time.
     #[error("the daemon at {} has not answered in {} s", .0.display(), PATIENCE.as_secs())]
     Late(PathBuf),
-    /// It is no daemon, or of another version.
+    /// The answer is not of this protocol, or of another version.
     #[error("what {} answered is not understood: {why}", socket.display())]
     NotUnderstood {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why not.
+        /// Difference from the protocol.
         why: String,
     },
-    /// Anything else.
+    /// Another operation failed.
     #[error("{}: {source}", socket.display())]
     Io {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
         /// The kernel's reason.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum AskError {
 /// Asks the daemon that listens at `socket`.
 ///
 /// # Errors
-/// See [`AskError`]. That it refuses is an answer.
+/// See [`AskError`]. A refusal is an answer, not an error.
 pub fn ask(socket: &Path, request: Request) -> Result<Answer, AskError> {
     let line = exchange(socket, request).map_err(|source| {
         let socket = socket.to_owned();
@@ -67,7 +67,7 @@ fn exchange(socket: &Path, request: Request) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     match stream.write_all(written(request).as_bytes()) {
-        // It may have said why before it let go.
+        // The daemon may have sent the reason before it closed the connection.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
         _ => {}
     }

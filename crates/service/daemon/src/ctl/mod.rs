@@ -1,4 +1,4 @@
-//! The control socket: what `superhue ctl` asks the daemon.
+//! The control socket, at which `superhue ctl` sends requests to the daemon.
 
 mod ask;
 mod protocol;

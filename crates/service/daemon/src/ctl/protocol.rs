@@ -5,8 +5,8 @@
 //!   {"version":1,"answer":"why",...}
 //! ```
 //!
-//! A request has at most [`LONGEST_REQUEST`] bytes, an answer [`LONGEST_ANSWER`]. Whoever is asked for a version that he does not speak
-//! refuses, and says which he does. `socat - UNIX-CONNECT:/run/superhue/ctl.sock` speaks it, too.
+//! A request has at most [`LONGEST_REQUEST`] bytes, an answer [`LONGEST_ANSWER`]. Each side refuses versions that it does not know, and names its
+//! own. `socat - UNIX-CONNECT:/run/superhue/ctl.sock` works as a client, too.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +14,10 @@ use crate::account::DaemonAccount;
 use crate::metrics::Format;
 use crate::rules::Rule;
 
-/// Where the daemon listens unless somebody says otherwise.
+/// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/ctl.sock";
 
-/// Of the protocol.
+/// Version of the protocol.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a request, the end of the line included.
@@ -26,62 +26,62 @@ pub const LONGEST_REQUEST: usize = 4096;
 /// Bytes of an answer, likewise.
 pub const LONGEST_ANSWER: usize = 16 << 20;
 
-/// What somebody may ask for.
+/// Request to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
-    /// How it stands.
+    /// The account of the daemon. Answer: [`Answer::Status`].
     Status,
-    /// The rules in force, in order.
+    /// The rules in force, in order. Answer: [`Answer::Rules`].
     Rules,
-    /// Which rule a process belongs to, and why.
+    /// The rule that a process belongs to, and the reason.
     Why {
         /// The process.
         pid: u32,
     },
-    /// Its metrics.
+    /// The metrics.
     Metrics {
-        /// In which form.
+        /// The format.
         #[serde(default)]
         format: Format,
     },
-    /// Only look on from now on, until told to resume; restarts included.
+    /// Only observe from now on, also after a restart, until `Resume`.
     Pause,
-    /// Go on.
+    /// Act again.
     Resume,
     /// Read the configuration anew.
     Reload,
 }
 
-/// What the daemon answers.
+/// Answer of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Request::Status`].
+    /// Answer to [`Request::Status`].
     Status {
-        /// How it stands.
+        /// The account of the daemon.
         status: Box<DaemonAccount>,
     },
-    /// To [`Request::Rules`].
+    /// Answer to [`Request::Rules`].
     Rules {
         /// The rules in force, in order.
         rules: Vec<RuleShown>,
     },
-    /// To [`Request::Why`].
+    /// Answer to [`Request::Why`].
     Why(Why),
-    /// To [`Request::Metrics`].
+    /// Answer to [`Request::Metrics`].
     Metrics {
-        /// What Prometheus would be served.
+        /// The text that Prometheus would receive.
         text: String,
     },
-    /// It is done.
+    /// The daemon has done it.
     Done {
-        /// What.
+        /// The result, for people.
         text: String,
     },
-    /// It is not.
+    /// The daemon has not done it.
     Refused {
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         text: String,
     },
 }
@@ -91,18 +91,18 @@ pub enum Answer {
 pub struct RuleShown {
     /// Its name.
     pub name: String,
-    /// Where it stands: `FILE:LINE`.
+    /// Its place: `FILE:LINE`.
     pub place: String,
-    /// What has to hold.
+    /// Its conditions, in words.
     pub conditions: String,
-    /// What becomes of its processes.
+    /// The placement of its processes, in words.
     pub placement: String,
     /// Processes that belong to it now.
     pub processes: u64,
 }
 
 impl RuleShown {
-    /// A rule that has so many processes; 0 where that is not known.
+    /// Describes a rule that has this number of processes; `None` becomes 0.
     #[must_use]
     pub fn of(rule: &Rule, processes: Option<u64>) -> Self {
         Self {
@@ -115,28 +115,28 @@ impl RuleShown {
     }
 }
 
-/// Which rule a process belongs to.
+/// The rule that a process belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
     /// The process.
     pub pid: u32,
-    /// Its cgroup; `None` if that cannot be told.
+    /// Its cgroup; `None` if unknown.
     pub cgroup: Option<String>,
-    /// The rule that holds; `None` if none does.
+    /// The rule that matches; `None` if none does.
     pub rule: Option<String>,
-    /// What becomes of it: the rule's placement, or that nobody cares.
+    /// The placement by the rule, or a sentence that no rule matches.
     pub placement: String,
-    /// Whether the rule's watch has it already.
+    /// True if the rule's watch has the process.
     pub watched: bool,
-    /// What keeps the rule from being kept to, if anything is known.
+    /// Reason why the watch cannot fully apply the rule, if one is known.
     pub trouble: Option<String>,
-    /// The rules that were asked before, in order, and why each does not hold; the last ones, if there are many.
+    /// The rules tried before, in order, each with the reason why it does not match; only the last ones, if there are many.
     pub passed: Vec<PassedRule>,
-    /// Of these, how many are not listed.
+    /// Number of these rules that are not listed.
     pub passed_unlisted: u64,
 }
 
-/// Why a rule does not hold for a process.
+/// Reason why a rule does not match a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedRule {
     /// The rule.
@@ -152,17 +152,17 @@ pub(super) struct Versioned<T> {
     body: T,
 }
 
-/// A line.
+/// Returns a message as a line of JSON.
 pub(crate) fn written<T: Serialize>(body: T) -> String {
     let version = VERSION;
     let line = serde_json::to_string(&Versioned { version, body });
-    // Only a map whose keys are no text cannot be written, and there is none.
+    // Writing fails only for a map whose keys are no text, and there is none.
     let mut line = line.unwrap_or_default();
     line.push('\n');
     line
 }
 
-/// What a line asks for.
+/// Parses a request.
 pub(crate) fn read_request(line: &[u8]) -> Result<Request, String> {
     let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| {
         format!("this is no request: {error}; try {{\"version\":{VERSION},\"request\":\"status\"}}")
@@ -183,7 +183,7 @@ pub(crate) fn read_request(line: &[u8]) -> Result<Request, String> {
     serde_json::from_value(value).map_err(|error| format!("this is no request: {error}"))
 }
 
-/// What a line answers.
+/// Parses an answer.
 pub(super) fn read_answer(line: &[u8]) -> Result<Answer, String> {
     #[derive(Deserialize)]
     struct Head {

@@ -1,4 +1,4 @@
-//! The control socket, as the daemon sees it: [`Clients`] that say a line and are told one.
+//! The control socket on the daemon's side: [`Clients`] that send one line and receive one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
     linger: false,
 };
 
-/// The control socket and those connected to it.
+/// The control socket and the clients connected to it.
 #[derive(Debug)]
 pub(crate) struct Server(Clients<Listener>);
 
@@ -34,12 +34,12 @@ impl Server {
         self.0.due()
     }
 
-    /// Serves whoever can be served now.
+    /// Accepts clients and serves those that are ready.
     pub(crate) fn step(&mut self, at: Duration, answer: &mut dyn FnMut(Request) -> Answer) {
         self.0.step(at, &mut Lines(answer));
     }
 
-    /// Requests, and those of them that were refused.
+    /// Returns the number of requests, and of those that were refused.
     pub(crate) const fn served(&self) -> (u64, u64) {
         (self.0.requests, self.0.refused)
     }
@@ -51,7 +51,7 @@ impl AsFd for Server {
     }
 }
 
-/// A line asks, a line answers.
+/// The protocol: a line as the request, a line as the answer.
 struct Lines<'a>(&'a mut dyn FnMut(Request) -> Answer);
 
 impl Talk for Lines<'_> {
@@ -61,7 +61,7 @@ impl Talk for Lines<'_> {
         end.map(|end| known + end)
     }
 
-    // Without an end it is looked at all the same.
+    // A request without an end of the line is parsed all the same.
     fn answer(&mut self, request: &[u8], _: Ended) -> Reply {
         let request = read_request(request);
         let refused = request.is_err();

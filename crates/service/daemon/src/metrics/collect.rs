@@ -1,4 +1,4 @@
-//! From the daemon's account to a page of samples.
+//! Makes a page of samples from the daemon's account.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,26 +13,26 @@ use crate::account::DaemonAccount;
 /// Rules with series of their own; there may be 10,000 that leave their processes alone.
 const RULES: usize = 1000;
 
-/// What the account does not say.
+/// Values that the account does not have.
 #[derive(Debug)]
 pub(crate) struct Beside<'a> {
-    /// When the daemon was started.
+    /// Time of the daemon's start.
     pub(crate) started: SystemTime,
-    /// When the rules in force were read.
+    /// Time when the rules in force were read.
     pub(crate) loaded: SystemTime,
-    /// Of rules, in the order of the account: for how long their watch has said nothing new.
+    /// Longest time since a watch of each rule was heard, in the order of the account; `None` without a watch.
     pub(crate) ages: &'a [Option<Duration>],
     /// The kernel's own counters; `None` where they cannot be read.
     pub(crate) kernel: Option<&'a ThpCounters>,
 }
 
-/// CPU time by part, which is a difference of clocks that are read one after the other.
+/// CPU time by part. The main part is a difference of clocks that are read one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct CpuParts {
     main: f64,
 }
 
-/// All samples.
+/// Makes all samples.
 pub(super) fn page(
     account: &DaemonAccount,
     beside: &Beside<'_>,
@@ -124,7 +124,7 @@ fn of_cpu(page: &mut Page, account: &DaemonAccount, sums: &Sums, parts: &mut Cpu
     let discovery = account.discovery.cpu_seconds;
     let [tracking, watching] = ["tracking", "watching"].map(|part| sums.all(Id::RuleCpu, part));
     let rest = account.own.cpu_seconds - discovery - tracking - watching;
-    // Otherwise it might fall back by a little.
+    // Otherwise it might fall by a little.
     parts.main = parts.main.max(rest);
     for (part, seconds) in [
         ("discovery", discovery),
@@ -142,7 +142,7 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &Beside<'_>, sums:
     let mut has_others = false;
     for (index, rule) in account.rules.iter().enumerate() {
         let name = rule.name.as_str();
-        // Somebody may call a rule so.
+        // A rule may have this name.
         if index >= RULES || name == OTHER {
             others += rule.processes;
             has_others = true;
@@ -179,7 +179,7 @@ fn of_watch(page: &mut Page, name: &str, watch: &WatchAccount) {
     if let Some(held) = memory.held_bytes {
         page.number(Id::RuleHeld, &[name], float(held.0));
     }
-    // Without a process it is not known to be none, but it is.
+    // Without a process the value is unknown, but it is 0.
     let huge = memory.huge_bytes.map(|bytes| bytes.0);
     if let Some(huge) = huge.or((memory.processes == 0).then_some(0)) {
         page.number(Id::RuleHuge, &[name], float(huge));
@@ -255,7 +255,7 @@ fn of_services(page: &mut Page, name: &str, watch: &WatchAccount, sums: &Sums) {
 }
 
 impl Sums {
-    /// A counter over all rules, those that are not in force any more included.
+    /// Returns a counter over all rules, including rules that are no longer in force.
     fn all(&self, id: Id, what: &str) -> f64 {
         let counter: Counter = (id, what.to_owned());
         let of_one = |rule: &RuleSums| rule.told.get(&counter).copied().unwrap_or_default();
@@ -322,7 +322,7 @@ mod tests {
         let text = text(&account, &Sums::default(), &mut CpuParts::default());
         let lines = text.matches("superhue_rule_processes{").count();
         assert_eq!(lines, RULES, "999 of their own, and the others");
-        // One is called so, and five are too many.
+        // One rule has this name, and five are too many.
         assert!(text.contains("superhue_rule_processes{rule=\"other\"} 12\n"));
     }
 

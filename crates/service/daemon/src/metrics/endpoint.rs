@@ -1,4 +1,4 @@
-//! Where metrics are served: a port or a Unix socket, which may be somebody else's for a while.
+//! The endpoint for metrics: a port or a Unix socket, which another program may occupy for a while.
 
 use std::io;
 use std::net::TcpListener;
@@ -16,26 +16,26 @@ use crate::account::MetricsAccount;
 use crate::clients::{Clients, Limits};
 use crate::config::MetricsAddress;
 
-/// How long after a failure it is tried again.
+/// Time before another attempt after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// What serving may take of the loop's time: after a step that took a millisecond, the next one is 9 ms away.
+/// Rest after a step, as a multiple of its time: after a step that took a millisecond, the next one is 9 ms away.
 const PAUSE: u32 = 9;
 
-/// How many may wait to be accepted: the kernel takes it for its own limit (`net.core.somaxconn`, 4096).
+/// Length of the queue of connections: the kernel takes -1 for its own limit (`net.core.somaxconn`, 4096).
 const AS_MANY_AS_ALLOWED: i32 = -1;
 
 const LIMITS: Limits = Limits {
     longest_request: LONGEST_HEAD,
     patience: Duration::from_secs(10),
-    // Nobody tells who is at the other end of a port.
+    // The user at the other end of a port is unknown.
     of_one_user: None,
     of_all: 64,
     newcomers_first: true,
     linger: true,
 };
 
-/// What is listened at.
+/// A listening socket.
 #[derive(Debug)]
 enum Door {
     Port(TcpListener),
@@ -51,28 +51,28 @@ impl AsFd for Door {
     }
 }
 
-/// The endpoint, if there is one.
+/// The endpoint, if the configuration has one.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoint {
     address: Option<MetricsAddress>,
     clients: Option<Clients<Door>>,
-    /// Why it is not served, and when it is tried again.
+    /// Reason why it does not serve, and time of the next attempt.
     trouble: Option<(String, Duration)>,
-    /// Nobody is served before then.
+    /// Time until which it serves no client.
     rests_until: Duration,
-    /// Of sockets before this one: requests, and those refused.
+    /// Requests at earlier sockets, and refused ones.
     before: (u64, u64),
 }
 
 impl Endpoint {
-    /// Serves there from now on, or nowhere. What is already served there goes on.
+    /// Serves at this address from now on, or nowhere. Does nothing if the address is the same.
     pub(crate) fn follow(&mut self, address: Option<MetricsAddress>, at: Duration) {
         if self.address == address {
             return;
         }
         let (requests, refused) = self.served();
         self.before = (requests, refused);
-        // Given back first: the new one may be the same port at another address.
+        // Closed first: the new one may be the same port at another address.
         self.clients = None;
         self.trouble = None;
         self.address = address;
@@ -80,7 +80,7 @@ impl Endpoint {
         self.open(at);
     }
 
-    /// When there is something to do without anybody asking.
+    /// Returns the time of the next work without a request.
     pub(crate) fn due(&self) -> Option<Duration> {
         let retry = self.trouble.as_ref().map(|(_, at)| *at);
         let clients = self.clients.as_ref();
@@ -90,13 +90,13 @@ impl Endpoint {
         [retry, clients, rest].into_iter().flatten().min()
     }
 
-    /// Readable when somebody can be served; `None` while nobody may be.
+    /// Returns the descriptor that becomes readable when a client is ready; `None` during a rest.
     pub(crate) fn descriptor(&self, at: Duration) -> Option<BorrowedFd<'_>> {
         let clients = self.clients.as_ref()?;
         (at >= self.rests_until).then(|| clients.as_fd())
     }
 
-    /// Serves whoever can be served now, with the page that `text` makes.
+    /// Accepts clients and serves those that are ready, with the page that `text` makes.
     pub(crate) fn step(&mut self, at: Duration, text: &mut dyn FnMut(Format) -> Arc<str>) {
         if self.trouble.as_ref().is_some_and(|(_, until)| at >= *until) {
             self.open(at);
@@ -108,7 +108,7 @@ impl Endpoint {
             let begun = Instant::now();
             clients.step(at, &mut Http(text));
             let took = begun.elapsed();
-            // A moment is not worth a rest.
+            // A short step is not worth a rest.
             self.rests_until = if took > Duration::from_micros(200) {
                 at + took * PAUSE
             } else {
@@ -133,7 +133,7 @@ impl Endpoint {
         (requests + now.0, refused + now.1)
     }
 
-    /// Listens; what is in the way is said once, and it is tried again.
+    /// Listens. Reports a failure once, and tries again later.
     fn open(&mut self, at: Duration) {
         let Some(address) = &self.address else {
             return;
@@ -164,14 +164,14 @@ fn door(address: &MetricsAddress) -> Result<Door, String> {
     match address {
         MetricsAddress::Port(address) => {
             let listener = TcpListener::bind(address).map_err(|error| why_no_port(&error))?;
-            // The standard library lets 128 wait; whoever comes then is dropped by the kernel, and tries again a second later.
+            // The standard library's queue holds 128 connections; the kernel drops others, and their clients try again a second later.
             let done = listen(&listener, AS_MANY_AS_ALLOWED).map_err(io::Error::from);
             let done = done.and_then(|()| listener.set_nonblocking(true));
             done.map_err(|error| why_no_port(&error))?;
             Ok(Door::Port(listener))
         }
         MetricsAddress::Socket(path) => {
-            // As a port would: whoever reaches the folder may ask.
+            // As for a port: every user who reaches the folder may connect.
             let access = Access {
                 packets: false,
                 mode: 0o666,

@@ -1,20 +1,20 @@
-//! Which metrics there are. One table makes what is served and what `docs/guide/metrics.md` lists.
+//! The families of metrics. One table makes the served page and the list in `docs/guide/metrics.md`.
 
-/// What a value does over time.
+/// Behavior of a value over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the daemon is started anew.
+    /// It only grows, until the daemon restarts.
     Counter,
-    /// How it is now.
+    /// The current value.
     Gauge,
-    /// How many took how long.
+    /// Numbers of events, by their duration.
     Histogram,
-    /// Always 1: what there is to know stands in its labels.
+    /// Always 1: the labels hold the information.
     Info,
 }
 
 impl Kind {
-    /// As the documentation calls it.
+    /// Returns its name in the documentation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,16 +33,16 @@ pub struct Family {
     pub stem: &'static str,
     /// Its unit; it is part of the name.
     pub unit: Option<&'static str>,
-    /// What its values do.
+    /// The kind of its values.
     pub kind: Kind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// Its description.
     pub help: &'static str,
 }
 
 impl Family {
-    /// The name by which it is asked for: of a histogram without `_bucket`, `_sum` and `_count`.
+    /// Returns the name for queries: of a histogram without `_bucket`, `_sum` and `_count`.
     #[must_use]
     pub fn name(&self) -> String {
         let unit = self.unit.map(|unit| format!("_{unit}")).unwrap_or_default();

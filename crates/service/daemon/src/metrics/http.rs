@@ -1,4 +1,4 @@
-//! Just enough of HTTP/1.1 (RFC 9112) for whoever scrapes: one request, one answer, and the connection ends.
+//! A minimal server of HTTP/1.1 (RFC 9112) for scrapers: one request, one answer, and the connection ends.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use httparse::{EMPTY_HEADER, Request, Status};
 use super::Format;
 use crate::clients::{Ended, Reply, Talk};
 
-/// Bytes of a request's head.
+/// Maximum length of a request's head in bytes.
 pub(super) const LONGEST_HEAD: usize = 8192;
 
-/// Header fields of a request.
+/// Maximum number of header fields of a request.
 const MOST_FIELDS: usize = 64;
 
-/// Where metrics are.
+/// Path of the metrics.
 const PATH: &str = "/metrics";
 
-/// What to call this at.
+/// Answer at `/`.
 const GREETING: &str = "Superhue's daemon: its metrics are at /metrics.\n";
 
-/// Says what a page is asked for.
+/// The protocol, with the function that makes a page.
 pub(super) struct Http<'a>(pub(super) &'a mut dyn FnMut(Format) -> Arc<str>);
 
-/// What is answered instead of what was asked for.
+/// Reason for refusing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Malformed,
@@ -32,18 +32,18 @@ enum Refusal {
     TooMany,
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
-    /// `None` for the greeting.
+    /// The format of the page; `None` for the greeting.
     page: Option<Format>,
-    /// Only the head is.
+    /// True if only the head is wanted.
     head_only: bool,
 }
 
 impl Talk for Http<'_> {
     fn end(&self, said: &[u8], known: usize) -> Option<usize> {
-        // The end may begin in what was known. Some end their lines without a CR.
+        // The end may begin in the known part. Some clients end their lines without a CR.
         let from = known.saturating_sub(3);
         let news = said.get(from..).unwrap_or_default();
         let end = |mark: &[u8]| {
@@ -126,7 +126,7 @@ impl Refusal {
     }
 }
 
-/// What a request asks for.
+/// Parses a request.
 fn read(request: &[u8]) -> Result<Wanted, Refusal> {
     let mut fields = [EMPTY_HEADER; MOST_FIELDS];
     let mut parsed = Request::new(&mut fields);
@@ -153,7 +153,7 @@ fn read(request: &[u8]) -> Result<Wanted, Refusal> {
     Ok(Wanted { page, head_only })
 }
 
-/// The path of a request's target, which may be a whole address and have a query.
+/// Returns the path of a request's target, which may be a whole address and have a query.
 fn path(target: &str) -> &str {
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
@@ -163,7 +163,7 @@ fn path(target: &str) -> &str {
 }
 
 impl Format {
-    /// The better one of those that the field `Accept` allows (RFC 9110, 12.5.1).
+    /// Returns the better format of those that the field `Accept` allows (RFC 9110, 12.5.1).
     fn wanted(accept: &str) -> Self {
         let (mut openmetrics, mut plain) = (0.0_f64, 0.0_f64);
         for range in accept.split(',') {
@@ -241,7 +241,7 @@ mod tests {
             ("\u{16}\u{3}\u{1}\r\n\r\n", Refusal::Malformed),
         ] {
             let got = wants(request);
-            // Without a host it is the root.
+            // Without a host the path is the root.
             if request.starts_with("GET http:// ") {
                 assert!(got.is_ok_and(|wanted| wanted.page.is_none()));
                 continue;

@@ -1,4 +1,4 @@
-//! The daemon's metrics, for Prometheus and whoever reads `OpenMetrics`.
+//! The daemon's metrics, for Prometheus and other readers of `OpenMetrics`.
 //!
 //! ```text
 //!   DaemonAccount ──┐
@@ -6,8 +6,8 @@
 //!   /proc/vmstat ───┘   (families)                         └──> superhue ctl metrics
 //! ```
 //!
-//! The page is made when somebody asks, at most once a second, and all who ask meanwhile get the same one. How many values there are is
-//! bounded: by rules, and by services of which the largest are told apart; never by processes.
+//! The daemon makes a page at a request, at most once a second; requests within that second get the same page. The number of values is bounded: by
+//! rules, and by services, of which only the largest have series of their own; never by processes.
 
 mod collect;
 mod endpoint;
@@ -28,14 +28,14 @@ pub(crate) use sums::{Seen, Sums};
 
 use crate::account::DaemonAccount;
 
-/// How old a page may be when somebody asks for it.
+/// Largest age of a page in an answer.
 const PAGE_AT_MOST: Duration = Duration::from_secs(1);
 
-/// In which form metrics are wanted.
+/// Format of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// Prometheus' text format, 0.0.4: what everything understands, the textfile collector of `node_exporter` too.
+    /// Prometheus' text format, 0.0.4: every reader understands it, also the textfile collector of `node_exporter`.
     #[default]
     Plain,
     /// `OpenMetrics` 1.0.0.
@@ -43,7 +43,7 @@ pub enum Format {
     OpenMetrics,
 }
 
-/// The latest page, and what it takes to make the next one.
+/// The latest page, and the state for making the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     pub(crate) sums: Sums,
@@ -59,13 +59,13 @@ struct Latest {
 }
 
 impl Pages {
-    /// Whether a new page has to be made for somebody who asks now.
+    /// Returns true if a request at time `at` needs a new page.
     pub(crate) fn is_old(&self, at: Duration) -> bool {
         let latest = self.latest.as_ref();
         latest.is_none_or(|latest| at.saturating_sub(latest.at) >= PAGE_AT_MOST)
     }
 
-    /// Has the next one who asks get a new page.
+    /// Makes the page outdated: the next request gets a new one.
     pub(crate) fn outdate(&mut self) {
         self.latest = None;
     }
@@ -87,7 +87,7 @@ impl Pages {
         });
     }
 
-    /// The latest page; empty before there is one.
+    /// Returns the latest page; empty before there is one.
     pub(crate) fn text(&mut self, format: Format) -> Arc<str> {
         let Some(latest) = &mut self.latest else {
             return "".into();

@@ -1,7 +1,6 @@
-//! What is served: samples by family, and the two texts that are made from them.
+//! The served page: samples by family, and the two texts that are made from them.
 //!
-//! `OpenMetrics` is written by `prometheus-client`. Prometheus' older text format differs from it in what is said about a family only, so
-//! that is rewritten ([`plain`]).
+//! `prometheus-client` writes `OpenMetrics`. Prometheus' older text format differs only in the lines about a family, so [`plain`] rewrites those.
 
 use std::fmt;
 
@@ -17,15 +16,15 @@ use super::families::{FAMILIES, Family, Id, Kind};
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
-    /// Of a counter, a gauge or an info.
+    /// Value of a counter, a gauge or an info.
     Number(f64),
-    /// Of a histogram: the sum, and for each bound how many were above the one before it and not above it. The last bound is infinite.
+    /// Value of a histogram: the sum, and for each bound the number of values above the bound before it and not above it. The last bound is infinite.
     Buckets(f64, Vec<(f64, u64)>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
-    /// In the order of the family's labels.
+    /// The labels, in the order of the family's.
     labels: Vec<(&'static str, String)>,
     value: Value,
 }
@@ -39,7 +38,7 @@ impl Page {
         Self(vec![Vec::new(); FAMILIES.len()])
     }
 
-    /// Adds a sample. Nobody adds two with the same labels.
+    /// Adds a sample. The caller adds no two with the same labels.
     pub(super) fn put(&mut self, id: Id, labels: &[&str], value: Value) {
         let Some((family, samples)) = FAMILIES.get(id as usize).zip(self.0.get_mut(id as usize))
         else {
@@ -58,12 +57,12 @@ impl Page {
         self.put(id, labels, Value::Number(value));
     }
 
-    /// The page as `OpenMetrics` text, version 1.0.0.
+    /// Returns the page as `OpenMetrics` text, version 1.0.0.
     pub(super) fn openmetrics(self) -> String {
         let mut registry = Registry::with_prefix("superhue");
         registry.register_collector(Box::new(self));
         let mut text = String::new();
-        // A string takes everything.
+        // Writing to a string does not fail.
         let _ = encode(&mut text, &registry);
         text
     }
@@ -121,7 +120,7 @@ fn write_value(kind: Kind, value: &Value, encoder: &mut MetricEncoder<'_>) -> fm
     }
 }
 
-/// A number that is shorter without a fraction.
+/// Returns a number that is shorter without a fraction.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -138,14 +137,14 @@ fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-/// Prometheus' text format, version 0.0.4, from the same page: families have the names of their samples there, units and the mark at the
-/// end are unknown, and an info is a gauge.
+/// Returns the same page in Prometheus' text format, version 0.0.4. There, families have the names of their samples, units and the mark at the end
+/// are unknown, and an info is a gauge.
 pub(super) fn plain(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = "";
     for line in openmetrics.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            // The type, which decides the name, follows.
+            // The type follows, and decides the name.
             help = rest.split_once(' ').map_or("", |(_, help)| help);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
@@ -215,7 +214,7 @@ mod tests {
             assert!(text.contains(expected), "{expected:?}\n{text}");
         }
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
-        // What was a sample is one.
+        // The samples are the same.
         let samples = |text: &str| -> Vec<String> {
             let lines = text.lines().filter(|line| !line.starts_with("# "));
             lines.map(str::to_owned).collect()

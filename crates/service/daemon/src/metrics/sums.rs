@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   watch 1 of a rule   0 ... 7
-//!   watch 2, after a reload     0 ... 3          what each has gained since the last look is added:
+//!   watch 2, after a reload     0 ... 3          the gains since the last look are added:
 //!   the rule            0 ... 7 ... 10
 //! ```
 //!
-//! Services are told apart up to a number, the largest first; what the others gain goes to [`OTHER`], at the time when it is gained. So neither
-//! series goes back when a service comes to have one of its own, or loses it.
+//! A limited number of services have series of their own, the largest first. Gains of the others go to [`OTHER`], at the time of the gain. So no
+//! series goes back when a service gets one of its own, or loses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use superhue::live::{LiveMemory, ServiceAccount, WatchAccount};
 
 use super::families::Id;
 
-/// What services without series of their own are summed up under. No unit and no cgroup is called so.
+/// Name of the sum of services without series of their own. No unit and no cgroup has this name.
 pub(super) const OTHER: &str = "other";
 
-/// A service keeps its series until another one is larger by so much.
+/// A service keeps its series until another one is larger by this factor.
 const LARGER: f64 = 1.25;
 
-/// Rules that are not in force any more of which sums are kept, in case they come back.
+/// Number of rules beyond which sums of rules that are no longer in force are forgotten; until then such a rule may come back.
 const KEPT_RULES: usize = 1024;
 
-/// A rule's watch, as it stands. Watches are told apart by a number that no two have.
+/// State of a rule's watch. Each watch has a number of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) rule: Arc<str>,
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) account: Arc<WatchAccount>,
 }
 
-/// A counter of a rule, and what tells it apart from others of its family.
+/// A counter of a rule, and the label that distinguishes it within its family.
 pub(super) type Counter = (Id, String);
 
 /// The counters of a service, in the order of [`SERVICE_COUNTERS`].
@@ -49,27 +49,27 @@ pub(super) const SERVICE_COUNTERS: [Id; 6] = [
     Id::ServiceAdded,
 ];
 
-/// What all rules have come to since the daemon's start.
+/// Sums of all rules since the daemon's start.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     rules: BTreeMap<Arc<str>, RuleSums>,
     /// Rules and services that have series of their own.
     apart: BTreeSet<(Arc<str>, String)>,
-    /// What rules that were forgotten had come to, which is still part of sums over all.
+    /// Sums of rules that were forgotten, which are still part of sums over all.
     gone: BTreeMap<Counter, f64>,
     round: u64,
 }
 
-/// What one rule has come to.
+/// Sums of one rule.
 #[derive(Debug, Default)]
 pub(super) struct RuleSums {
-    /// What its watches said last.
+    /// The last values of its watches.
     seen: Vec<(u64, Last)>,
     /// Its counters.
     pub(super) told: BTreeMap<Counter, f64>,
-    /// Those of its services that have or had series of their own, and when that was so.
+    /// Counters of its services that have or had series of their own, and the last round in which they had.
     services: BTreeMap<String, (OfService, u64)>,
-    /// Those of all others together.
+    /// Counters of all other services together.
     other: OfService,
     last_seen: u64,
 }
@@ -80,7 +80,7 @@ struct Last {
     services: BTreeMap<String, OfService>,
 }
 
-/// A service as it is told.
+/// Values of a service for the page.
 #[derive(Debug, PartialEq)]
 pub(super) struct ServiceTold<'a> {
     pub(super) service: &'a str,
@@ -89,7 +89,7 @@ pub(super) struct ServiceTold<'a> {
 }
 
 impl Sums {
-    /// Adds what has been gained since the last look; at most `services` have series of their own from now on.
+    /// Adds the gains since the last look; at most `services` have series of their own from now on.
     pub(crate) fn look(&mut self, all: &[Seen], services: usize) {
         self.round += 1;
         self.choose(all, services);
@@ -105,7 +105,7 @@ impl Sums {
         self.forget(services);
     }
 
-    /// Adds what watches that have ended had come to.
+    /// Adds the last gains of watches that have ended.
     pub(crate) fn bury(&mut self, ended: &[Seen]) {
         for seen in ended {
             let sums = self.rules.entry(seen.rule.clone()).or_default();
@@ -114,7 +114,7 @@ impl Sums {
         }
     }
 
-    /// What a rule has come to.
+    /// Returns the sums of a rule.
     pub(super) fn of(&self, rule: &str) -> Option<&RuleSums> {
         self.rules.get(rule)
     }
@@ -123,12 +123,12 @@ impl Sums {
         self.rules.values()
     }
 
-    /// What rules that were forgotten had come to.
+    /// Returns the sum of rules that were forgotten.
     pub(super) fn gone(&self, counter: &Counter) -> f64 {
         self.gone.get(counter).copied().unwrap_or_default()
     }
 
-    /// The services of a rule's account that have series of their own, then the others together if there are any.
+    /// Returns the services of a rule's account that have series of their own, then the others together if there are any.
     pub(super) fn services<'a>(
         &'a self,
         rule: &str,
@@ -153,7 +153,7 @@ impl Sums {
                 _ => is_other = true,
             }
         }
-        // Once it was told it stays: a counter does not come and go.
+        // A series that was served once stays: a counter does not come and go.
         if is_other || sums.other.iter().any(|&counter| counter > 0.0) {
             told.push(ServiceTold {
                 service: OTHER,
@@ -164,7 +164,7 @@ impl Sums {
         told
     }
 
-    /// Chooses who has series of its own: the largest, and of about equals those that had them.
+    /// Chooses the services with series of their own: the largest, and of about equals those that had them.
     #[allow(clippy::cast_precision_loss, reason = "only compared")]
     fn choose(&mut self, all: &[Seen], most: usize) {
         let count: usize = all.iter().map(|seen| seen.account.services.len()).sum();
@@ -178,7 +178,7 @@ impl Sums {
             }
         }
         ranked.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        // Of a watch that ends and the one that follows it, both may know it.
+        // A watch that ends and the one that follows it may both have the service.
         self.apart.clear();
         for (_, key) in ranked {
             if self.apart.len() >= most {
@@ -188,7 +188,7 @@ impl Sums {
         }
     }
 
-    /// Keeps within bounds what is kept of services and rules that are gone.
+    /// Bounds the state of services and rules that are gone.
     fn forget(&mut self, services: usize) {
         let round = self.round;
         let kept: usize = self.rules.values().map(|sums| sums.services.len()).sum();
@@ -198,7 +198,7 @@ impl Sums {
                 .filter(|&told| told != round)
                 .collect();
             rounds.sort_unstable();
-            // The half that was told longest ago.
+            // The half that was served longest ago.
             let until = rounds.get(rounds.len() / 2).copied().unwrap_or_default();
             for sums in self.rules.values_mut() {
                 sums.services
@@ -213,7 +213,7 @@ impl Sums {
             };
             let told = self.rules.remove(&name).map(|sums| sums.told);
             for (counter, value) in told.unwrap_or_default() {
-                // Others have labels of their own, and would pile up.
+                // Other counters have labels of their own, and would pile up.
                 if counter.0 == Id::RuleCpu {
                     *self.gone.entry(counter).or_default() += value;
                 }
@@ -235,7 +235,7 @@ impl RuleSums {
             return;
         };
         for (counter, now) in counters(&seen.account) {
-            // Some are differences of two clocks, which may fall back by a little.
+            // Some are differences of two clocks, which may fall by a little.
             let highest = last.rule.entry(counter.clone()).or_default();
             *self.told.entry(counter).or_default() += (now - *highest).max(0.0);
             *highest = highest.max(now);
@@ -261,12 +261,12 @@ impl RuleSums {
     }
 }
 
-/// What a service has gained. One that has less than before was forgotten meanwhile, and has begun anew.
+/// Returns the gain of a service. If it has less than before, its watch forgot it meanwhile, and it has begun anew.
 fn gain(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }
 
-/// The memory of all but one.
+/// Subtracts the memory of one service.
 fn subtract(all: &mut LiveMemory, one: &LiveMemory) {
     all.processes = all.processes.saturating_sub(one.processes);
     let less = |all: &mut superhue_model::ByteCount, one: superhue_model::ByteCount| {
@@ -298,7 +298,7 @@ fn of_service(account: &ServiceAccount) -> OfService {
 /// The bound of a bucket that has none.
 pub(super) const UNBOUNDED: &str = "+Inf";
 
-/// Everything in an account that only grows as long as its watch lasts.
+/// Returns all values of an account that only grow as long as its watch lasts.
 #[allow(clippy::cast_precision_loss, reason = "exact below 2^53")]
 fn counters(account: &WatchAccount) -> Vec<(Counter, f64)> {
     let mut all = Vec::new();
@@ -368,7 +368,7 @@ mod tests {
         sums.of("r").unwrap().told[&(Id::RuleCollapses, String::new())]
     }
 
-    /// Collapses and MiB of each service that is told.
+    /// Returns collapses and MiB of each service on the page.
     fn told(sums: &Sums, seen: &Seen) -> Vec<(String, f64, u64)> {
         let told = sums.services("r", &seen.account);
         told.iter()
@@ -387,7 +387,7 @@ mod tests {
     fn counters_do_not_go_back_when_a_watch_begins_anew() {
         let mut sums = Sums::default();
         let mut before = 0.0;
-        // Watch 2 has more than watch 1 had when it is looked at first; 1 goes on for a while.
+        // At its first look, watch 2 has more than watch 1 had; watch 1 continues for a while.
         for (all, expected) in [
             (vec![seen(1, 5, &[])], 5.0),
             (vec![seen(1, 7, &[])], 7.0),
@@ -402,7 +402,7 @@ mod tests {
             assert!(expected >= before);
             before = expected;
         }
-        // Its end is noted though nobody looked in between, and only once.
+        // Its end counts though there was no look in between, and only once.
         sums.bury(&[seen(3, 4, &[])]);
         assert_eq!(collapses(&sums), 34.0);
         sums.bury(&[seen(4, 6, &[("a", 1, 6)])]);
@@ -438,7 +438,7 @@ mod tests {
             line(OTHER, 4.0, 50),
         ];
         assert_eq!(told(&sums, &now), expected);
-        // And `mid` goes on where it was when it comes back.
+        // And `mid` continues at its old value when it comes back.
         let now = seen(1, 0, &[("big", 100, 4), ("mid", 500, 6), ("small", 90, 9)]);
         sums.look(std::slice::from_ref(&now), 2);
         let expected = [
@@ -447,7 +447,7 @@ mod tests {
             line(OTHER, 4.0, 90),
         ];
         assert_eq!(told(&sums, &now), expected);
-        // None apart.
+        // No service has a series of its own.
         sums.look(std::slice::from_ref(&now), 0);
         assert_eq!(told(&sums, &now), [line(OTHER, 4.0, 690)]);
     }

@@ -42,7 +42,7 @@ pub(super) struct Client {
 }
 
 impl Allowed {
-    /// A warning if no such user or group exists.
+    /// Returns a warning if no such user or group exists.
     pub(crate) fn nobody(&self) -> Option<String> {
         let (given, kind, database) = match self {
             Self::User(user) => (user, "user", "passwd"),
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(user.admits(&client(1000, 5, &[])), Ok(()));
         let heard = user.admits(&client(1001, 1000, &[1000])).unwrap_err();
         assert!(heard.contains("does not allow user 1001"), "{heard}");
-        // The number of nobody.
+        // The number that means no user.
         assert!(
             user.admits(&client(u32::MAX, u32::MAX, &[u32::MAX]))
                 .is_err()

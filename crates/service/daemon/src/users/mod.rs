@@ -7,10 +7,9 @@
 //!             <──orders and outcomes──>  superhue actuator: becomes alice, keeps CAP_SYS_NICE and nothing else (`worker.rs`)
 //! ```
 //!
-//! The kernel guarantees that a user reaches only processes of that user: `process_madvise(2)` asks for ptrace read access with the
-//! credentials of the worker, which are those of the user. The kernel refuses setuid programs, processes that are not dumpable, and the
-//! processes of others. The daemon reads nothing that a client writes: the kernel names the client (`SO_PEERCRED`), and the worker has
-//! the socket.
+//! The kernel guarantees that a user reaches only processes of that user: `process_madvise(2)` asks for ptrace read access with the credentials of
+//! the worker, which are those of the user. The kernel refuses setuid programs, processes that are not dumpable, and other users' processes. The
+//! daemon reads nothing that a client writes: the kernel names the client (`SO_PEERCRED`), and the worker has the socket.
 //!
 //! The kernel or a client that does not read can hold a worker up. That holds up no other client: the worker is a process of its own, and
 //! counts as one of those that the user may have.
@@ -60,15 +59,15 @@ const LISTENER: u64 = u64::MAX;
 const PROGRAM: &str = "/proc/self/exe";
 
 /// The capabilities that workers take: `SETUID`, `SETGID` and `SETPCAP` to become the user with an empty bounding set, `SYS_NICE` to keep,
-/// `KILL` to end them. `KILL` is also asked for the signal at the daemon's death (`PR_SET_PDEATHSIG`): the kernel checks the credentials
-/// of the dying daemon (`group_send_sig_info`).
+/// `KILL` to end them. The signal at the daemon's death (`PR_SET_PDEATHSIG`) needs `KILL`, too: the kernel checks the credentials of the dying
+/// daemon (`group_send_sig_info`).
 pub const NEEDED: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SYS_NICE);
 
-/// The socket for users, and the workers that act for those who are connected.
+/// The socket for users, and the workers that act for the connected clients.
 #[derive(Debug)]
 pub(crate) struct Users {
     path: PathBuf,
@@ -93,7 +92,7 @@ struct Worker {
 }
 
 impl Users {
-    /// A service that is off; `path` is its socket.
+    /// Makes a service that is off; `path` is its socket.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Errno> {
         Ok(Self {
             path,
@@ -109,7 +108,7 @@ impl Users {
         })
     }
 
-    /// The path of the socket, beside the control socket.
+    /// Returns the path of the socket, beside the control socket.
     pub(crate) fn socket_beside(control: &Path) -> PathBuf {
         control.with_file_name("users.sock")
     }
@@ -174,7 +173,7 @@ impl Users {
         }
     }
 
-    /// The end of a rest from accepting.
+    /// Returns the end of a rest from accepting.
     pub(crate) const fn due(&self) -> Option<Duration> {
         self.rests
     }
@@ -210,7 +209,7 @@ impl Users {
         }
     }
 
-    /// Says which events of the listener wake the loop.
+    /// Sets the events of the listener that wake the loop.
     fn hear(&self, what: epoll::EventFlags) {
         if let Some(listener) = &self.listener {
             let data = epoll::EventData::new_u64(LISTENER);
@@ -339,7 +338,7 @@ impl Users {
 }
 
 impl AsFd for Users {
-    /// Readable when [`Users::step`] has work.
+    /// Becomes readable when [`Users::step`] has work.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

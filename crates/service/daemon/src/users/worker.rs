@@ -3,7 +3,7 @@
 //! ```text
 //!   root, the daemon's capabilities          stdin: the client's socket; no other descriptor of the daemon
 //!     limits, no new privileges by exec      before it reads anything
-//!     who is the client?                     SO_PEERCRED, SO_PEERGROUPS of stdin: the kernel noted them at connect
+//!     identifies the client                  SO_PEERCRED, SO_PEERGROUPS of stdin: the kernel noted them at connect
 //!     becomes that user                      groups, gid, uid; keeps CAP_SYS_NICE
 //!     checks the result                      root must be out of reach
 //!     filters system calls                   no priorities, CPUs, nodes, exec
@@ -11,9 +11,9 @@
 //!     serves
 //! ```
 //!
-//! The user may end or stop the worker, and cannot reach into it: it is not dumpable, and the kernel lets nobody trace or read a process
-//! without holding all of its capabilities (`cap_ptrace_access_check`). Before the change of user it reads nothing that a user wrote. After
-//! it, the worker can do what the user can do, and collapse: the filter leaves no other use of the capability (`self_filter`).
+//! The user may end or stop the worker, and cannot reach into it: it is not dumpable, and the kernel lets no process trace or read it without holding
+//! all of its capabilities (`cap_ptrace_access_check`). Before the change of user it reads nothing that a user wrote. After it, the worker can do
+//! what the user can do, and collapse: the filter leaves no other use of the capability (`self_filter`).
 
 use std::io::{Write, stdin};
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,7 +55,7 @@ const KEPT: CapabilitySet = CapabilitySet::SYS_NICE;
 /// Numbers of capabilities, with room for new ones.
 const CAPABILITIES: u32 = 64;
 
-/// Why a worker does not serve.
+/// Reason why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// It was not started by the daemon.
@@ -64,9 +64,9 @@ pub enum WorkError {
     /// The kernel does not let it become the user.
     #[error("cannot {what}: {errno}")]
     Refused {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The kernel's reason.
         errno: Errno,
     },
     /// The kernel takes no filter.
@@ -188,7 +188,7 @@ fn is_only(uid: Uid, only: CapabilitySets) -> Result<(), WorkError> {
     Ok(())
 }
 
-/// Has the kernel end this process with the daemon.
+/// Makes the kernel end this process with the daemon.
 fn stay_with(parent: u32) -> Result<(), WorkError> {
     // A change of user clears it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused("end with the daemon"))?;

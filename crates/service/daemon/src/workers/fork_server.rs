@@ -6,12 +6,12 @@
 //!                                                                 └──> worker: stdin the socket, stdout the board
 //! ```
 //!
-//! A worker that is executed of its own has 1.4 MiB that it shares with no other: relocations of this program, what parsing the command line
-//! left in the heap. One that is forked here has a third of that.
+//! A worker that is executed on its own has 1.4 MiB that it shares with no other: relocations of this program, and the heap after parsing the command
+//! line. A worker that is forked here has a third of that.
 //!
-//! The fork server reads no process and has one thread, so nobody can hold it up, and a fork of it takes no lock along. It is executed, not
-//! forked from the daemon, so it inherits nothing by mistake. It ends with the daemon (the thread that starts
-//! it, and that starts all workers), and its workers end with it.
+//! The fork server reads no process and has one thread, so no process can hold it up, and a fork of it takes no lock along. It is executed, not
+//! forked from the daemon, so it inherits nothing by mistake. It ends with the daemon (the thread that starts it, and that starts all workers), and
+//! its workers end with it.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -43,7 +43,7 @@ use super::{VERB, WorkError, refused};
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Settings of glibc's allocator (`mallopt(3)`): a worker has two threads, of which one is asleep, and there are many workers. One arena for both, and
-/// what is free at its end goes back to the kernel.
+/// free memory at its end goes back to the kernel.
 const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_MMAP_THRESHOLD_", "65536"),
@@ -81,7 +81,7 @@ struct ForkServer {
 #[derive(Debug)]
 pub(super) struct Forked {
     pub(super) pid: u32,
-    /// Readable when the worker has ended. Nobody has to wait for it.
+    /// Readable when the worker has ended. No process has to wait for it.
     pub(super) pidfd: OwnedFd,
 }
 
@@ -107,7 +107,7 @@ pub(super) fn fork(kept: CapabilitySet, input: &OwnedFd, output: &OwnedFd) -> io
     })
 }
 
-/// CPU time that the server has used so far.
+/// Returns the CPU time that the server has used so far.
 pub(crate) fn cpu_time() -> Duration {
     SERVER.with_borrow(|server| {
         let used = (server.as_ref()).and_then(|running| cpu_time_of(running.child.id()));
@@ -140,7 +140,7 @@ impl ForkServer {
         Ok(Self { child, socket })
     }
 
-    /// The outer error is that of the server, the inner one that of the fork.
+    /// Sends a request. The outer error is that of the server, the inner one that of the fork.
     fn ask(
         &self,
         kept: CapabilitySet,
@@ -179,20 +179,20 @@ impl Drop for ForkServer {
     }
 }
 
-/// The part that a process plays when [`serve`] returns in it.
+/// Role of a process when [`serve`] returns in it.
 pub(super) enum Role {
-    /// The server, whose daemon has let go.
+    /// The server, whose daemon has closed the connection.
     Ended,
-    /// A worker, whose socket and board are standard input and output, and which is to keep these capabilities.
+    /// A worker, whose socket and board are standard input and output, and which must keep these capabilities.
     Worker(CapabilitySet),
 }
 
-/// Forks workers as the daemon, process `parent`, says at standard input. Returns in each worker, too.
+/// Forks workers as the daemon, process `parent`, requests at standard input. Returns in each worker, too.
 ///
 /// # Errors
 /// [`WorkError`] if the daemon has not started this.
 pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
-    // Ended by the daemon, not by whoever stops all processes of a service or a terminal at once.
+    // Only the daemon ends it, not a signal to all processes of a service or a terminal.
     let _ = SignalSet::of(&[1, 2, 15]).block();
     end_with(parent)?;
     let own = getpid();
@@ -215,7 +215,7 @@ pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
                 set_ignored(SIGCHLD, false);
                 end_with(u32::try_from(own.as_raw_nonzero().get()).unwrap_or_default())?;
                 let _ = setpgid(None, None);
-                // Nothing of the server's is left afterwards.
+                // Nothing of the server is left afterwards.
                 dup2_stdin(&socket).map_err(refused("take its socket"))?;
                 dup2_stdout(&board).map_err(refused("take its board"))?;
                 let kept = u64::from_ne_bytes(request);
@@ -234,7 +234,7 @@ pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
     }
 }
 
-/// Has the kernel end this process with its parent, which is `parent`.
+/// Makes the kernel end this process with its parent, which is `parent`.
 fn end_with(parent: u32) -> Result<(), WorkError> {
     let death = set_parent_process_death_signal(Some(Signal::KILL));
     death.map_err(refused("end with the daemon"))?;
@@ -276,7 +276,7 @@ fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Resu
     Ok(())
 }
 
-/// Waits for a message of the buffer's length; gives its descriptors, `None` at the end.
+/// Waits for a message of the buffer's length; returns its descriptors, `None` at the end.
 fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Option<Vec<OwnedFd>>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -302,7 +302,7 @@ fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Option<Vec<OwnedFd>>,
     }
 }
 
-/// Starts a program that keeps our capabilities. Root's keeps what this process may have anyhow; another user's would lose all.
+/// Starts a program that keeps our capabilities. Root's program keeps what this process may have anyhow; another user's would lose all.
 fn with_our_capabilities<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = capabilities(None)?;
     if rustix::process::geteuid().is_root() || before.permitted.is_empty() {

@@ -1,7 +1,8 @@
-//! Processes that do what may have to wait for a process of others.
+//! Workers: processes for all work that may have to wait for another process.
 //!
-//! Whoever owns a process can hold up all who read or change it, for any time: it executes itself while a file system in user space does not answer,
-//! or holds the lock of its memory in the same way. So the daemon's own thread reads the files of no process and changes none. Its workers do:
+//! The owner of a process can hold up every reader and every changer of it, for any time: the process executes itself while a file system in user
+//! space does not answer, or holds the lock of its memory in the same way. So the daemon's own thread reads the files of no process and changes
+//! none. Its workers do:
 //!
 //! ```text
 //!   daemon ──Task, then Wanted or Questions──> worker      stdin: a socket pair; stdout: the board (superhue_sys::busy)
@@ -9,13 +10,13 @@
 //!
 //!   fork server   one: starts the others (`fork_server.rs`)
 //!   watch         one for each tenant of a rule (`watches.rs`): the loop of `superhue::live`
-//!   reader        one: what processes are (`roster.rs`)
+//!   reader        one: facts about processes (`roster.rs`)
 //! ```
 //!
-//! A worker that sleeps in the kernel over one process for longer than its [`Patience`] is given up: it gets SIGKILL, which it may not be able to obey
-//! before that process allows it, and is never waited for. It holds nothing that another one needs: neither sockets nor locks nor files of the
-//! daemon, so a new daemon can start while it still sleeps. Another one takes its place, which leaves that process alone
-//! ([`superhue_sys::busy::leave_alone`]). Which process it is, is known from the board.
+//! A worker that sleeps in the kernel over one process for longer than its [`Patience`] is given up. It gets SIGKILL, which it may not be able to
+//! obey before that process allows it, and the daemon never waits for it. It holds nothing that another worker needs: neither sockets nor locks nor
+//! files of the daemon, so a new daemon can start while it still sleeps. Another worker takes its place, and leaves that process alone
+//! ([`superhue_sys::busy::leave_alone`]). The board names the process.
 //!
 //! Processes rather than threads: a thread that sleeps uninterruptibly keeps the process, its sockets and its locks alive.
 
@@ -59,26 +60,26 @@ pub const VERB: &str = "worker";
 /// Bytes read at a time.
 const GULP: usize = 64 << 10;
 
-/// Why a worker does not work.
+/// Reason why a worker does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// It was not started by the daemon.
     #[error("superhue worker is started by the daemon alone: {0}")]
     NotStartedSo(&'static str),
-    /// The kernel says no.
+    /// A system call failed.
     #[error("cannot {what}: {errno}")]
     Refused {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The kernel's reason.
         errno: Errno,
     },
-    /// What it was told makes no sense.
+    /// A message makes no sense.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// Forks workers for the daemon, process `parent`, and does in each what the daemon says, until one of them ends.
+/// Forks workers for the daemon, process `parent`, and does in each what the daemon requests, until one of them ends.
 ///
 /// # Errors
 /// See [`WorkError`].
@@ -89,7 +90,7 @@ pub fn work(parent: u32) -> Result<(), WorkError> {
     }
 }
 
-/// Does what the daemon says at standard input; `kept` of our capabilities are kept.
+/// Does what the daemon requests at standard input; keeps `kept` of our capabilities.
 fn work_with(daemon: u32, kept: CapabilitySet) -> Result<(), WorkError> {
     let input = io::stdin().as_fd().try_clone_to_owned();
     let input = input.map_err(|_| WorkError::NotStartedSo("there is no standard input"))?;
@@ -109,12 +110,12 @@ fn refused(what: &'static str) -> impl Fn(Errno) -> WorkError {
     move |errno| WorkError::Refused { what, errno }
 }
 
-/// One end of the connection between daemon and worker. Nothing here waits but what says so.
+/// One end of the connection between daemon and worker. Only `wait_for` waits.
 #[derive(Debug)]
 struct Channel {
     socket: OwnedFd,
     frames: Frames,
-    /// What the other end has not taken yet.
+    /// Bytes that the other end has not taken yet.
     pending: Vec<u8>,
     /// The other end has gone.
     is_over: bool,
@@ -130,7 +131,7 @@ impl Channel {
         }
     }
 
-    /// Says something, as far as the other end takes it now.
+    /// Sends a message, as far as the other end takes it now.
     fn say(&mut self, message: &impl Serialize) {
         match framed_within(message, LONGEST) {
             Ok(bytes) => self.pending.extend_from_slice(&bytes),
@@ -154,7 +155,7 @@ impl Channel {
         }
     }
 
-    /// What has arrived.
+    /// Returns the messages that have arrived.
     fn receive<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, String> {
         let mut buffer = vec![0; GULP];
         loop {
@@ -196,21 +197,21 @@ impl Channel {
     }
 }
 
-/// A worker, as the daemon has it. Killed, and not waited for, when it is dropped.
+/// A worker, on the daemon's side. Killed, and not waited for, on drop.
 #[derive(Debug)]
 pub(crate) struct Worker {
     forked: Forked,
     channel: Channel,
     board: Board,
     minder: Minder,
-    /// CPU time when it was asked for last.
+    /// CPU time at the last call of `cpu_time`.
     used: Cell<Duration>,
-    /// It was seen to have ended: its number may be another's.
+    /// True if it has ended: its number may be another process's.
     is_gone: Cell<bool>,
 }
 
 impl Worker {
-    /// Starts one that keeps `kept` of our capabilities.
+    /// Starts a worker that keeps `kept` of our capabilities.
     ///
     /// # Errors
     /// Those of making a socket, a file in memory, a process.
@@ -239,7 +240,7 @@ impl Worker {
         self.forked.pid
     }
 
-    /// Whether it has taken all that was said.
+    /// Returns true if it has taken all messages.
     pub(crate) fn listens(&mut self) -> bool {
         self.channel.flush();
         self.channel.pending.is_empty()
@@ -249,27 +250,27 @@ impl Worker {
         self.channel.say(message);
     }
 
-    /// What it has said since.
+    /// Returns its messages since the last call.
     ///
     /// # Errors
-    /// If that makes no sense.
+    /// If they make no sense.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, String> {
         self.channel.receive()
     }
 
-    /// Whether a message has arrived in part, and the rest is to be fetched soon.
+    /// Returns true if a message has arrived in part, and the rest must be taken soon.
     pub(crate) const fn is_within(&self) -> bool {
         self.channel.frames.is_within()
     }
 
-    /// The process that holds it up. To be asked several times within the patience.
+    /// Returns the process that holds it up. To be called several times within the patience.
     pub(crate) fn held_up(&mut self) -> Option<HeldUp> {
         let found = self.minder.look(self.forked.pid, &self.board);
         // The number is its own as long as it has not ended.
         found.filter(|_| !self.has_ended())
     }
 
-    /// Whether it is no more.
+    /// Returns true if it has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let mut ended = [PollFd::new(&self.forked.pidfd, PollFlags::IN)];
         let is_gone = matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..));
@@ -277,7 +278,7 @@ impl Worker {
         is_gone
     }
 
-    /// CPU time that it used so far, all its threads; of one that has ended, what it had when this was asked before.
+    /// Returns the CPU time of all its threads so far; of a worker that has ended, the value at an earlier call.
     pub(crate) fn cpu_time(&self) -> Duration {
         if !self.is_gone.get() {
             let now = cpu_time_of(self.forked.pid).unwrap_or_default();
@@ -286,18 +287,18 @@ impl Worker {
         self.used.get()
     }
 
-    /// Has it end as soon as it can: it sees the end of the stream.
+    /// Asks it to end as soon as it can: it sees the end of the stream.
     pub(crate) fn stop(&self) {
         let _ = rustix::net::shutdown(&self.channel.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Ends it. It may still be there afterwards, if it sleeps.
+    /// Kills it. It may still exist afterwards, if it sleeps.
     pub(crate) fn kill(&mut self) {
         let _ = pidfd_send_signal(&self.forked.pidfd, Signal::KILL);
     }
 }
 
-/// Says of each of these whether it has said something or has ended since.
+/// Returns for each worker whether it has sent something or has ended.
 pub(crate) fn have_news(workers: &[&Worker]) -> Vec<bool> {
     let descriptors = workers
         .iter()
@@ -306,7 +307,7 @@ pub(crate) fn have_news(workers: &[&Worker]) -> Vec<bool> {
         .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
         .collect();
     if poll(&mut descriptors, Some(&Timespec::default())).is_err() {
-        // To be looked at one by one.
+        // The caller then looks at each of them.
         return vec![true; workers.len()];
     }
     let is_ready = |one: &PollFd<'_>| !one.revents().is_empty();
@@ -316,7 +317,7 @@ pub(crate) fn have_news(workers: &[&Worker]) -> Vec<bool> {
 }
 
 impl AsFd for Worker {
-    /// Readable when it has said something.
+    /// Becomes readable when it has sent something.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.socket.as_fd()
     }
@@ -328,7 +329,7 @@ impl Drop for Worker {
     }
 }
 
-/// In tests the program is the one that the tests are in: as a worker it does not run them.
+/// In tests, workers execute the test program itself: as a worker it must not run the tests.
 #[cfg(test)]
 mod in_tests {
     #[used]

@@ -1,7 +1,7 @@
-//! The worker that reads what processes are: when they started, whose they are, what they execute.
+//! The worker that reads facts about processes: start, user, program.
 //!
-//! Questions go to it many at a time, and come back in one answer. If it is held up by one process, the answer is lost; the others are asked for
-//! again, of another reader, and that one is left alone.
+//! It gets many questions at a time, and answers them in one message. If one process holds it up, that message is lost: another reader gets the other
+//! questions again, and that process is left alone.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -28,25 +28,25 @@ const PATIENCE: Patience = Patience {
     in_files: Duration::from_millis(500),
 };
 
-/// How often a reader that has not answered is looked at.
+/// Time between two looks at a reader that has not answered.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// It is given up after so long, whatever the reason: it may have been stopped.
+/// Time after which it is given up for any reason: it may have been stopped.
 const AT_MOST: Duration = Duration::from_secs(5);
 
-/// Questions in one message.
+/// Maximum number of questions in one message.
 const AT_A_TIME: usize = 64;
 
-/// Readers that were given up and still sleep. No more are started then.
+/// Maximum number of readers that were given up and still sleep. No more are started then.
 const MOST_LEFT: usize = 4;
 
-/// After a reader could not be started.
+/// Pause after a reader could not be started.
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 
-/// What reading others' processes takes.
+/// Capabilities for reading other users' processes.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Answers questions of process `daemon` until it says no more.
+/// Answers questions of process `daemon` until it closes the connection.
 pub(super) fn serve(channel: &mut Channel, roots: &Roots, daemon: u32) -> Result<(), WorkError> {
     while let Some(Questions(all)) = channel.wait_for()? {
         let begun = cpu_time();
@@ -92,7 +92,7 @@ fn answer(roots: &Roots, daemon: u32, question: &Question) -> Answered {
     if question.executable {
         let link = fs::read_link(roots.of_process(pid, "exe")).ok();
         answered.executable = link.map(|path| path.into_os_string().into_vec());
-        // The reads before may have waited: the number could be another one's by now.
+        // The reads before may have waited: the number could belong to another process by now.
         let now = stat(roots, pid).ok().map(|stat| stat.start_ticks);
         answered.start_ticks = now.filter(|&now| now == before.start_ticks);
     } else {
@@ -101,12 +101,12 @@ fn answer(roots: &Roots, daemon: u32, question: &Question) -> Answered {
     answered
 }
 
-/// What came of questions.
+/// Result of questions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Came {
     /// Answers, and the CPU time that they took.
     Answers(Vec<Answered>, Duration),
-    /// This process has held the reader up; the questions about others are to be asked again.
+    /// This process has held the reader up; the questions about other processes must be asked again.
     HeldUp(u32),
     /// There is no answer, for another reason.
     Nothing(String),
@@ -117,7 +117,7 @@ pub(crate) enum Came {
 pub(crate) struct Reader {
     roots: Roots,
     worker: Option<Worker>,
-    /// What it has been asked, and when.
+    /// The questions under way, and the time when they were sent.
     asked: Option<(Vec<Question>, Instant)>,
     next_look: Option<Instant>,
     left: VecDeque<Worker>,
@@ -140,28 +140,28 @@ impl Reader {
         }
     }
 
-    /// Whether it can be asked now.
+    /// Returns true if it can be asked now.
     pub(crate) fn is_free(&self) -> bool {
         self.asked.is_none()
             && self.left.len() < MOST_LEFT
             && self.may_start.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// Readers that were given up and have not ended.
+    /// Returns the number of readers that were given up and have not ended.
     pub(crate) fn left_behind(&self) -> usize {
         self.left.len()
     }
 
-    /// CPU time of all readers so far, without what answers have told.
+    /// Returns the CPU time of all readers so far, as the kernel counts it.
     pub(crate) fn cpu_time(&self) -> Duration {
         let now = self.worker.as_ref().map(Worker::cpu_time);
         self.spent + now.unwrap_or_default()
     }
 
-    /// Puts questions, so many that one message holds them. To be called if it [is free](Self::is_free).
+    /// Sends questions, at most as many as one message holds. To be called only if it [is free](Self::is_free).
     ///
     /// # Errors
-    /// When there can be no reader now; with the questions.
+    /// If there can be no reader now; with the questions.
     pub(crate) fn ask(&mut self, questions: Vec<Question>) -> Result<(), (Vec<Question>, String)> {
         if self.worker.is_none() {
             match Worker::start(&Task::Read(self.roots.clone()), NEEDED, PATIENCE) {
@@ -182,18 +182,18 @@ impl Reader {
         Ok(())
     }
 
-    /// How many questions one message may hold.
+    /// Returns the number of questions that one message may hold.
     pub(crate) const fn at_a_time() -> usize {
         AT_A_TIME
     }
 
-    /// Readable when there is an answer.
+    /// Returns the descriptor that becomes readable when there is an answer.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.asked.as_ref()?;
         self.worker.as_ref().map(AsFd::as_fd)
     }
 
-    /// How soon [`Self::take`] is to be called even if there is none.
+    /// Returns the time until [`Self::take`] must be called even without an answer.
     pub(crate) fn due_in(&self) -> Option<Duration> {
         let look = self.next_look?;
         Some(look.saturating_duration_since(Instant::now()))
@@ -253,10 +253,10 @@ impl Reader {
     }
 }
 
-/// Reads one process by a reader of its own, which takes a second at most.
+/// Reads one process by a reader of its own. Takes about 5 s at most.
 ///
 /// # Errors
-/// In words.
+/// A sentence.
 pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<Answered, String> {
     let mut reader = Reader::new(roots);
     let question = Question {

@@ -11,21 +11,21 @@ use superhue_procfs::Roots;
 
 use crate::rules::RulePolicy;
 
-/// Bytes of a message at most: a watch may have 65,536 members.
+/// Maximum length of a message in bytes: a watch may have 65,536 members.
 pub(super) const LONGEST: usize = 32 << 20;
 
-/// What a worker is to do: the first message that it gets.
+/// Task of a worker: the first message that it gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Watch processes of one tenant of a rule.
     Watch(Box<WatchTask>),
-    /// Read what processes are.
+    /// Read facts about processes.
     Read(Roots),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct WatchTask {
-    /// What the thread is called.
+    /// Name of the thread.
     pub(crate) rule: String,
     pub(crate) placement: RulePolicy,
     /// No worker has watched this tenant before.
@@ -33,7 +33,7 @@ pub(crate) struct WatchTask {
     pub(crate) roots: Roots,
 }
 
-/// What a watch is to do from now on; what is `None` stays as it is.
+/// Settings of a watch from now on; a `None` keeps the old value.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) members: Option<Fed>,
@@ -77,19 +77,19 @@ impl From<Fed> for Members {
     }
 }
 
-/// What a watch says.
+/// Message from a watch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// How it stands.
+    /// Its account.
     Account(Box<WatchAccount>),
-    /// As before, at this time and for this cost.
+    /// The account is as before, at this time and for this cost.
     Beat {
         /// [`WatchAccount::at_seconds`].
         at_seconds: f64,
         /// [`WatchAccount::own`].
         own: LiveCost,
     },
-    /// The worker's anonymous memory; what it shares with others is divided by their number (`Pss_Anon`).
+    /// The worker's anonymous memory; pages that several processes share are divided by their number (`Pss_Anon`).
     Memory(ByteCount),
 }
 
@@ -100,26 +100,26 @@ pub(crate) struct Questions(pub(crate) Vec<Question>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) pid: u32,
-    /// Only the user, and the cgroup if that is wanted: what is cheap.
+    /// Only the user, and the cgroup if that is wanted: the cheap facts.
     pub(crate) in_brief: bool,
     pub(crate) cgroup: bool,
     pub(crate) executable: bool,
 }
 
-/// What a process is.
+/// Facts about a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Answered {
     pub(crate) pid: u32,
     /// `None` if it is gone.
     pub(crate) user: Option<u32>,
-    /// When it started; `None` for what has no memory of its own (a thread of the kernel, one that has ended), and for our own.
+    /// Its start, in ticks since boot; `None` for a process without memory of its own (a thread of the kernel, one that has ended), and for our own.
     pub(crate) start_ticks: Option<u64>,
-    /// The file that it executes; bytes.
+    /// Path of the file that it executes; bytes.
     pub(crate) executable: Option<Vec<u8>>,
     pub(crate) cgroup: Option<String>,
 }
 
-/// In the order of the questions.
+/// Answers, in the order of the questions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answers {
     pub(crate) all: Vec<Answered>,

@@ -23,18 +23,18 @@ use superhue_track::{Heat, Limits, Listener, Lost, Sampled, Served, Server};
 /// Far longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the test says is active.
+/// Accesses that the test makes up.
 #[derive(Debug, Default)]
 pub struct Script {
-    /// By process number; of others, `anyone`.
+    /// Pages by process number; other processes have `anyone`.
     pub pages: BTreeMap<u32, Vec<Page>>,
     pub anyone: Vec<Page>,
     pub watched: BTreeSet<ProcessId>,
     pub lost: BTreeMap<u32, Lost>,
-    /// Bytes that the heat of a process takes, as far as the service is told.
+    /// Bytes that the heat of a process takes, as the service sees it.
     pub held: BTreeMap<u32, u64>,
     pub steps: u64,
-    /// No more samples.
+    /// True to take no more samples.
     pub still: bool,
 }
 
@@ -156,7 +156,7 @@ impl Service {
         self.script.lock().unwrap().watched.len()
     }
 
-    /// Ends it and tells what it did.
+    /// Ends the service and returns its counters.
     pub fn stop(mut self) -> Served {
         self.end().unwrap()
     }
@@ -173,7 +173,7 @@ impl Drop for Service {
     }
 }
 
-/// Limits with time enough for the greetings of clients that wait for a CPU.
+/// Limits with a long greeting, for clients that wait for a CPU.
 pub fn patient() -> Limits {
     Limits {
         greeting: PATIENCE,
@@ -181,7 +181,7 @@ pub fn patient() -> Limits {
     }
 }
 
-/// Base pages from page number `first` on.
+/// Makes base pages from page number `first` on.
 pub fn base(first: u64, count: u64, heat: u32) -> Vec<Page> {
     let page = |number| Page {
         address: number << 12,
@@ -191,7 +191,7 @@ pub fn base(first: u64, count: u64, heat: u32) -> Vec<Page> {
     (first..first + count).map(page).collect()
 }
 
-/// Asks until the answer is yes.
+/// Waits until `holds` returns true.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {

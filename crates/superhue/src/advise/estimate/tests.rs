@@ -20,7 +20,7 @@ fn costs() -> WalkCosts {
     }
 }
 
-/// A program that touches each of its pages so often a second.
+/// A program that touches each of its pages `rate` times a second.
 fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
     let windows = (0..80)
         .map(|step| {
@@ -98,7 +98,7 @@ fn counted_misses_take_the_place_of_modelled_ones() {
     );
     assert!(!one.misses_counted && other.misses_counted);
     assert!((other.misses_per_second.likely - 2e5).abs() < 1.0);
-    // So few that a chain of loads would wait for each.
+    // So few misses that a chain of loads would wait for each.
     let waited = 2e5 * other.miss_seconds.chained * AMONG_WORK;
     assert!((other.gain.likely - waited).abs() < 1e-6, "{other:?}");
     assert!(other.gain.likely < one.gain.likely / 3.0);
@@ -166,7 +166,7 @@ proptest! {
         prop_assert!((0.0..=MOST).contains(&low) && low <= likely && likely <= high && high <= MOST);
     }
 
-    /// As long as its loads may wait for each other; those of one that touches more can only overlap.
+    /// Holds as long as the program's loads may wait for each other; loads of a program that touches more can only overlap.
     #[test]
     fn a_larger_program_of_the_same_kind_gains_no_less(pages in 1.0..1e6_f64, touches in 1e2..1e6_f64, more in 1.0..8.0_f64) {
         let rate = touches / (pages * more);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Windows as a program with these rates would show them, without chance.
+/// Windows that a program with these rates would show, without chance.
 fn windows_of(rates: &Rates, lengths: impl Iterator<Item = f64>) -> Vec<Window> {
     lengths
         .map(|seconds| Window {
@@ -36,7 +36,7 @@ fn what_is_hot_and_fits_does_not_miss() {
     // 1,000 hot pages and 100,000 with a hundredth of the touches.
     let rates = Rates::of(&[(1e5, 1e3), (10.0, 1e5)]);
     let misses = rates.misses(1.01e5, 3000.0);
-    // Of 10^6 touches of cold pages nearly all miss, of 10^8 of hot ones nearly none.
+    // Nearly all of 10^6 touches of cold pages miss, and nearly none of 10^8 touches of hot ones.
     assert!((0.9e6..1.2e6).contains(&misses.per_second), "{misses:?}");
     assert!(misses.pages > 0.8e5, "{misses:?}");
     let fits = Rates::of(&[(1e5, 1e3), (0.0, 1e5)]).misses(1.01e5, 3000.0);
@@ -107,7 +107,7 @@ prop_compose! {
     }
 }
 
-/// A window in which so many of 1,000 pages were touched, and of so many pairs of neighbours both.
+/// A window in which `touched` of 1,000 pages were touched, and both pages of `both` of 950 pairs of neighbours.
 fn touched_pairs(seconds: f64, touched: f64, both: f64) -> Window {
     Window {
         seconds,
@@ -137,7 +137,7 @@ fn touches_are_in_order_where_the_neighbour_of_a_touched_page_is_touched() {
     ));
     // In windows longer than the memory of the TLB hot pages are touched with their neighbours in any order.
     assert_eq!(in_order(&many(touched_pairs(2e-2, 10.0, 9.4)), 1e-2), 0.0);
-    // Too little seen says nothing.
+    // A window with too few touches shows no order.
     assert!(in_order(&[touched_pairs(1e-4, 1.0, 0.9)], 1e-2) < 0.1);
     for nothing in [
         vec![],

@@ -6,7 +6,7 @@ use superhue_procfs::process::identify;
 
 use super::*;
 
-/// What a tracker was asked, and what it is to answer.
+/// Calls that a tracker got, and answers that it is to give.
 #[derive(Debug, Default)]
 struct Script {
     armed: u64,
@@ -72,7 +72,7 @@ impl Tracker for Fake {
     }
 }
 
-/// A child that lives as long as the test: what is sampled must exist.
+/// A child that lives as long as the test: a sampled process must exist.
 struct Child(std::process::Child);
 
 impl Child {
@@ -121,7 +121,7 @@ fn sampling_settles_and_is_taken_up_again() {
     let sampled = run(&mut sampler, MINUTE);
     assert!(sampled.iter().all(|sampled| sampled.result.is_ok()));
     assert!(sampler.is_settled(id));
-    // Five make sure; then there is a probe every other second.
+    // Sampling settles after five calm samples; then there is a probe every other second.
     let before = sampler.samples();
     assert!((25..=40).contains(&before), "{before}");
     let heat = sampler.map(id).unwrap().heat();

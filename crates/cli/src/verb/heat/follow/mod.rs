@@ -13,10 +13,10 @@ use super::watch::Watching;
 
 use screen::{Colors, draw};
 
-/// The figures are drawn again this often, even without a new sample.
+/// Interval at which the figures are drawn again, even without a new sample.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Says so if there is no terminal to draw in.
+/// Fails if there is no terminal to draw in.
 pub(super) fn check_terminal() -> Result<(), Failure> {
     if is_there() {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) fn check_terminal() -> Result<(), Failure> {
     ))
 }
 
-/// Shows the process until somebody ends it, or the time is over. What was seen, and whether the terminal was hung up.
+/// Shows the process until the user ends it, or the time is over. Returns the samples, and the kind of hangup, if the terminal hung up.
 pub(super) fn follow(mut watching: Watching) -> (Result<Heat, Failure>, Option<Ending>) {
     let ended = Screen::open().and_then(|mut screen| live(&mut watching, &mut screen));
     match ended {
@@ -53,7 +53,7 @@ fn live(watching: &mut Watching, screen: &mut Screen) -> Result<(Ended, Option<E
         if !exited {
             changed |= watching.step()?;
             match watching.ended() {
-                // What was seen last stays until somebody has looked at it.
+                // The last samples stay on the screen until the user has looked at them.
                 Some(Ended::Exited) => (exited, changed) = (true, true),
                 Some(over) => return Ok((over, None)),
                 None => {}

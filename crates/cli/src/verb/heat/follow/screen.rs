@@ -1,4 +1,4 @@
-//! What the terminal shows.
+//! Contents of the terminal.
 //!
 //! ```text
 //!   redis-server (4711)  redis-server *:6379
@@ -17,26 +17,26 @@ use superhue_plot::{Band, Cell, Heat, color, decode, how, size};
 
 use crate::terminal::printable;
 
-/// Lines above the bands, and below.
+/// Number of lines above the bands, and below.
 const HEAD: u16 = 5;
 const FOOT: u16 = 1;
-/// Least size in which bands are drawn.
+/// Least size at which bands are drawn.
 const LEAST: (u16, u16) = (30, 8);
-/// Upper and lower half of a character's place in two colors.
+/// Upper and lower half of a character cell in two colors.
 const HALVES: &str = "\u{2580}";
 const LOWER: &str = "\u{2584}";
 
-/// What colors the terminal has.
+/// Colors of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Colors {
-    /// Every one.
+    /// All colors.
     Full,
-    /// The 256 that nearly all terminals have.
+    /// The 256 colors of nearly all terminals.
     Few,
 }
 
 impl Colors {
-    /// Terminals that show every color say so in `COLORTERM`.
+    /// Reads `COLORTERM`, in which terminals with all colors announce them.
     pub(super) fn of_terminal() -> Self {
         match std::env::var("COLORTERM") {
             Ok(said) if said == "truecolor" || said == "24bit" => Self::Full,
@@ -115,7 +115,7 @@ fn cost(heat: &Heat) -> String {
     })
 }
 
-/// Writes a line as far as there is room; control characters have no place in a terminal.
+/// Writes a line as far as there is room; control characters do not reach the terminal.
 fn write(buffer: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) {
     if x >= area.width || y >= area.height {
         return;
@@ -177,8 +177,8 @@ fn lines_hidden(bands: &[Band], height: u16) -> usize {
         .count()
 }
 
-/// How many lines each band gets: one, and more for large ones. Where there are too few lines, the
-/// smallest bands get none, and the last line says so.
+/// Returns the number of lines of each band: one, and more for large ones. If there are too few lines, the smallest
+/// bands get none, and the last line reports that.
 fn lines(bands: &[Band], height: u16) -> Vec<u16> {
     let height = usize::from(height);
     let mut lines = vec![0u16; bands.len()];

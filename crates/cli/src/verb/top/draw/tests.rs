@@ -62,7 +62,7 @@ fn gathered() -> Gathered {
             Some(2),
         ),
         process(1, "init", "/init.scope", 12, None),
-        // Whoever names programs must not command the terminal.
+        // A program's name must not control the terminal.
         process(
             666,
             "a\u{1b}[2J\u{202e}b\n",
@@ -101,7 +101,7 @@ fn gathered() -> Gathered {
     }
 }
 
-/// A daemon with a rule that is about redis.
+/// A daemon with a rule that applies to redis.
 fn asked() -> Asked {
     let account = |at: f64, done: u64| {
         let mut watch = WatchAccount {
@@ -192,7 +192,7 @@ fn press(state: &mut State, keys: &str) {
 fn services_without_a_daemon() {
     let mut state = State::new(ViewName::Services);
     let text = shown(&mut state, &gathered(), &absent(), SMALL);
-    // What only a daemon knows has no column, and is not 0.
+    // Figures that only a daemon knows have no column, and do not show as 0.
     assert!(!text.contains("COLL/s") && !text.contains("HOT"), "{text}");
     insta::assert_snapshot!(text);
 }
@@ -216,7 +216,7 @@ fn processes_and_what_is_opened() {
         "processes_large",
         shown(&mut state, &gathered, &asked, LARGE)
     );
-    // From a service to one of its processes, and back to the same lines.
+    // Goes from a service to one of its processes, and back to the same lines.
     press(&mut state, "s");
     let services = shown(&mut state, &gathered, &asked, SMALL);
     press(&mut state, "V\n");
@@ -294,7 +294,7 @@ fn mappings_with_heat() {
         "mappings_large",
         shown(&mut state, &gathered, &asked(), LARGE)
     );
-    // It ends while it is shown.
+    // The process ends while it is shown.
     gathered.processes.retain(|it| it.id.pid != 4711);
     let text = shown(&mut state, &gathered, &asked(), SMALL);
     assert!(text.contains("4711 has ended"), "{text}");
@@ -343,7 +343,7 @@ fn what_is_typed_filters() {
         !text.contains("redis-server") && text.contains("/ filter (POST)"),
         "{text}"
     );
-    // By rule, and by number.
+    // Filters by rule, and by number.
     press(&mut state, "\u{1b}/cache\n");
     assert!(shown(&mut state, &gathered, &asked, SMALL).contains("redis-server"));
     press(&mut state, "\u{1b}/4711\n");
@@ -388,7 +388,7 @@ fn the_selected_line_is_followed() {
     press(&mut state, "V");
     shown(&mut state, &gathered, &asked, SMALL);
     assert_eq!(state.window().0, 1);
-    // Another one has become larger: the selection stays with who it is about.
+    // Another process has become larger: the selection stays on its process.
     gathered
         .processes
         .push(process(5, "large", "/x", 5000, Some(0)));
@@ -429,7 +429,7 @@ fn every_size_can_be_drawn() {
             }
         }
     }
-    // Before anything was read.
+    // Nothing was read yet.
     let mut state = State::new(ViewName::Services);
     let text = shown(&mut state, &Gathered::default(), &Asked::NotYet, SMALL);
     assert!(text.contains("reading ..."));

@@ -1,4 +1,4 @@
-//! Oracles judged on modelled machines: what is under the frame numbers decides.
+//! Verdicts on modelled machines, whose frames may differ from the frame numbers that pagemap shows.
 
 use superhue_model::{ColorIndex, Pfn};
 
@@ -14,7 +14,7 @@ struct Machine {
     real: fn(u64) -> u64,
     /// The number that pagemap shows.
     frame: fn(Page) -> u64,
-    /// Of 1,000 fates so many are wrong.
+    /// Of 1,000 fates this number is wrong.
     noise: usize,
     random: Random,
 }
@@ -34,7 +34,7 @@ impl Machine {
     }
 }
 
-/// Frames are in no order of addresses, but each has one.
+/// Frames are in no order of addresses, and each page has its own.
 fn frame_of(page: Page) -> u64 {
     ((page.address() as u64 >> 12) * 2_654_435_761) % (1 << 20)
 }
@@ -42,7 +42,7 @@ fn frame_of(page: Page) -> u64 {
 impl Probe for Machine {
     fn trial(&mut self, _: &Lines, targets: &[Page], evictors: &[Page], times: &mut [u32]) -> bool {
         let mut pushing = std::collections::BTreeMap::new();
-        // However often a page pushes, it takes one way.
+        // A page takes one way, however often it pushes.
         let evictors: std::collections::BTreeSet<Page> = evictors.iter().copied().collect();
         for evictor in evictors {
             *pushing.entry(self.color(evictor)).or_insert(0) += 1;
@@ -72,7 +72,7 @@ impl Frames for Shown {
     }
 }
 
-/// All memory lies in superpages whose frames follow each other.
+/// All memory lies in huge pages whose frames follow each other.
 #[derive(Debug)]
 struct AllHuge;
 
@@ -106,7 +106,7 @@ fn hashed(frame: u64) -> u64 {
     (frame ^ (frame >> 7)) % 32
 }
 
-/// The host has its own mind.
+/// Color by a host that places pages at random.
 fn scattered(frame: u64) -> u64 {
     frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59
 }

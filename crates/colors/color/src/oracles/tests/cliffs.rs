@@ -1,4 +1,4 @@
-//! Where the cliff of one color stands, by what is replaced.
+//! Position of the cliff of one color, by replacement policy.
 
 use crate::Page;
 use crate::oracles::curve::in_turn;

@@ -7,7 +7,7 @@ use crate::oracles::discover::is_plausible;
 use crate::oracles::simulate::{Machine, Replacement, SimulatedProbe};
 use crate::oracles::{DiscoverError, Palette, Search};
 
-/// What was found, with the model's own color of each page.
+/// Runs a discovery on the model; returns the probe, its pages and the palette.
 fn discover(machine: Machine, pages: usize, seed: u64) -> (SimulatedProbe, Vec<Page>, Palette) {
     let (mut probe, pages) = SimulatedProbe::with_pages(machine, seed, pages);
     let found = Palette::discover(&mut probe, &pages, &Search::default());
@@ -15,7 +15,7 @@ fn discover(machine: Machine, pages: usize, seed: u64) -> (SimulatedProbe, Vec<P
     (probe, pages, palette)
 }
 
-/// Every set is of one color, and every color has one set.
+/// Checks that every set is of one color, and every color has one set.
 fn check_sets(probe: &mut SimulatedProbe, palette: &Palette, colors: usize) {
     let mut seen = vec![0; colors];
     for set in palette.sets() {

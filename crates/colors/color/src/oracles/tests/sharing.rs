@@ -1,4 +1,4 @@
-//! Palette files: made once, used by all, never believed blindly.
+//! Palette files: made once, shared by all processes, always tested.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ thread_local! {
     static PLACES: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Held by the test that has a palette of its process alone: those have no place by which to tell them apart.
+/// Held by the test that makes a palette for its process alone: such palettes have no path by which to distinguish them.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// A folder in memory, and a configuration that makes palettes there.
@@ -35,7 +35,7 @@ fn place() -> (tempfile::TempDir, PaletteConfig) {
     (folder, config)
 }
 
-/// A machine on which the color of a page goes by its number in the file, wherever that is mapped: as frames do.
+/// A machine on which the color of a page depends on its number in the file, not on its address: as with frames.
 fn machine(colors: usize) -> SimulatedProbe {
     let machine = Machine {
         colors,
@@ -44,8 +44,7 @@ fn machine(colors: usize) -> SimulatedProbe {
     SimulatedProbe::new(machine, 1, move |page| number(page) * 7 % colors)
 }
 
-/// The number in its file of a page of a palette mapped at an address that is a multiple of its size ... or nearly: the
-/// mapping that contains it is looked up.
+/// Number in its file of a page of a palette. It is computed from the mapping that contains the page.
 fn number(page: Page) -> usize {
     thread_local! {
         static KNOWN: std::cell::RefCell<Vec<(usize, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
@@ -65,7 +64,7 @@ fn number(page: Page) -> usize {
     })
 }
 
-/// Where this test has palettes mapped. Those of others come and go, and what was one of theirs may be one of ours a moment later.
+/// Address ranges of this test's palettes. Those of other tests come and go, and one of theirs may become one of ours a moment later.
 fn palettes() -> Vec<(usize, usize)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let places = PLACES.with_borrow(Clone::clone);
@@ -159,7 +158,7 @@ fn refusal(config: &PaletteConfig) -> String {
         .to_string()
 }
 
-/// Why a palette that is made now is for this process alone.
+/// Returns the reason why a palette that is made now is for this process alone.
 fn alone(config: &PaletteConfig) -> String {
     let _only = ALONE
         .lock()
@@ -204,14 +203,14 @@ fn files_that_anybody_could_have_made_are_refused_with_the_reason() {
     if superhue_testing::is_root() {
         std::os::unix::fs::chown(path, Some(superhue_testing::NOBODY), None).unwrap();
         assert!(refusal(&config).contains("another user"));
-        // Nor is it replaced.
+        // The file is not replaced either.
         assert!(alone(&config).contains("another user"));
     } else {
         superhue_testing::skip("root", "cannot make a file of another user");
     }
 }
 
-/// Where `other` has put a file first, in a folder that everybody may write to.
+/// Another user has put a file there first, in a folder that everybody may write to.
 #[test]
 fn what_others_have_put_there_first_blocks_nobody() {
     let (folder, mut config) = place();
@@ -224,13 +223,13 @@ fn what_others_have_put_there_first_blocks_nobody() {
         folder.path().join("palette-next"),
     ];
     let lock = path(&config).with_extension("lock");
-    // Locked by its owner, who never lets go.
+    // Locked by its owner, who never releases it.
     let held = fs::File::create(&lock).unwrap();
     held.lock().unwrap();
     std::os::unix::fs::chown(&lock, Some(superhue_testing::NOBODY), None).unwrap();
     let next = SharedPalette::open_or_find(&mut machine(4), &config, |_| {}).unwrap();
     assert_eq!(next.path(), config.places[1]);
-    // With no other place nobody else knows the colors.
+    // Without another place, no other process has these colors.
     let next = config.places.pop().unwrap();
     let why = alone(&config);
     assert!(why.contains("belongs to user 65534"), "{why}");
@@ -238,7 +237,7 @@ fn what_others_have_put_there_first_blocks_nobody() {
     symlink(&next, &lock).unwrap();
     assert!(alone(&config).contains("symbolic link"));
     fs::remove_file(&lock).unwrap();
-    // Whoever can open a lock can hold it.
+    // A user that can open a lock can hold it.
     fs::write(&lock, "").unwrap();
     fs::set_permissions(&lock, PermissionsExt::from_mode(0o644)).unwrap();
     assert!(alone(&config).contains("others may open it"));
@@ -264,7 +263,7 @@ fn a_lock_is_not_waited_for_without_end() {
     let mut moved = machine(5);
     let locked = crate::oracles::file::lock(path(&config), config.patience).unwrap_err();
     assert!(matches!(locked, PaletteError::Locked(_)), "{locked}");
-    // Readers of the palette hold up nobody, whatever they lock.
+    // Readers of the palette block no process, whatever they lock.
     drop(held);
     let reader = fs::File::open(path(&config)).unwrap();
     reader.lock().unwrap();
@@ -363,7 +362,7 @@ fn a_search_ends_when_it_has_taken_too_long() {
     assert!(!path(&config).exists() && !path(&config).with_extension("new").exists());
 }
 
-/// Timing that shows another cache in every trial, and takes its time over it; without the limit this goes on.
+/// Timing that shows another cache in every trial, and is slow; without the limit the search does not end.
 #[test]
 fn a_search_that_begins_again_and_again_ends_too() {
     let (_folder, mut config) = place();

@@ -1,4 +1,4 @@
-//! A piece of a pool: one mapping, and what is in each of its pages.
+//! A piece of a pool: one mapping, and the state of each of its pages.
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, VirtAddr, VirtRange};
@@ -6,14 +6,14 @@ use superhue_sys::frames::{Frames, Grain};
 
 use crate::Page;
 
-/// What a place for a page has.
+/// State of a place for a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Nothing: it was moved away, or given back.
+    /// No page: it was moved away, or given back.
     Empty,
-    /// A page that somebody has taken, and not said what became of.
+    /// A taken page whose fate the caller has not reported yet.
     Taken,
-    /// A page whose color is not sure.
+    /// A page of unknown color.
     Unsure,
     /// A page of this color.
     Of(Color),
@@ -71,8 +71,8 @@ impl Chunk {
             return None;
         }
         let address = usize::try_from(self.address(index).0).ok()?;
-        // SAFETY: it lies in the mapping, which is readable and stays for as long as the pool, whose pages are handed out
-        // only together with it.
+        // SAFETY: it lies in the mapping, which is readable and lives as long as the pool; pages are handed out only
+        // together with the pool.
         unsafe { Page::at(address) }
     }
 
@@ -90,7 +90,7 @@ impl Chunk {
         })
     }
 
-    /// Gives back the pages that `unwanted` names, in as few calls as it takes. How many had one.
+    /// Gives back the pages for which `unwanted` is true, in as few calls as possible; returns their number.
     pub(super) fn discard(&mut self, unwanted: impl Fn(Slot) -> bool) -> usize {
         let given = |slot| !matches!(slot, Slot::Empty | Slot::Taken) && unwanted(slot);
         self.discard_runs(given);
@@ -103,7 +103,7 @@ impl Chunk {
         self.empty - before
     }
 
-    /// Gives back whatever is at this place.
+    /// Gives back the page at this place, if any.
     pub(super) fn discard_at(&mut self, index: usize) {
         let _ = self.frames.discard(self.part(index, index + 1));
         self.set(index, Slot::Empty);
@@ -115,7 +115,7 @@ impl Chunk {
             let rest = self.slots.iter().skip(index);
             let run = rest.take_while(|slot| unwanted(**slot)).count();
             if run > 0 {
-                // Fails for a range that is not ours alone, which this is not.
+                // Fails only for a range that is not entirely ours; this one is.
                 let _ = self.frames.discard(self.part(index, index + run));
             }
             index += run + 1;

@@ -1,10 +1,10 @@
-//! TLBs as AMD reports them: one row per level and page size, data and instructions beside each
-//! other.
+//! TLBs as AMD reports them: one row per level and page size, with data and instructions side by
+//! side.
 
 use super::{PageSizes, TlbArray, TlbKind, TlbWays};
 use crate::hardware::Cpuid;
 
-/// Every array that is there.
+/// Returns every array that exists.
 pub(super) fn arrays(cpuid: &Cpuid) -> Vec<TlbArray> {
     let highest = cpuid.ask(0x8000_0000, 0).unwrap_or_default().eax;
     let ask = |leaf| {
@@ -40,10 +40,10 @@ pub(super) fn arrays(cpuid: &Cpuid) -> Vec<TlbArray> {
         .collect()
 }
 
-/// Entries and ways; `None` for an array that is not there.
+/// Entries and ways; `None` for an array that does not exist.
 type Half = Option<(u32, Option<TlbWays>)>;
 
-/// Data (upper half) and instruction array of a first level: 8 bits of ways above 8 of entries.
+/// Decodes the data (upper half) and instruction array of a first level: 8 bits of ways above 8 of entries.
 fn first_level(register: u32) -> [Half; 2] {
     [register >> 16, register & 0xffff].map(|half| {
         let ways = match half >> 8 {
@@ -56,7 +56,7 @@ fn first_level(register: u32) -> [Half; 2] {
     })
 }
 
-/// Data (upper half) and instruction array of the others: 4 bits of coded ways above 12 of entries.
+/// Decodes the data (upper half) and instruction array of the other levels: 4 bits of coded ways above 12 of entries.
 fn coded(register: u32) -> [Half; 2] {
     [register >> 16, register & 0xffff].map(|half| {
         let ways = match half >> 12 {

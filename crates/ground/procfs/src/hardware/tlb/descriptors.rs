@@ -1,8 +1,8 @@
 //! TLBs that old Intel processors name by one-byte descriptors (CPUID leaf 2).
 //!
-//! From the table of leaf 2 in the Intel SDM, volume 2A, CPUID. Left out are descriptors for 4 MiB
-//! pages alone, which no 64-bit kernel uses. The SDM gives a level only to some; for the others it is
-//! the one they have in the processors that report them: descriptor 0x64 appears beside the smaller
+//! The values come from the table of leaf 2 in the Intel SDM, volume 2A, CPUID. Descriptors for 4 MiB
+//! pages alone are left out, because no 64-bit kernel uses such pages. The SDM gives a level only to some descriptors. The others have
+//! the level they have in the processors that report them: descriptor 0x64 appears beside the smaller
 //! 0xa0, so it is a second level.
 
 use super::{PageSizes, TlbArray, TlbKind, TlbWays};
@@ -19,10 +19,10 @@ const K4_M2: PageSizes = PageSizes {
 use TlbKind::{Data, Instruction, Unified};
 use TlbWays::{Exactly, Full};
 
-/// The descriptor that stands for "see leaf 0x18".
+/// Descriptor that means "see leaf 0x18".
 pub(super) const SEE_LEAF_18: u8 = 0xfe;
 
-/// The TLBs that a descriptor stands for; none if it stands for something else.
+/// Returns the TLBs of a descriptor; none if it describes something else.
 pub(super) fn described_by(descriptor: u8) -> Vec<TlbArray> {
     let one = |level, kind, pages, entries, ways| {
         vec![TlbArray {

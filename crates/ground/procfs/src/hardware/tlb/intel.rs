@@ -1,17 +1,17 @@
 //! TLBs as Intel reports them: leaf 0x18, or descriptors in leaf 2.
 //!
-//! Both are decoded here: a general decoder that walks as many subleaves as leaf 0x18 claims to have
-//! would be led around four billion times by a bad answer, and one that stops at the first descriptor
-//! it does not know would lose those behind it.
+//! This module decodes both. A general decoder that walks as many subleaves as leaf 0x18 reports
+//! would loop four billion times on a bad answer. One that stops at the first descriptor
+//! it does not know would lose the descriptors behind it.
 
 use super::descriptors::{SEE_LEAF_18, described_by};
 use super::{PageSizes, TlbArray, TlbKind, TlbWays};
 use crate::hardware::Cpuid;
 
-/// Subleaves of leaf 0x18 looked at; processors have about ten.
+/// Maximum number of subleaves of leaf 0x18; processors have about ten.
 const MOST_SUBLEAVES: u32 = 64;
 
-/// Leaf 0x18 where it says anything, leaf 2 otherwise.
+/// Reads leaf 0x18 if it describes any TLB, else leaf 2.
 pub(super) fn arrays(cpuid: &Cpuid) -> Vec<TlbArray> {
     let highest = cpuid.ask(0, 0).unwrap_or_default().eax;
     if highest >= 0x18 {
@@ -27,7 +27,7 @@ pub(super) fn arrays(cpuid: &Cpuid) -> Vec<TlbArray> {
     }
 }
 
-/// Leaf 0x18: one subleaf per array. EAX of subleaf 0 is the highest subleaf; those in between may
+/// Decodes leaf 0x18: one subleaf per array. EAX of subleaf 0 is the highest subleaf; those in between may
 /// be empty.
 fn parameters(cpuid: &Cpuid) -> Vec<TlbArray> {
     let highest = cpuid
@@ -71,7 +71,7 @@ fn parameters(cpuid: &Cpuid) -> Vec<TlbArray> {
     (0..=highest).filter_map(array).collect()
 }
 
-/// Leaf 2: a descriptor in each byte of the registers whose highest bit is clear, except the lowest
+/// Decodes leaf 2: a descriptor in each byte of the registers whose highest bit is clear, except the lowest
 /// byte of EAX.
 fn descriptors(cpuid: &Cpuid) -> Vec<TlbArray> {
     let answer = cpuid.ask(2, 0).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! TLBs, and how much memory they reach: why superpages help at all.
+//! TLBs and their reach: the reason why huge pages help.
 //!
-//! An access whose translation is not in the TLB has to walk the page tables first. *Reach* is the
+//! If the TLB lacks the translation of an access, the CPU walks the page tables first. *Reach* is the
 //! memory whose translations fit: entries times page size. A program that uses more memory at random
-//! than the last level reaches misses most of the time, and superpages multiply reach by 512:
+//! than the last level reaches misses most of the time, and huge pages multiply reach by 512:
 //!
 //! ```text
 //!                       4 KiB pages        2 MiB pages
@@ -23,7 +23,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 
 use super::{Cpuid, Machine, Virtualization};
 
-/// Which accesses use a TLB.
+/// Accesses that use a TLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlbKind {
@@ -31,7 +31,7 @@ pub enum TlbKind {
     Data,
     /// Instruction fetches.
     Instruction,
-    /// All of them.
+    /// Data and instructions.
     Unified,
     /// Loads only.
     Load,
@@ -40,21 +40,21 @@ pub enum TlbKind {
 }
 
 impl TlbKind {
-    /// Whether it serves loads, which is what reach is counted for.
+    /// Returns true if the TLB serves loads, which reach counts.
     const fn serves_loads(self) -> bool {
         matches!(self, Self::Data | Self::Unified | Self::Load)
     }
 }
 
-/// How many entries an address can be in.
+/// Number of entries that can hold the translation of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "associativity", content = "ways", rename_all = "kebab-case")]
 pub enum TlbWays {
-    /// So many.
+    /// This number.
     Exactly(u16),
-    /// So many or a few more: AMD's second levels give ranges (6 means 8 to 15).
+    /// This number or a few more: AMD's second levels give ranges (6 means 8 to 15).
     AtLeast(u16),
-    /// Any.
+    /// Any entry.
     Full,
 }
 
@@ -86,7 +86,7 @@ impl PageSizes {
         g1: true,
     };
 
-    /// The sizes, ascending.
+    /// Returns the sizes, ascending.
     pub fn iter(self) -> impl Iterator<Item = ByteCount> {
         [
             (self.k4, BASE_PAGE_SIZE),
@@ -97,7 +97,7 @@ impl PageSizes {
         .filter_map(|(held, size)| held.then_some(ByteCount(size)))
     }
 
-    /// Whether `page` is among them.
+    /// Returns true if `page` is one of the sizes.
     #[must_use]
     pub fn contain(self, page: ByteCount) -> bool {
         self.iter().any(|size| size == page)
@@ -113,67 +113,67 @@ impl Serialize for PageSizes {
 /// One array of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TlbArray {
-    /// 1 is looked at first.
+    /// Level; the CPU looks at level 1 first.
     pub level: u32,
-    /// Which accesses use it.
+    /// Accesses that use the array.
     pub kind: TlbKind,
-    /// Page sizes its entries can hold, in any mixture.
+    /// Page sizes that its entries can hold, in any mixture.
     pub pages: PageSizes,
     /// Entries.
     pub entries: u32,
-    /// How many of them an address can be in.
+    /// Number of entries that can hold the translation of an address.
     pub ways: Option<TlbWays>,
 }
 
 /// Memory whose translations for loads fit in one level, if all of it is in pages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TlbReach {
-    /// 1 is looked at first.
+    /// Level; the CPU looks at level 1 first.
     pub level: u32,
     /// Page size.
     pub page: ByteCount,
     /// Entries that can hold such pages.
     pub entries: u32,
-    /// Their product.
+    /// Reach: entries times page size.
     pub reach: ByteCount,
 }
 
-/// The TLBs of the CPU that answered.
+/// TLBs of the CPU that answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tlb {
     /// Every array, in the processor's order.
     pub arrays: Vec<TlbArray>,
     /// Reach by level and page size (4 KiB and 2 MiB).
     pub reach: Vec<TlbReach>,
-    /// What to keep in mind when reading the figures.
+    /// Remarks for readers of the figures.
     pub notes: Vec<String>,
 }
 
-/// Why TLBs are not known.
+/// Reason why the TLBs are not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlbError {
-    /// No CPUID.
+    /// The architecture has no CPUID.
     #[error("this architecture has no CPUID, and Linux shows no TLBs elsewhere")]
     NoCpuid,
-    /// A maker whose leaves are not known here.
+    /// This code does not know the leaves of this maker.
     #[error("how processors by {vendor:?} report their TLBs is not known")]
     UnknownVendor {
-        /// The twelve letters.
+        /// Twelve letters that identify the maker.
         vendor: String,
     },
     /// The leaves are empty. Hypervisors often clear them.
     #[error("the processor reports no TLBs{}", if *.guest { "; its hypervisor probably hides them" } else { "" })]
     NotReported {
-        /// Whether this is a virtual machine.
+        /// True for a virtual machine.
         guest: bool,
     },
 }
 
 impl Tlb {
-    /// Reads what CPUID tells.
+    /// Reads the TLBs from CPUID.
     ///
     /// # Errors
-    /// When it tells nothing that is understood.
+    /// When CPUID describes no TLB that this code understands.
     pub fn read(cpuid: &Cpuid, virtualization: &Virtualization) -> Result<Self, TlbError> {
         let vendor = cpuid.vendor().ok_or(TlbError::NoCpuid)?;
         let guest = virtualization.machine == Machine::Virtual;
@@ -207,7 +207,7 @@ impl Tlb {
         })
     }
 
-    /// Memory that loads reach through one level, if all of it is in pages of size `page`.
+    /// Returns the memory that loads reach through one level, if all of it is in pages of size `page`.
     ///
     /// `None` for a level or page size that is not reported.
     #[must_use]

@@ -1,19 +1,20 @@
 //! Pages that a program has freed lazily (`MADV_FREE`).
 //!
-//! They are present until the kernel wants them or the program writes to them again, and nobody's memory any more. A collapse would take
-//! them into the huge page, and the program would be charged for good for what it has given back.
+//! They stay present until the kernel reclaims them or the program writes to them again, but hold no data in use. A collapse would copy
+//! them into the huge page, and the program would stay charged for memory that it has given back.
 //!
 //! ```text
-//!   /proc/vmstat   pglazyfree   has anybody on the machine freed pages lazily since?    23 us
-//!   smaps_rollup   LazyFree     has the process such pages?                             walks its page tables
-//!   smaps          LazyFree     how many has each mapping?                              likewise
-//!   kpageflags                  which are they? (root alone)                            4 KiB for each region
+//!   /proc/vmstat   pglazyfree   pages freed lazily on the whole machine so far          23 us
+//!   smaps_rollup   LazyFree     such pages of the process                               walks its page tables
+//!   smaps          LazyFree     such pages of each mapping                              likewise
+//!   kpageflags                  which pages they are (root alone)                       4 KiB for each region
 //! ```
 //!
-//! Where frames cannot be looked at, all such pages of a mapping may lie in any region of it. The flag of a frame stays after the program
-//! has written to the page again, until the kernel looks at it; `smaps` sees that. So both are upper bounds, and the lower one counts.
+//! If page frames cannot be inspected, all such pages of a mapping may lie in any region of it. The flag of a frame stays after the program
+//! has written to the page again, until the kernel looks at it; `smaps` detects the write. So both are upper bounds, and the lower one
+//! counts.
 //!
-//! The kernel marks pages in batches of 31 folios for each CPU, so that many may be missed.
+//! The kernel marks pages in batches of 31 folios for each CPU, so this code may miss as many.
 
 use std::fs::File;
 
@@ -27,26 +28,26 @@ use super::words::region_words;
 use crate::system::PageFlagsFile;
 use crate::{ReadError, Roots};
 
-/// Regions of which frames are looked at in one pass, at most: 8 GiB, some 0.2 s. Of others what `smaps` says counts alone.
+/// Maximum number of regions whose frames are inspected in one pass: 8 GiB, some 0.2 s. For other regions only `smaps` counts.
 const MOST_LOOKED_UP: usize = 4096;
 
-/// Finds pages that were freed lazily.
+/// Finder of lazily freed pages.
 #[derive(Debug)]
 pub struct LazyPages {
     flags: Option<PageFlagsFile>,
 }
 
-/// A mapping with pages that were freed lazily.
+/// Mapping with lazily freed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LazyMapping {
-    /// Where.
+    /// Address range.
     pub range: VirtRange,
-    /// How many.
+    /// Number of lazily freed pages in it.
     pub pages: PageCount,
 }
 
 impl LazyPages {
-    /// By flags of frames, if they may be read; else by what `smaps` says alone.
+    /// Uses the flags of page frames if it may read them, else `smaps` alone.
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
         Self {
@@ -54,7 +55,7 @@ impl LazyPages {
         }
     }
 
-    /// The mappings of a process with such pages, ascending. Needs ptrace read access.
+    /// Returns the mappings of a process with such pages, ascending. Needs ptrace read access.
     ///
     /// # Errors
     /// As for [`memory_use`].
@@ -73,7 +74,7 @@ impl LazyPages {
         Ok(found)
     }
 
-    /// Takes such pages out of what is resident in `regions`; regions of which nothing is left are dropped.
+    /// Subtracts such pages from the resident pages in `regions`, and drops regions without any other page.
     ///
     /// # Errors
     /// As for [`PageScanner::regions`](super::PageScanner::regions).
@@ -106,7 +107,7 @@ impl LazyPages {
         Ok(())
     }
 
-    /// Pages of one region whose frames are marked, an upper bound; `None` where that cannot be seen.
+    /// Returns the pages of one region whose frames are marked, an upper bound; `None` if the flags cannot be read.
     ///
     /// # Errors
     /// As for [`PageScanner::regions`](super::PageScanner::regions).
@@ -123,7 +124,7 @@ impl LazyPages {
         Ok(self.marked(&pagemap, region))
     }
 
-    /// Pages of a region whose frames are marked; `None` where that cannot be seen.
+    /// Returns the pages of a region whose frames are marked; `None` if the flags cannot be read.
     fn marked(&self, pagemap: &File, region: Region) -> Option<PageCount> {
         let flags = self.flags.as_ref()?;
         let words = region_words(pagemap, region).ok()?;
@@ -134,14 +135,14 @@ impl LazyPages {
             let first = run.first().copied().unwrap_or(Pfn(0));
             let flags = flags.of_run(first, run.len()).ok()?;
             let marked = flags.filter(|flags| flags.is_anonymous() && !flags.is_swap_backed());
-            // The shared page of zeroes is not anonymous.
+            // The shared zero page is not anonymous.
             count += u64::try_from(marked.count()).unwrap_or(u64::MAX);
         }
         Some(PageCount(count))
     }
 }
 
-/// How many pages of a region may be freed lazily, by what is known of mappings.
+/// Returns the maximum number of lazily freed pages in a region, from what is known of the mappings.
 #[must_use]
 pub fn most_lazy(mappings: &[LazyMapping], region: Region) -> PageCount {
     let range = region.range();

@@ -1,16 +1,16 @@
-//! Which pages of a process are resident, and which of them superpages map: region by region.
+//! Resident pages of a process, and those that are huge-mapped, region by region.
 //!
-//! Two ways, of which the first that works is used:
+//! There are two methods; the scanner uses the first that works:
 //!
 //! 1. [`ScanMethod::PagemapScan`]: `ioctl(PAGEMAP_SCAN)` (Linux 6.7) answers in runs of equal pages
-//!    and steps over holes at the level of the page table that is empty, so a terabyte that was
+//!    and steps over holes at the empty level of the page table, so a terabyte that was
 //!    reserved and never touched costs nothing.
-//! 2. [`ScanMethod::PagemapFile`]: `/proc/PID/pagemap`, eight bytes for every page, there or not.
-//!    It does not tell huge mappings or the shared zero page; `smaps` fills in what can be inferred.
+//! 2. [`ScanMethod::PagemapFile`]: `/proc/PID/pagemap`, eight bytes for every page, mapped or not.
+//!    It shows neither huge mappings nor the shared zero page; `smaps` fills in what can be inferred.
 //!
-//! What counts as resident: a page that is mapped and is not the shared zero page, which belongs to
-//! nobody and is not part of RSS either. Reading untouched memory maps it; a promotion that took it
-//! for resident would add memory that nobody budgeted for.
+//! A page is resident if it is mapped and is not the shared zero page, which belongs to
+//! no process and is not part of RSS either. A read of untouched memory maps the zero page; a promotion that counted it
+//! as resident would add memory that no budget allows for.
 
 mod lazy;
 mod object;
@@ -49,25 +49,25 @@ pub use torn::TornPages;
 pub use uses::WindowUse;
 pub use words::{PageWord, page_words};
 
-/// What the absence of `pagemap` means.
+/// Meaning of the absence of `pagemap`.
 const NO_PAGEMAP: &str = "this kernel was built without CONFIG_PROC_PAGE_MONITOR";
 
-/// Runs of pages taken from the kernel at a time: 24 KiB, one run for every page of two regions at worst. Each worker of the daemon keeps
-/// as much.
+/// Runs of pages read from the kernel at a time: 24 KiB, one run for every page of two regions at worst. Each worker of the daemon
+/// has a buffer of this size.
 const RUNS: usize = 1024;
 
-/// How pages are counted.
+/// Method of counting pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScanMethod {
-    /// `ioctl(PAGEMAP_SCAN)`: exact, and tells huge mappings.
+    /// `ioctl(PAGEMAP_SCAN)`: exact, and shows huge mappings.
     PagemapScan,
-    /// The words of `/proc/PID/pagemap`, helped by `smaps`: slower, and does not always tell.
+    /// The words of `/proc/PID/pagemap`, helped by `smaps`: slower, and does not always show huge mappings.
     PagemapFile,
 }
 
 impl ScanMethod {
-    /// A few words for a report.
+    /// Describes the method in a few words for a report.
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -77,10 +77,10 @@ impl ScanMethod {
     }
 }
 
-/// Counts resident and huge-mapped pages by region. Keeps its buffer from scan to scan.
+/// Counter of resident and huge-mapped pages by region. Keeps its buffer from scan to scan.
 #[derive(Debug)]
 pub struct PageScanner {
-    /// What to try; lowered for good once the kernel says that it has no such call.
+    /// Method to try first; lowered for good once the kernel lacks the call.
     try_first: ScanMethod,
     last: Option<ScanMethod>,
     runs: Vec<PageRegion>,
@@ -93,13 +93,13 @@ impl Default for PageScanner {
 }
 
 impl PageScanner {
-    /// A scanner that uses the best method the kernel has.
+    /// Makes a scanner that uses the best method of the kernel.
     #[must_use]
     pub fn new() -> Self {
         Self::starting_with(ScanMethod::PagemapScan)
     }
 
-    /// A scanner that does not try anything better than `method`, to compare methods with.
+    /// Makes a scanner that tries nothing better than `method`, for comparing methods.
     #[must_use]
     pub fn starting_with(method: ScanMethod) -> Self {
         Self {
@@ -109,14 +109,14 @@ impl PageScanner {
         }
     }
 
-    /// The method the last scan used; `None` before the first.
+    /// Returns the method of the last scan; `None` before the first.
     #[must_use]
     pub const fn method(&self) -> Option<ScanMethod> {
         self.last
     }
 
-    /// The regions of `id` that have resident pages and lie wholly inside a promotable VMA of
-    /// `vmas` (ascending and disjoint, as [`maps`](super::maps) gives them), ascending.
+    /// Returns the regions of `id` that have resident pages and lie wholly inside a promotable VMA of
+    /// `vmas` (ascending and disjoint, as [`maps`](super::maps) returns them), ascending.
     ///
     /// Needs ptrace read access to the process.
     ///
@@ -139,11 +139,11 @@ impl PageScanner {
         words::regions(&pagemap, vmas, &sizes).map_err(failed)
     }
 
-    /// What lies in every aligned 2 MiB window of every VMA of `vmas`, whatever backs it: the windows that have resident or
-    /// swapped pages, ascending. `vmas` is what [`vma_uses`](super::vma_uses) gave just now.
+    /// Returns the use of every aligned 2 MiB window of every VMA of `vmas`, whatever backs it: the windows that have resident or
+    /// swapped pages, ascending. `vmas` comes from a call of [`vma_uses`](super::vma_uses) just before.
     ///
-    /// A resident page counts in exactly one window of one VMA, so that sums over windows are exact. Without `PAGEMAP_SCAN` how
-    /// many windows of a VMA are huge is what `smaps` says, and which of those that can be is not known: the first are taken.
+    /// A resident page counts in exactly one window of one VMA, so that sums over windows are exact. Without `PAGEMAP_SCAN`, `smaps`
+    /// gives the number of huge windows of a VMA, but not which of the possible ones are huge: the first are taken.
     ///
     /// Needs ptrace read access to the process.
     ///
@@ -164,7 +164,7 @@ impl PageScanner {
         uses::read(&pagemap, vmas).map_err(failed)
     }
 
-    /// What `scan` finds by `PAGEMAP_SCAN`, given room for runs; `None` where the words of `pagemap` have to be read instead.
+    /// Runs `scan` with a buffer for `PAGEMAP_SCAN`; `None` if the words of `pagemap` have to be read instead.
     fn scanned<T>(
         &mut self,
         scan: impl FnOnce(&mut [PageRegion]) -> Result<T, Errno>,
@@ -176,12 +176,12 @@ impl PageScanner {
                     self.last = Some(ScanMethod::PagemapScan);
                     return Ok(Some(found));
                 }
-                // No such call, on this kernel or on a recorded tree's ordinary file.
+                // The call does not exist, on this kernel or on a recorded tree's ordinary file.
                 Err(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     self.try_first = ScanMethod::PagemapFile;
                     self.runs = Vec::new();
                 }
-                // This one range was not to its liking.
+                // The call refused this one range.
                 Err(Errno::INVAL | Errno::FAULT) => {}
                 Err(errno) => return Err(errno),
             }
@@ -191,8 +191,8 @@ impl PageScanner {
     }
 }
 
-/// Whether one superpage maps the whole of `region` now; `None` where the kernel does not tell (before
-/// Linux 6.7). A look of some microseconds, for making sure of one region.
+/// Returns true if one huge page maps the whole of `region` now; `None` if the kernel does not show it (before
+/// Linux 6.7). Takes some microseconds, for checking one region.
 ///
 /// # Errors
 /// As for [`PageScanner::regions`].
@@ -209,7 +209,7 @@ pub fn is_huge_mapped(
     }
 }
 
-/// Whether guard pages lie in `region` now; no, where the kernel does not tell (before Linux 6.15).
+/// Returns true if guard pages lie in `region` now; false if the kernel does not show them (before Linux 6.15).
 ///
 /// # Errors
 /// As for [`PageScanner::regions`].
@@ -222,7 +222,7 @@ pub fn has_guard_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<b
     }
 }
 
-/// The page map of `id`, which from then on belongs to that process, whatever becomes of its number.
+/// Opens the pagemap of `id`. The descriptor belongs to that process from then on, even if its number is reused.
 fn open(roots: &Roots, id: ProcessId) -> Result<(PathBuf, File), ReadError> {
     let path = roots.of_process(id.pid, "pagemap");
     let pagemap = File::open(&path).map_err(|error| {

@@ -1,8 +1,8 @@
-//! Which pages of a shared object are resident, and which of them superpages map.
+//! Resident pages of a shared object, and those that are huge-mapped.
 //!
-//! What is resident, the object itself knows (`cachestat(2)`), also of pages that nobody maps at present. To ask it takes an open file,
-//! which `/proc/PID/map_files` gives to those with `CAP_CHECKPOINT_RESTORE`; else what its mappers map stands in, together: a lower
-//! bound. Which regions superpages map is in page tables only. Not those of all mappers are read, there may be thousands.
+//! The object itself knows its resident pages (`cachestat(2)`), including pages that no process maps at present. The call takes an open file,
+//! which `/proc/PID/map_files` gives to callers with `CAP_CHECKPOINT_RESTORE`. Without it the union of the pages that the mappers map stands
+//! in: a lower bound. Only page tables show which regions are huge-mapped. There may be thousands of mappers, so only some are read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,24 +21,24 @@ use superhue_sys::pagemap::{PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, Wanted, f
 use super::{RUNS, open};
 use crate::{ReadError, Roots};
 
-/// How many mappers' page tables are worth reading at most: a look at 1 GiB of base pages takes 8 ms for each.
+/// Maximum number of mappers whose page tables are read: reading 1 GiB of base pages takes 8 ms for each.
 pub const MAPPERS_READ: usize = 16;
 
 /// One mapping of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapper {
-    /// Whose.
+    /// Mapping process.
     pub process: ProcessId,
-    /// Where.
+    /// Address range of the mapping.
     pub range: VirtRange,
-    /// The part that it maps.
+    /// Mapped part of the object.
     pub part: ObjectPart,
-    /// Whether the object is a file.
+    /// True if the object is a file.
     pub is_file: bool,
 }
 
 impl Mapper {
-    /// The bytes of the object that it maps.
+    /// Returns the byte range of the object that it maps.
     #[must_use]
     pub fn mapped(&self) -> VirtRange {
         self.part.mapped(self.range)
@@ -48,12 +48,12 @@ impl Mapper {
         self.part.misaligned_by(self.range.start) == 0
     }
 
-    /// Whether some region might be collapsed through it.
+    /// Returns true if some region might be collapsed through it.
     fn has_regions(&self) -> bool {
         self.is_aligned() && self.range.regions().next().is_some()
     }
 
-    /// Where it maps a region of the object; `None` unless wholly, and aligned.
+    /// Returns the address at which it maps a region of the object; `None` unless it maps the region whole and aligned.
     #[must_use]
     pub fn region_of(&self, region: Region) -> Option<Region> {
         let is_whole = self.mapped().contains(&region.range());
@@ -61,7 +61,7 @@ impl Mapper {
         (is_whole && self.is_aligned()).then(|| Region::containing(VirtAddr(address)))
     }
 
-    /// Which region of the object a region of its address space shows; `None` unless wholly, and aligned.
+    /// Returns the region of the object behind a region of its address space; `None` unless it maps the region whole and aligned.
     #[must_use]
     pub fn region_at(&self, region: Region) -> Option<Region> {
         let is_whole = self.range.contains(&region.range());
@@ -70,24 +70,24 @@ impl Mapper {
     }
 }
 
-/// What a look at an object showed.
+/// Result of reading an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectLook {
     /// The object.
     pub view: ObjectView,
-    /// Whether the resident pages are those of the object, not only those that mappers map.
+    /// True if the resident pages are those of the object, not only those that mappers map.
     pub is_exact: bool,
-    /// What of it each of the mappers maps by superpages that were read.
+    /// Huge-mapped bytes of the object for each mapper that was read.
     pub huge_mapped: Vec<(ProcessId, ByteCount)>,
 }
 
-/// Looks at an object through its `mappers`, which need not be aligned: those that are not only help to see what is resident. Reads
+/// Reads an object through its `mappers`. They need not be aligned: unaligned ones only help to find the resident pages. Reads
 /// the page tables of `most` of them, from the first to the last.
 ///
-/// Needs ptrace read access to the mappers. Those that cannot be read are passed over.
+/// Needs ptrace read access to the mappers. Skips mappers that cannot be read.
 ///
 /// # Errors
-/// That of the last mapper, where none can be read: [`ReadError::Vanished`], [`ReadError::Denied`], [`ReadError::Io`].
+/// That of the last mapper, if none can be read: [`ReadError::Vanished`], [`ReadError::Denied`], [`ReadError::Io`].
 pub fn object_view(
     roots: &Roots,
     object: ObjectId,
@@ -115,7 +115,7 @@ pub fn object_view(
         .find_map(|mapper| cached(roots, mapper, &mapped));
     let is_exact = cached.is_some();
     let is_file = mappers.iter().any(|mapper| mapper.is_file);
-    // What is missing of a file would have to be read.
+    // A missing page of a file would have to be read from disk.
     let least = if is_file { PAGES_PER_REGION } else { 1 };
     let resident = |counts: &BTreeMap<u64, PageCount>| counts.values().copied().sum::<PageCount>();
     let (counts, resident) = match cached {
@@ -153,13 +153,13 @@ pub fn object_view(
     })
 }
 
-/// `most` of the mappers, from the first to the last.
+/// Returns at most `most` of the mappers, evenly from the first to the last.
 fn evenly(mappers: &[Mapper], most: usize) -> impl Iterator<Item = &Mapper> {
     let step = mappers.len().div_ceil(most).max(1);
     mappers.iter().step_by(step)
 }
 
-/// The union of ranges, ascending; those that only touch stay apart, since no superpage spans two mappings.
+/// Merges ranges, ascending. Ranges that only touch stay apart, since no huge page spans two mappings.
 fn merged(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut union: Vec<VirtRange> = Vec::new();
@@ -172,14 +172,14 @@ fn merged(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
     union
 }
 
-/// The pages of a region of the object that somebody maps.
+/// Pages of a region of the object that some mapper maps.
 #[derive(Default)]
 struct Seen {
     set: PageSet,
     huge: bool,
 }
 
-/// Adds the pages that a mapper maps, by region of the object. Returns the bytes that superpages map.
+/// Adds the pages that a mapper maps, by region of the object. Returns the huge-mapped bytes.
 fn add_mapped(
     roots: &Roots,
     mapper: &Mapper,
@@ -222,7 +222,8 @@ fn add_mapped(
     }
 }
 
-/// Resident pages of the object by region, for the regions in `parts`, and of all of it; `None` where it cannot be asked.
+/// Returns the resident pages of the object by region, for the regions in `parts`, and of the whole object; `None` if the object cannot be
+/// opened or read.
 fn cached(
     roots: &Roots,
     mapper: &Mapper,
@@ -248,7 +249,8 @@ fn cached(
     Some((counts, all))
 }
 
-/// What of the object is in memory in the region that `region` of the mapper's address space shows; `None` where it cannot be asked.
+/// Returns the pages in memory of the object's region behind `region` of the mapper's address space; `None` if the object cannot be
+/// opened or read.
 #[must_use]
 pub fn cached_region(roots: &Roots, mapper: &Mapper, region: Region) -> Option<Cached> {
     let shown = mapper.region_at(region)?;
@@ -257,9 +259,9 @@ pub fn cached_region(roots: &Roots, mapper: &Mapper, region: Region) -> Option<C
     cached_pages(file, offset, ByteCount(HUGE_PAGE_SIZE)).ok()
 }
 
-/// The object as an open file; `None` if the caller may not, or something else is mapped there by now.
+/// Opens the object; `None` if the caller has no permission, or another object is mapped there by now.
 ///
-/// Opened first as a path, which touches nothing: a program may have put the file of a device there, and to open one may do anything.
+/// Opens it first with `O_PATH`, which touches nothing: a program may have put a device file there, and opening one may do anything.
 fn file_of(roots: &Roots, mapper: &Mapper) -> Option<File> {
     let link = format!("map_files/{}", mapper.range);
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -274,13 +276,13 @@ fn file_of(roots: &Roots, mapper: &Mapper) -> Option<File> {
         return None;
     }
     let own = format!("/proc/self/fd/{}", place.as_raw_fd());
-    // Without waiting for whoever holds a lease on it.
+    // Does not wait for the holder of a lease on the file.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
     Some(file.into())
 }
 
-/// Counts by region, asking for many at a time where all or none are there.
+/// Counts by region; asks for many regions at a time where all pages are present, or none.
 fn count(
     ask: &impl Fn(u64, u64) -> Result<PageCount, Errno>,
     regions: Range<u64>,

@@ -1,4 +1,4 @@
-//! Which base pages of a process are in memory.
+//! Base pages of a process that are in memory.
 
 use superhue_model::{BASE_PAGE_SIZE, ProcessId, VirtAddr};
 use superhue_sys::pagemap::{
@@ -9,21 +9,21 @@ use super::{RUNS, open};
 use crate::process::maps;
 use crate::{ReadError, Roots};
 
-/// A base page that is in memory.
+/// Base page that is in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PresentPage {
-    /// Where it is.
+    /// Address of the page.
     pub page: VirtAddr,
-    /// Whether it is part of a huge page.
+    /// True if it is part of a huge page.
     pub huge: bool,
 }
 
-/// Pages of private anonymous memory that are in memory, ascending, `most` of them at most; the shared page of zeroes is none.
+/// Returns the pages of private anonymous memory that are in memory, ascending, at most `most` of them; the shared zero page does not count.
 ///
 /// Needs ptrace read access to the process, and Linux 6.7.
 ///
 /// # Errors
-/// [`ReadError::Vanished`], [`ReadError::Denied`]; [`ReadError::Io`] where the kernel does not tell.
+/// [`ReadError::Vanished`], [`ReadError::Denied`]; [`ReadError::Io`] if the kernel does not show the pages.
 pub fn present_pages(
     roots: &Roots,
     id: ProcessId,

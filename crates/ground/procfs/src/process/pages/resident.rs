@@ -1,4 +1,4 @@
-//! Counts the resident pages of one region: a collapse adds the others.
+//! Counts the resident pages of one region: a collapse adds the missing ones.
 
 use std::fs::File;
 
@@ -10,12 +10,12 @@ use super::open;
 use super::words::region_words;
 use crate::{ReadError, Roots};
 
-/// Runs of pages taken from the kernel at a time. Most regions have one or two.
+/// Runs of pages read from the kernel at a time. Most regions have one or two.
 const RUNS: usize = 32;
 
-/// Counts the resident pages of `region`, in some microseconds. The shared page of zeroes does not count.
+/// Counts the resident pages of `region`, in some microseconds. The shared zero page does not count.
 ///
-/// Before Linux 6.7 the page of zeroes looks like a page that is shared since a fork, and neither counts.
+/// Before Linux 6.7 the zero page looks like a page that is shared since a fork, and neither counts.
 ///
 /// Needs ptrace read access to the process.
 ///

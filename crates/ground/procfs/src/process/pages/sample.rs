@@ -1,4 +1,4 @@
-//! Some pages of a process, taken at random over its mappings.
+//! Random sample of the pages of a process, over all its mappings.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +15,11 @@ const WINDOW: u64 = PAGES_PER_REGION;
 /// Bytes in a word.
 const WORD: u64 = 8;
 
-/// Words of `/proc/PID/pagemap` of pages that are present: all, if the mappings have at most `limit` pages; else those of
-/// windows of 2 MiB at random places, about `limit` in all. `seed` decides which.
+/// Returns the words of `/proc/PID/pagemap` of present pages: all, if the mappings have at most `limit` pages; else those of
+/// 2 MiB windows at random places, about `limit` in all. `seed` determines the places.
 ///
 /// # Errors
-/// When the process is gone or may not be looked at.
+/// When the process is gone, or the caller has no permission.
 pub fn sample_words(
     roots: &Roots,
     pid: u32,
@@ -37,7 +37,7 @@ pub fn sample_words(
     Ok(found)
 }
 
-/// Appends those of `count` pages from number `first` on that are present.
+/// Appends the present ones of `count` pages from number `first` on.
 fn read(file: &File, first: u64, count: u64, found: &mut Vec<PageWord>) -> io::Result<()> {
     let mut bytes = [0_u8; (WINDOW * WORD) as usize];
     let length = usize::try_from(count.min(WINDOW) * WORD).unwrap_or(bytes.len());
@@ -46,7 +46,7 @@ fn read(file: &File, first: u64, count: u64, found: &mut Vec<PageWord>) -> io::R
     Ok(())
 }
 
-/// Numbers of first pages, and how many from there on, [`WINDOW`] at most.
+/// Returns the numbers of first pages, each with the number of pages from there on, [`WINDOW`] at most.
 fn windows(vmas: &[Vma], limit: u64, seed: u64) -> Vec<(u64, u64)> {
     let ranges = vmas.iter().map(|vma| {
         let (start, end) = (
@@ -87,7 +87,7 @@ fn windows(vmas: &[Vma], limit: u64, seed: u64) -> Vec<(u64, u64)> {
     whole
 }
 
-/// Steele, Lea, Flood 2014.
+/// Returns the next random number, by `SplitMix64` (Steele, Lea, Flood 2014).
 const fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut word = *state;

@@ -1,4 +1,4 @@
-//! Counting with `ioctl(PAGEMAP_SCAN)`.
+//! Counting pages with `ioctl(PAGEMAP_SCAN)`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use superhue_sys::pagemap::{
 
 use super::windows::spans;
 
-/// Regions of `vmas` with resident pages. `runs` is scratch space.
+/// Returns the regions of `vmas` with resident pages. `runs` is scratch space.
 pub(super) fn regions(
     pagemap: &File,
     vmas: &[Vma],
@@ -34,7 +34,7 @@ pub(super) fn regions(
     Ok(tally.views)
 }
 
-/// Whether one entry maps the whole of `region` by a superpage, other than the shared one of zeroes. `pagemap` is an open
+/// Returns true if one entry maps the whole of `region` by a huge page other than the huge zero page. `pagemap` is an open
 /// `/proc/PID/pagemap`.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn is_huge(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
         && run.categories & PAGE_IS_PFNZERO == 0)
 }
 
-/// Whether guard pages lie in `region`. `pagemap` is an open `/proc/PID/pagemap`.
+/// Returns true if guard pages lie in `region`. `pagemap` is an open `/proc/PID/pagemap`.
 ///
 /// # Errors
 /// As for [`pagemap_scan`]; `EINVAL` before Linux 6.15.
@@ -66,15 +66,15 @@ pub fn is_guarded(pagemap: impl AsFd, region: Region) -> Result<bool, Errno> {
     Ok(count > 0)
 }
 
-/// Adds runs of pages, which come in ascending order, up into regions.
+/// Sums of runs of pages, which come in ascending order, by region.
 #[derive(Default)]
 struct RunCounts {
     views: Vec<RegionView>,
 }
 
 impl RunCounts {
-    /// Counts the parts of `[start, end)` that lie in a window. Windows that end before the run
-    /// are used up: no later run can reach them.
+    /// Counts the parts of `[start, end)` that lie in a window. Drops windows that end before the run:
+    /// no later run can reach them.
     fn add_within(
         &mut self,
         windows: &mut std::iter::Peekable<impl Iterator<Item = VirtRange>>,
@@ -141,9 +141,9 @@ mod tests {
             .into_iter()
             .peekable();
         let mut tally = RunCounts::default();
-        // Begins before the first window, ends inside its second region.
+        // The run begins before the first window and ends inside its second region.
         tally.add_within(&mut windows, 0, 2 * REGION + 3 * PAGE, false);
-        // Between two windows: nothing.
+        // A run between two windows adds nothing.
         tally.add_within(&mut windows, 3 * REGION, 3 * REGION + PAGE, false);
         // The kernel joins equal neighbours, even across VMAs.
         tally.add_within(&mut windows, 3 * REGION + 2 * PAGE, 9 * REGION, true);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pages counted one by one, whichever way they are cut into runs.
+        /// Pages counted one by one give the same sums, however they are cut into runs.
         #[test]
         fn every_page_in_a_window_counts_once(
             pages in proptest::collection::vec(any::<bool>(), 0..3000),

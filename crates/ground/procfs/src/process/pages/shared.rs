@@ -1,8 +1,8 @@
-//! Pages that several processes map since one was forked from another.
+//! Pages that several processes share after a fork.
 //!
-//! After `fork(2)` parent and child map the same anonymous pages until one of them writes. To collapse a region with such
-//! pages gives the one who asked copies of them, and the other keeps the old ones: memory is used twice, for pages that were
-//! there once.
+//! After `fork(2)` parent and child map the same anonymous pages until one of them writes. Collapsing a region with such
+//! pages gives the collapsing process copies of them, and the other process keeps the old ones: pages that existed once
+//! then take memory twice.
 
 use rustix::io::Errno;
 use superhue_model::{PageCount, ProcessId, Region};
@@ -10,7 +10,7 @@ use superhue_sys::pagemap::shared_pages as shared_pages_in;
 
 use crate::{ReadError, Roots};
 
-/// How many pages of `region` other processes map as well; see [`superhue_sys::pagemap::shared_pages`].
+/// Returns the number of pages of `region` that other processes map as well; see [`superhue_sys::pagemap::shared_pages`].
 ///
 /// Needs ptrace read access to the process.
 ///
@@ -21,7 +21,7 @@ pub fn shared_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<Page
     Ok(shared.into_iter().sum())
 }
 
-/// As [`shared_pages`], for many regions: one number for each, in their order.
+/// Like [`shared_pages`], for many regions: one number for each, in their order.
 ///
 /// Reads 4 KiB for each region. Needs ptrace read access to the process.
 ///

@@ -1,7 +1,7 @@
-//! Huge pages of which the program has given back a part (`MADV_DONTNEED`, `munmap(2)`).
+//! Torn huge pages: the program has given back a part of them (`MADV_DONTNEED`, `munmap(2)`).
 //!
-//! The kernel maps what is left by base pages and keeps the huge page whole, in case its parts are wanted no more or memory is short
-//! (`deferred_split_folio` in `mm/huge_memory.c`). Until it is split, all of it is charged.
+//! The kernel maps the rest by base pages and keeps the huge page whole until its rest is freed or memory is short
+//! (`deferred_split_folio` in `mm/huge_memory.c`). Until the split, the whole huge page is charged.
 //!
 //! ```text
 //!   pagemap      which frame does each page of a 2 MiB window have?
@@ -9,8 +9,8 @@
 //!   fewer than 512 of these are mapped: torn
 //! ```
 //!
-//! A page of such a folio lies in the frame of its own number: a huge page that was moved by `mremap(2)` to an address of another number
-//! is not found.
+//! The code assumes that page N of a 2 MiB window lies in frame N of its folio. It does not find a huge page that `mremap(2)` moved to
+//! an address with another N.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,17 +25,17 @@ use super::words::{WORD, page_words, region_words};
 use crate::system::PageFlagsFile;
 use crate::{ReadError, Roots};
 
-/// Mappings of which edges are looked at, at most: a process with more maps mostly small things.
+/// Maximum number of mappings whose edges are inspected: a process with more of them maps mostly small objects.
 const MOST_MAPPINGS: usize = 4096;
 
-/// Finds torn huge pages by the flags of frames. Needs `CAP_SYS_ADMIN`.
+/// Finder of torn huge pages, by the flags of page frames. Needs `CAP_SYS_ADMIN`.
 #[derive(Debug)]
 pub struct TornPages {
     flags: PageFlagsFile,
 }
 
 impl TornPages {
-    /// Opens the flags of frames; `None` where they, or the numbers of frames, are not shown to the caller.
+    /// Opens the flags of page frames; `None` if the caller may not read them, or the frame numbers.
     #[must_use]
     pub fn new(roots: &Roots) -> Option<Self> {
         let flags = PageFlagsFile::open(roots).ok()?;
@@ -44,12 +44,12 @@ impl TornPages {
         let mut word = [0; WORD as usize];
         let pagemap = File::open(roots.proc.join("self/pagemap")).ok()?;
         pagemap.read_exact_at(&mut word, at).ok()?;
-        // Without CAP_SYS_ADMIN all numbers read as zero.
+        // Without `CAP_SYS_ADMIN` all frame numbers read as zero.
         page_words(&word).next()?.frame()?;
         Some(Self { flags })
     }
 
-    /// Windows of 2 MiB in which torn huge pages may be: regions that no huge page maps, and windows that mappings cover in part.
+    /// Returns the 2 MiB windows that may hold torn huge pages: regions that no huge page maps, and windows that mappings cover in part.
     #[must_use]
     pub fn windows(vmas: &[Vma], regions: &[RegionView]) -> BTreeSet<Region> {
         let small = regions.iter().filter(|view| view.huge != Some(true));
@@ -68,7 +68,7 @@ impl TornPages {
         found
     }
 
-    /// Those in `windows`.
+    /// Returns the torn huge pages in `windows`.
     ///
     /// # Errors
     /// [`ReadError::Vanished`], [`ReadError::Denied`], [`ReadError::Io`].
@@ -94,7 +94,7 @@ impl TornPages {
                     continue;
                 };
                 let pages = u64::try_from(folio.len()).unwrap_or(u64::MAX);
-                // One that others map as well since a fork is not split for one of them.
+                // A huge page shared with another process since a fork is not split for one of them.
                 let is_ours = folio.iter().all(|(_, exclusive)| *exclusive);
                 if pages < PAGES_PER_REGION && is_ours && self.is_huge(frame)? {
                     let held = PageCount(PAGES_PER_REGION - pages);
@@ -106,7 +106,7 @@ impl TornPages {
         Ok(found)
     }
 
-    /// Whether a frame belongs to a folio of 512 pages.
+    /// Returns true if a frame belongs to a folio of 512 pages.
     fn is_huge(&self, frame: Pfn) -> Result<bool, ReadError> {
         let first = Pfn(block_of(frame) * PAGES_PER_REGION);
         let middle = Pfn(first.0 + PAGES_PER_REGION / 2);
@@ -115,7 +115,7 @@ impl TornPages {
     }
 }
 
-/// The number of the 2 MiB of physical memory that a frame lies in.
+/// Returns the number of the 2 MiB block of physical memory that holds a frame.
 const fn block_of(frame: Pfn) -> u64 {
     frame.0 >> (HUGE_PAGE_SHIFT - BASE_PAGE_SHIFT)
 }

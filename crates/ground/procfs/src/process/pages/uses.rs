@@ -1,6 +1,6 @@
-//! What lies in each aligned 2 MiB window of each VMA, whatever backs it: for saying why memory is not huge.
+//! Use of each aligned 2 MiB window of each VMA, whatever backs it: for explaining why memory is not huge.
 //!
-//! Unlike the regions that policies look at, windows may be cut by the ends of their VMA, and every kind of memory has them. So
+//! Unlike the regions of policies, windows may be cut by the ends of their VMA, and every kind of memory has them. So
 //! every resident page is in one of them:
 //!
 //! ```text
@@ -24,25 +24,25 @@ use superhue_sys::pagemap::{
 use super::super::smaps::{MemoryUse, VmaUse};
 use super::words::{CHUNK, SPARSE, WORD, page_words, read_up_to};
 
-/// Where the kernel's half of the address space begins; `[vsyscall]` lies there, and cannot be scanned.
+/// Start of the kernel's half of the address space; `[vsyscall]` lies there, and cannot be scanned.
 const KERNEL_HALF: VirtAddr = VirtAddr(1 << 63);
 
 /// The part of one VMA in one aligned 2 MiB window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowUse {
-    /// Which VMA, by its place in the list.
+    /// Index of the VMA in the list.
     pub vma: usize,
-    /// Which window.
+    /// Aligned 2 MiB window.
     pub region: Region,
-    /// Pages of this VMA present in it, the shared zero page left out.
+    /// Present pages of this VMA in the window, without the shared zero page.
     pub resident: PageCount,
-    /// Pages of this VMA that are swapped out.
+    /// Pages of this VMA in the window that are swapped out.
     pub swapped: PageCount,
-    /// Whether one entry of the page table maps it whole.
+    /// True if one entry of the page table maps the whole window.
     pub huge: bool,
 }
 
-/// The windows of `vmas`, by `PAGEMAP_SCAN`. `runs` is scratch space.
+/// Returns the windows of `vmas`, by `PAGEMAP_SCAN`. `runs` is scratch space.
 pub(super) fn scanned(
     pagemap: &File,
     vmas: &[VmaUse],
@@ -56,7 +56,7 @@ pub(super) fn scanned(
     let (Some(first), Some(last)) = (users.clone().next(), users.next_back()) else {
         return Ok(Vec::new());
     };
-    // Empty parts of the page table cost nothing, so one walk takes all.
+    // Empty parts of the page table cost nothing, so one walk covers all VMAs.
     let range = VirtRange {
         start: first.start,
         end: last.end,
@@ -70,10 +70,10 @@ pub(super) fn scanned(
     Ok(tally.windows)
 }
 
-/// Puts runs, which come in ascending order, into windows.
+/// Sums of runs, which come in ascending order, by window.
 struct UseCounts<'a> {
     vmas: &'a [VmaUse],
-    /// The first VMA that a later run can reach.
+    /// First VMA that a later run can reach.
     at: usize,
     windows: Vec<WindowUse>,
 }
@@ -87,7 +87,7 @@ impl<'a> UseCounts<'a> {
         }
     }
 
-    /// Counts the parts of a run that lie in a VMA. Equal neighbours are one run, even across VMAs.
+    /// Counts the parts of a run that lie in a VMA. The kernel merges equal neighbours into one run, even across VMAs.
     fn add(&mut self, run: &PageRegion) {
         let is_zero = run.categories & PAGE_IS_PFNZERO != 0;
         let present = run.categories & PAGE_IS_PRESENT != 0 && !is_zero;
@@ -97,7 +97,7 @@ impl<'a> UseCounts<'a> {
             let here = vma.vma.range;
             let (start, end) = (VirtAddr(run.start), VirtAddr(run.end));
             let part = VirtRange::new(start.max(here.start), end.min(here.end));
-            // Entries that are not present may hold other marks (guard pages); then nothing is swapped out.
+            // Entries that are not present may hold other marks (guard pages); then no page is swapped out.
             let swapped = swapped && vma.memory.swap != Some(ByteCount(0));
             if let Some(part) = part.filter(|_| present || swapped) {
                 self.add_within(part, present, huge);
@@ -109,7 +109,7 @@ impl<'a> UseCounts<'a> {
         }
     }
 
-    /// Counts the pages of `range`, which lie in the VMA that `at` is the place of.
+    /// Counts the pages of `range`, which lies in the VMA at index `at`.
     fn add_within(&mut self, range: VirtRange, present: bool, huge: bool) {
         for (region, piece) in range.cut() {
             let pages = piece.len().whole_pages();
@@ -124,7 +124,7 @@ impl<'a> UseCounts<'a> {
     }
 }
 
-/// The last window of the list if it is this one, or a new one behind it.
+/// Returns the last window of the list if it is this one, else a new one behind it.
 fn window_of(windows: &mut Vec<WindowUse>, vma: usize, region: Region) -> &mut WindowUse {
     let is_last = windows
         .last()
@@ -142,7 +142,7 @@ fn window_of(windows: &mut Vec<WindowUse>, vma: usize, region: Region) -> &mut W
     &mut windows[last]
 }
 
-/// The windows of `vmas`, by the words of `/proc/PID/pagemap` and what `smaps` said.
+/// Returns the windows of `vmas`, by the words of `/proc/PID/pagemap` and the values of `smaps`.
 pub(super) fn read(pagemap: &File, vmas: &[VmaUse]) -> io::Result<Vec<WindowUse>> {
     let mut windows = Vec::new();
     let mut buffer = vec![0; CHUNK];
@@ -164,7 +164,7 @@ pub(super) fn read(pagemap: &File, vmas: &[VmaUse]) -> io::Result<Vec<WindowUse>
     Ok(windows)
 }
 
-/// Counts the pages of one VMA; how many pages of each new window others map as well, or are the zero page.
+/// Counts the pages of one VMA. Returns for each new window the number of pages that other processes map as well, or that are the zero page.
 fn read_one(
     pagemap: &File,
     place: usize,
@@ -216,7 +216,7 @@ fn read_one(
     Ok(common)
 }
 
-/// Takes the zero page out where `Rss` tells it, and marks as many windows huge as `smaps` has bytes of it (see `words.rs`).
+/// Subtracts the zero pages if `Rss` shows them, and marks as many windows huge as `smaps` has huge bytes (see `words.rs`).
 fn conclude(vma: &VmaUse, windows: &mut [WindowUse], common: &[u64]) {
     let present: u64 = windows.iter().map(|window| window.resident.0).sum();
     let beyond_rss = vma
@@ -325,7 +325,7 @@ mod tests {
         tally.add(&run(514, 520, PAGE_IS_PRESENT | PAGE_IS_PFNZERO));
         tally.add(&run(520, 522, PAGE_IS_SWAPPED));
         tally.add(&run(1028, 1032, PAGE_IS_PRESENT));
-        // A guard mark: nothing of this VMA is swapped out.
+        // A guard mark: no page of this VMA is swapped out.
         tally.add(&run(1032, 1036, PAGE_IS_SWAPPED));
         assert_eq!(
             short(&tally.windows),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     proptest! {
-        /// However VMAs and runs lie, every present page of a VMA counts once.
+        /// For any layout of VMAs and runs, every present page of a VMA counts once.
         #[test]
         fn every_page_counts_once(
             areas in proptest::collection::vec((0..700_u64, 1..1500_u64), 1..8),

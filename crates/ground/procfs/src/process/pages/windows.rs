@@ -1,12 +1,12 @@
-//! The part of each VMA that superpages can fill, and how to walk over many with few calls.
+//! The part of each VMA that huge pages can fill, and spans that cover many VMAs with few calls.
 
 use superhue_model::{BASE_PAGE_SIZE, PAGES_PER_REGION, VirtRange, Vma};
 
-/// Memory of other kinds that a walk rather crosses than stops at: walking the page-table entries
-/// of one region takes about as long as entering the kernel anew.
+/// Maximum number of unwanted bytes that a walk crosses instead of stopping: walking the page-table entries
+/// of one region takes about as long as entering the kernel again.
 const BRIDGE: u64 = PAGES_PER_REGION * BASE_PAGE_SIZE;
 
-/// The whole regions inside `vma`, if it is promotable and has any.
+/// Returns the whole regions inside `vma`, if it is promotable and has any.
 ///
 /// ```text
 ///   VMA      |-------------------------------------|
@@ -23,7 +23,7 @@ pub(super) fn window(vma: &Vma) -> Option<VirtRange> {
     VirtRange::new(first.start(), last.range().end)
 }
 
-/// Windows that are walked in one go, and the range that holds them all.
+/// Windows walked in one call, and the range that holds all of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) range: VirtRange,
@@ -32,9 +32,9 @@ pub(super) struct Span {
 
 /// Groups the windows of `vmas` into spans.
 ///
-/// Unmapped space between two windows costs a walk nothing; memory that is mapped but not wanted
-/// does, for its pages are looked at and reported. Up to [`BRIDGE`] bytes of it are crossed: guard
-/// pages, unaligned heads and tails, small VMAs. Past that a new walk begins behind it.
+/// Unmapped space between two windows costs a walk nothing. Mapped memory that is not wanted
+/// costs time, because the kernel reads and reports its pages. A walk crosses up to [`BRIDGE`] bytes of it: guard
+/// pages, unaligned heads and tails, small VMAs. Beyond that a new walk begins behind it.
 pub(super) fn spans(vmas: &[Vma]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let mut unwanted = 0_u64;
@@ -138,7 +138,7 @@ mod tests {
             vma(7 * MIB, 10 * MIB, VmaKind::Anonymous),
         ];
         assert_eq!(ranges(&vmas), [(2, 4, 1), (8, 10, 1)]);
-        // One less, and they are walked together.
+        // With one less a single walk covers both.
         let vmas = [
             vma(2 * MIB, 5 * MIB, VmaKind::Anonymous),
             vma(7 * MIB, 10 * MIB, VmaKind::Anonymous),

@@ -1,20 +1,20 @@
-//! Counting with the words of `/proc/PID/pagemap`, for kernels without `PAGEMAP_SCAN`.
+//! Counting pages with the words of `/proc/PID/pagemap`, for kernels without `PAGEMAP_SCAN`.
 //!
-//! A word (`Documentation/admin-guide/mm/pagemap.rst`) says whether a page is present and whether
-//! this process alone maps it. It says neither whether a superpage maps it nor whether it is the
+//! A word (`Documentation/admin-guide/mm/pagemap.rst`) shows whether a page is present and whether
+//! this process alone maps it. It does not show whether a huge page maps it, nor whether it is the
 //! shared zero page. `smaps`, read just before, narrows both down:
 //!
-//! * **Zero page.** It is present, is never exclusive, and is not part of `Rss`. So when a VMA has
+//! * **Zero page.** It is present, is never exclusive, and is not part of `Rss`. So if a VMA has
 //!   exactly as many pages present beyond its `Rss` as it has pages that are not exclusive, those
-//!   pages are zero pages. When it has more that are not exclusive, some are shared with a process
-//!   forked off, which cannot be told apart, and all count as resident.
-//! * **Superpages.** Only a region with 512 resident pages can be mapped whole. When a VMA has no
-//!   `AnonHugePages`, none is; when it has as many bytes of them as such regions, all are; else
+//!   pages are zero pages. If it has more that are not exclusive, some are shared with a forked
+//!   process. They cannot be distinguished, and all count as resident.
+//! * **Huge pages.** Only a region with 512 resident pages can be mapped whole. If a VMA has no
+//!   `AnonHugePages`, none is; if it has as many bytes of them as such regions, all are; else
 //!   it is not known which.
 //!
 //! The file is as long as the address space, and reading a hole costs as much as reading pages.
-//! `Rss` helps here too: a VMA without resident pages is not read, and in a large sparse one
-//! reading stops when as many exclusive pages have been seen as are resident.
+//! `Rss` helps here too: the code does not read a VMA without resident pages, and in a large sparse one
+//! it stops when it has seen as many exclusive pages as are resident.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ pub(super) const WORD: u64 = 8;
 /// Bytes read at a time: the words of 16 regions.
 pub(super) const CHUNK: usize = 16 * (PAGES_PER_REGION * WORD) as usize;
 
-/// From this size on a VMA is left as soon as all that is resident has been found.
+/// Size from which the code leaves a VMA as soon as it has found all resident pages.
 pub(super) const SPARSE: ByteCount = ByteCount(1 << 30);
 
 /// One page as `/proc/PID/pagemap` describes it.
@@ -45,45 +45,45 @@ pub(super) const SPARSE: ByteCount = ByteCount(1 << 30);
 pub struct PageWord(u64);
 
 impl PageWord {
-    /// Mapped by a present page-table entry (bit 63).
+    /// Returns true if a present page-table entry maps it (bit 63).
     #[must_use]
     pub const fn is_present(self) -> bool {
         self.0 & WORD_PRESENT != 0
     }
 
-    /// Swapped out, or being moved (bit 62).
+    /// Returns true if it is swapped out, or being moved (bit 62).
     #[must_use]
     pub const fn is_swapped(self) -> bool {
         self.0 & WORD_SWAPPED != 0
     }
 
-    /// A page of a file or of shared memory (bit 61).
+    /// Returns true for a page of a file or of shared memory (bit 61).
     #[must_use]
     pub const fn is_file(self) -> bool {
         self.0 & WORD_FILE != 0
     }
 
-    /// Where the page lies (bits 0 to 54); `None` unless present, and for callers without `CAP_SYS_ADMIN`.
+    /// Returns the page frame number (bits 0 to 54); `None` unless present, and for callers without `CAP_SYS_ADMIN`.
     #[must_use]
     pub fn frame(self) -> Option<Pfn> {
         let frame = self.0 & ((1 << 55) - 1);
         (self.is_present() && frame != 0).then_some(Pfn(frame))
     }
 
-    /// Mapped by this process alone (bit 56, Linux 4.2). Never so for the shared zero page.
+    /// Returns true if this process alone maps it (bit 56, Linux 4.2). Always false for the shared zero page.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
         self.0 & WORD_EXCLUSIVE != 0
     }
 }
 
-/// Takes bytes of `/proc/PID/pagemap` as words; an incomplete last word is left out.
+/// Splits bytes of `/proc/PID/pagemap` into words, without an incomplete last word.
 pub fn page_words(bytes: &[u8]) -> impl Iterator<Item = PageWord> {
     let (words, _) = bytes.as_chunks::<{ WORD as usize }>();
     words.iter().map(|&word| PageWord(u64::from_ne_bytes(word)))
 }
 
-/// The words of one region.
+/// Reads the words of one region.
 pub(super) fn region_words(
     pagemap: &File,
     region: Region,
@@ -99,7 +99,7 @@ pub(super) fn region_words(
     Ok(words)
 }
 
-/// What `smaps` says about a VMA.
+/// Values of `smaps` for a VMA.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     range: VirtRange,
@@ -107,7 +107,7 @@ pub(super) struct Sizes {
     anon_huge: Option<ByteCount>,
 }
 
-/// Sizes of the VMAs of `pid` that have a window, ascending; empty where there is no `smaps`.
+/// Reads the sizes of the VMAs of `pid` that have a window, ascending; empty if there is no `smaps`.
 pub(super) fn sizes(roots: &Roots, pid: u32, vmas: &[Vma]) -> Result<Vec<Sizes>, ReadError> {
     let mut sizes = Vec::new();
     if vmas.iter().all(|vma| window(vma).is_none()) {
@@ -124,13 +124,13 @@ pub(super) fn sizes(roots: &Roots, pid: u32, vmas: &[Vma]) -> Result<Vec<Sizes>,
     });
     match read {
         Ok(()) => Ok(sizes),
-        // Without it less is known; the words themselves still count.
+        // Without `smaps` less is known; the words themselves still count.
         Err(ReadError::Missing { .. } | ReadError::Denied { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// Regions of `vmas` with resident pages.
+/// Returns the regions of `vmas` with resident pages.
 pub(super) fn regions(
     pagemap: &File,
     vmas: &[Vma],
@@ -140,7 +140,7 @@ pub(super) fn regions(
     let mut views = Vec::new();
     for vma in vmas {
         let Some(window) = window(vma) else { continue };
-        // A VMA that has changed in between is one that `smaps` says nothing about.
+        // `smaps` does not count for a VMA that has changed in between.
         let sizes = sizes
             .binary_search_by_key(&vma.range.start, |sizes| sizes.range.start)
             .ok()
@@ -159,13 +159,13 @@ pub(super) fn regions(
     Ok(views)
 }
 
-/// Pages of one VMA.
+/// Counts of the pages of one VMA.
 #[derive(Debug, Default)]
 struct Count {
     present: u64,
-    /// Those of them that other processes map too, or that are zero pages.
+    /// Present pages that other processes map too, or that are zero pages.
     shared: u64,
-    /// Both by region, ascending; regions without present pages are left out.
+    /// Both counts by region, ascending, without regions that have no present page.
     regions: Vec<(Region, u64, u64)>,
 }
 
@@ -215,7 +215,7 @@ impl Count {
         }
     }
 
-    /// Draws the conclusions of the module's description.
+    /// Applies the rules of the module's description.
     fn conclude(
         self,
         window: VirtRange,
@@ -250,7 +250,7 @@ impl Count {
     }
 }
 
-/// Reads until the buffer is full or the file ends; how many bytes.
+/// Reads until the buffer is full or the file ends. Returns the number of bytes.
 pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -273,7 +273,7 @@ mod tests {
     const EXCLUSIVE: u64 = PRESENT | 1 << 56;
     const SWAPPED: u64 = 1 << 62;
 
-    /// A pagemap file of four regions from address 0, and their VMA.
+    /// Scans a pagemap file of four regions from address 0, and their VMA.
     fn scan(pages: &[(u64, u64)], rss: Option<u64>, huge_regions: Option<u64>) -> Vec<RegionView> {
         let file = tempfile::tempfile().unwrap();
         for &(page, word) in pages {
@@ -376,7 +376,7 @@ mod tests {
                 .unwrap()
                 .present
         };
-        // The second page is behind the first chunk; it is read for only when it is missed.
+        // The second page is behind the first chunk; the code reads that far only while a page is missing.
         assert_eq!(present(1), 1);
         assert_eq!(present(2), 2);
     }

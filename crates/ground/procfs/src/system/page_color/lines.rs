@@ -1,14 +1,14 @@
-//! What the kernel's files about page colors have in common: named lines, a geometry, sets.
+//! Common parts of the kernel's files about page colors: named lines, a geometry, sets.
 
 use superhue_model::{ColorIndex, ColorRequest, ColorSet};
 
 use super::super::parse::quote;
 use super::super::{ParseError, number};
 
-/// As many colors as the kernel knows at most.
+/// Maximum number of colors in the kernel.
 const MOST_COLORS: usize = 1024;
 
-/// The lines that are not empty.
+/// Lines of a text that are not empty.
 pub(crate) struct Lines<'a>(Vec<(usize, &'a str)>);
 
 impl<'a> Lines<'a> {
@@ -23,7 +23,7 @@ impl<'a> Lines<'a> {
         self.0.pop().map(|(_, line)| line)
     }
 
-    /// What follows `name` if the next line begins with it; the line is taken then.
+    /// Takes the next line if it begins with `name`, and returns the rest of it.
     pub(crate) fn named_if(&mut self, name: &str) -> Option<&'a str> {
         let (_, line) = self.0.last()?;
         let rest = line.trim().strip_prefix(name)?.strip_prefix(' ')?;
@@ -31,7 +31,7 @@ impl<'a> Lines<'a> {
         Some(rest.trim())
     }
 
-    /// What follows the name that the next line must begin with.
+    /// Takes the next line, which must begin with the name, and returns the rest of it.
     pub(crate) fn named(&mut self, name: &str) -> Result<&'a str, ParseError> {
         let Some((index, line)) = self.0.pop() else {
             return Err(ParseError::new(format!("it ends before `{name}`")));
@@ -44,7 +44,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The index that the kernel's words describe: `none`, `4` (a cache of one page), `masks:0x1000,...`.
+/// Parses the kernel's description of an index: `none`, `4` (a cache of one page), `masks:0x1000,...`.
 pub(crate) fn index(geometry: &str) -> Result<Option<ColorIndex>, ParseError> {
     let masks = match geometry.strip_prefix("masks:") {
         _ if geometry == "none" => return Ok(None),
@@ -69,7 +69,7 @@ fn mask(text: &str) -> Result<u64, ParseError> {
         .ok_or_else(|| ParseError::no(text, "mask"))
 }
 
-/// The number of colors, which the kernel prints beside the geometry: both must agree.
+/// Parses the geometry and the number of colors, which must agree.
 pub(crate) fn colors(lines: &mut Lines<'_>) -> Result<(Option<ColorIndex>, usize), ParseError> {
     let geometry = lines.named("geometry")?;
     let colors = lines.named("colors")?;
@@ -83,7 +83,7 @@ pub(crate) fn colors(lines: &mut Lines<'_>) -> Result<(Option<ColorIndex>, usize
     Ok((index, colors))
 }
 
-/// A set as the kernel prints it, `0-7,16`: of so many colors.
+/// Parses a set as the kernel prints it, `0-7,16`, out of `colors` colors.
 pub(crate) fn set(text: &str, colors: usize) -> Result<ColorSet, ParseError> {
     let no = || ParseError::no(text, "set of colors");
     let request = text.parse::<ColorRequest>().map_err(|_| no())?;

@@ -4,10 +4,10 @@
 //!   enabled 1
 //!   geometry masks:0x1000,0x2000        address bits whose parity is a bit of the color
 //!   colors 4
-//!   usable 2                            colors by which the private caches are not partitioned, too
-//!   origin assumed, in doubt            whether the geometry was given, or taken from the cache's size
+//!   usable 2                            colors that do not partition the private caches as well
+//!   origin assumed, in doubt            source of the geometry: given, or taken from the cache's size
 //!   strayed 0                           pages that left their color when they were moved
-//!   yielded 0                           and those of strict sets that had to, for offlining and the like
+//!   yielded 0                           those of strict sets that had to, for offlining and the like
 //!
 //!   zone 0 Normal
 //!   buddy 251019                        free pages by the ordinary lists and by color:
@@ -31,25 +31,25 @@ use super::{ParseError, file, number, switch};
 use crate::{ReadError, Roots};
 use lines::Lines;
 
-/// What it means that the file is not there.
+/// Meaning of the absence of the file.
 pub(crate) const WITHOUT: &str =
     "this kernel has no page coloring: it takes the patch series in kernel/";
 
-/// What a color has in one zone.
+/// Counts of one color in one zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ColorCounts {
-    /// Pages that are free.
+    /// Free pages.
     pub free: PageCount,
-    /// Pages that are not.
+    /// Allocated pages.
     pub allocated: PageCount,
-    /// Pages that were taken for their color.
+    /// Pages that were allocated for their color.
     pub hits: PageCount,
-    /// Allocations that should have had the color and got another.
+    /// Allocations that requested the color and got another one.
     pub fallbacks: PageCount,
 }
 
 impl AddAssign for ColorCounts {
-    /// Sums stay at the largest number: what a file says may be nonsense.
+    /// Adds with saturation, because a file may hold nonsense.
     fn add_assign(&mut self, other: Self) {
         let add = |one: &mut PageCount, more: PageCount| one.0 = one.0.saturating_add(more.0);
         add(&mut self.free, other.free);
@@ -59,31 +59,31 @@ impl AddAssign for ColorCounts {
     }
 }
 
-/// One zone (a range of frames managed together) of one NUMA node.
+/// One zone (a range of page frames managed together) of one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ColoredZone {
     /// NUMA node.
     pub node: u32,
-    /// The kernel's name.
+    /// The kernel's name for the zone.
     pub name: String,
     /// Free pages by the kernel's ordinary free lists.
     pub buddy: PageCount,
     /// Free pages by the lists of colors.
     pub listed: PageCount,
-    /// By color.
+    /// Counts of each color.
     pub colors: Vec<ColorCounts>,
 }
 
 /// One reading of `/proc/page_color`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageColors {
-    /// Whether free pages are listed by color; without that no color can be asked for.
+    /// True if free pages are listed by color; without that no task can request a color.
     pub enabled: bool,
-    /// What a color is; `None` if the kernel knows no cache with colors and was told of none.
+    /// Definition of a color; `None` if the kernel knows no cache with colors and has no configured geometry.
     pub index: Option<ColorIndex>,
-    /// Pages that left their color when they were moved; `None` on a kernel that does not say.
+    /// Pages that left their color when they were moved; `None` on a kernel that does not report it.
     pub strayed: Option<PageCount>,
-    /// Zones that have memory; none unless enabled, nor for those without `CAP_SYS_ADMIN`.
+    /// Zones that have memory; empty unless enabled, and for callers without `CAP_SYS_ADMIN`.
     pub zones: Vec<ColoredZone>,
 }
 
@@ -97,19 +97,19 @@ impl PageColors {
         file::read(&roots.proc.join("page_color"), WITHOUT, Self::parse)
     }
 
-    /// How many colors there are; 1 if no cache with colors is known.
+    /// Returns the number of colors; 1 if no cache with colors is known.
     #[must_use]
     pub fn colors(&self) -> usize {
         self.index.as_ref().map_or(1, ColorIndex::colors)
     }
 
-    /// The geometry in the kernel's words, as `page_color=` and `vm.page_color_geometry` take them.
+    /// Returns the geometry in the kernel's words, as `page_color=` and `vm.page_color_geometry` take them.
     #[must_use]
     pub fn geometry(&self) -> String {
         geometry(self.index.as_ref())
     }
 
-    /// What the administrator does to have pages chosen by color.
+    /// Returns the command with which the administrator enables page colors.
     #[must_use]
     pub fn how_to_enable(&self) -> String {
         let geometry = if self.colors() < 2 {
@@ -120,7 +120,7 @@ impl PageColors {
         format!("sysctl {geometry}vm.page_coloring=1")
     }
 
-    /// By color, over all zones; empty unless enabled.
+    /// Returns the counts of each color, over all zones; empty unless enabled.
     #[must_use]
     pub fn by_color(&self) -> Vec<ColorCounts> {
         let colors = if self.zones.is_empty() {
@@ -137,15 +137,15 @@ impl PageColors {
         sums
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     ///
     /// # Errors
-    /// When it is not as above.
+    /// When the text does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
         let enabled = switch(lines.named("enabled")?)?;
         let (index, colors) = lines::colors(&mut lines)?;
-        // Of the later patches of the series. What is not needed here is to be well-formed all the same.
+        // Lines of the later patches of the series. Unused lines have to be well-formed all the same.
         lines.named_if("usable").map(number).transpose()?;
         lines.named_if("origin");
         let strayed = lines.named_if("strayed").map(number).transpose()?;
@@ -163,7 +163,7 @@ impl PageColors {
     }
 }
 
-/// What a color is, in the kernel's words.
+/// Describes a color in the kernel's words.
 #[must_use]
 pub fn geometry(index: Option<&ColorIndex>) -> String {
     let masks = index.map(|index| index.masks().map(|mask| format!("{mask:#x}")));
@@ -174,7 +174,7 @@ pub fn geometry(index: Option<&ColorIndex>) -> String {
     }
 }
 
-/// A zone, of which the first line has been read.
+/// Parses a zone whose first line has been read.
 fn zone(first: &str, lines: &mut Lines<'_>, colors: usize) -> Result<ColoredZone, ParseError> {
     let words: Vec<&str> = first.split_whitespace().collect();
     let ["zone", node, name] = words[..] else {
@@ -264,7 +264,7 @@ mod tests {
     fn what_is_cut_or_garbled_is_refused() {
         for (index, _) in TEXT.match_indices('\n').take(TEXT.lines().count() - 1) {
             let cut = &TEXT[..index];
-            // Between zones, and between the head and the first, a file may end.
+            // A file may end between zones, and between the head and the first zone.
             let whole = cut.ends_with("colors 4")
                 || cut.ends_with("strayed 5")
                 || cut.ends_with("3 25 7 0 0")

@@ -1,4 +1,4 @@
-//! `/proc/sys/vm/page_color_*`: who is colored without having asked.
+//! `/proc/sys/vm/page_color_*`: colors of tasks that have not requested any.
 
 use serde::Serialize;
 use superhue_model::ColorSet;
@@ -11,14 +11,14 @@ use crate::Roots;
 /// Settings of the whole machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ColorSettings {
-    /// Every task without a set takes all colors in turn; `None` if it could not be read.
+    /// True if every task without a set takes all colors in turn; `None` if it could not be read.
     pub spread: Option<bool>,
-    /// The colors of the kernel's own memory and of tasks without a set, as a list; `None`: any.
+    /// Colors of the kernel's own memory and of tasks without a set, as a list; `None` means any.
     pub unassigned: Option<String>,
 }
 
 impl ColorSettings {
-    /// Reads the sysctls, all of which anybody may read. What is not there, or not understood, is `None`.
+    /// Reads the sysctls, all of which every user may read. A missing or malformed one is `None`.
     #[must_use]
     pub fn read(roots: &Roots, colors: usize) -> Self {
         let sysctl = |name: &str| hint(&roots.proc.join("sys/vm").join(name));
@@ -31,10 +31,10 @@ impl ColorSettings {
         }
     }
 
-    /// Reads a set of colors as sysctls and control groups show it: `0-7,16`.
+    /// Parses a set of colors as sysctls and control groups show it: `0-7,16`.
     ///
     /// # Errors
-    /// When it is none of `colors` colors.
+    /// When it is not a set of `colors` colors.
     pub fn parse_set(text: &str, colors: usize) -> Result<ColorSet, ParseError> {
         set(text.trim(), colors)
     }

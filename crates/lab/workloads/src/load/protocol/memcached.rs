@@ -1,10 +1,10 @@
 //! The text protocol of memcached: `get` and `set`.
 //!
 //! ```text
-//!   get KEY KEY ...\r\n                   VALUE KEY FLAGS LENGTH\r\n DATA \r\n   for those it has
-//!                                        END\r\n
+//!   get KEY KEY ...\r\n                   VALUE KEY FLAGS LENGTH\r\n DATA \r\n   for each key that it has
+//!                                         END\r\n
 //!   set KEY FLAGS EXPIRY LENGTH [noreply]\r\n DATA \r\n
-//!                                        STORED\r\n, nothing if it may be left out
+//!                                         STORED\r\n, nothing with noreply
 //!   anything                             ERROR\r\n, CLIENT_ERROR why\r\n, SERVER_ERROR why\r\n
 //! ```
 

@@ -1,17 +1,17 @@
-//! The two protocols, as bytes: requests are appended to a buffer, replies are cut off its front.
+//! The two protocols, as bytes: a client appends requests to a buffer, and cuts replies off the front of another.
 
 mod memcached;
 mod resp;
 
 use std::borrow::Cow;
 
-/// Longest line a reply may begin with; both servers' are far shorter.
+/// Longest first line of a reply; the lines of both servers are far shorter.
 const LONGEST_LINE: usize = 2048;
 
-/// Longest value accepted from a server.
+/// Longest value that the client accepts from a server.
 const LONGEST_VALUE: usize = 64 << 20;
 
-/// What the server speaks.
+/// Protocol of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protocol {
     /// The text protocol of memcached (`doc/protocol.txt` of its source).
@@ -32,7 +32,7 @@ pub enum Reply<'a> {
     },
     /// There is no such key (Redis).
     Missing,
-    /// There are no more values of the keys asked for (memcached).
+    /// There are no more values of the requested keys (memcached).
     End,
     /// The value was stored.
     Stored,
@@ -40,7 +40,7 @@ pub enum Reply<'a> {
     Error(Cow<'a, str>),
 }
 
-/// Bytes that are no reply of the protocol: there is no way to tell where the next one begins.
+/// Error: the bytes are no reply of the protocol, so the beginning of the next reply is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not speak {protocol}: {what} in `{excerpt}`")]
 pub struct Malformed {
@@ -49,15 +49,14 @@ pub struct Malformed {
     excerpt: String,
 }
 
-/// A reply and the number of bytes it took; `None` while more bytes are needed.
+/// A reply and the number of its bytes; `None` while more bytes are needed.
 pub type Decoded<'a> = Result<Option<(Reply<'a>, usize)>, Malformed>;
 
 impl Protocol {
     /// Appends requests for the values of `keys`, of which there is at least one.
     ///
-    /// For memcached this is one request: it flushes its replies after every line, so that clients
-    /// that want many values ask for them in one. Redis flushes when it has no more requests to
-    /// read.
+    /// For memcached this is one request: it flushes its replies after every line, so clients request many values in
+    /// one line. Redis flushes when it has no more requests to read.
     pub fn get<K: AsRef<[u8]>>(self, keys: impl IntoIterator<Item = K>, out: &mut Vec<u8>) {
         match self {
             Self::Memcached => memcached::get(keys, out),
@@ -87,7 +86,7 @@ impl Protocol {
     /// Cuts the first reply off `bytes`.
     ///
     /// # Errors
-    /// When `bytes` do not begin with a reply, whatever may follow.
+    /// If `bytes` do not begin with a reply, whatever bytes may follow.
     pub fn decode(self, bytes: &[u8]) -> Decoded<'_> {
         match self {
             Self::Memcached => memcached::decode(bytes),
@@ -107,8 +106,8 @@ impl Malformed {
     }
 }
 
-/// The line `bytes` begin with, without its end, and the bytes it takes with it. `Ok(None)` while
-/// it has no end yet; `Err` if it is too long to be one.
+/// The first line of `bytes`, without its end, and the number of its bytes with its end. `Ok(None)` if it has no end
+/// yet; `Err` if it is too long for a line.
 fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, &'static str> {
     let head = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
     match head.windows(2).position(|pair| pair == b"\r\n") {
@@ -118,7 +117,7 @@ fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, &'static str> {
     }
 }
 
-/// A decimal length within reason.
+/// Reads a decimal length of at most [`LONGEST_VALUE`].
 fn length(digits: &[u8]) -> Result<usize, &'static str> {
     let wrong = "a length that is none";
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -131,8 +130,7 @@ fn length(digits: &[u8]) -> Result<usize, &'static str> {
         .ok_or(wrong)
 }
 
-/// The `len` bytes that `bytes` begin with, if a line end follows them. `Ok(None)` while not all of
-/// it is there.
+/// The first `len` bytes of `bytes`, if a line end follows them. `Ok(None)` while not all of it is there.
 fn block(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, &'static str> {
     let Some((data, rest)) = bytes.split_at_checked(len) else {
         return Ok(None);
@@ -149,7 +147,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every proper beginning of a reply is incomplete, and what follows it is left alone.
+    /// Every proper prefix of a reply is incomplete, and decoding leaves the bytes behind a reply alone.
     pub(super) fn check(protocol: Protocol, bytes: &[u8], reply: &Reply<'_>) {
         for cut in 0..bytes.len() {
             assert_eq!(protocol.decode(&bytes[..cut]), Ok(None), "cut at {cut}");

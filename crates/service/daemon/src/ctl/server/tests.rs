@@ -51,7 +51,7 @@ fn read(stream: &mut UnixStream) -> String {
 fn each_gets_one_answer_and_then_the_end() {
     let (_folder, path, mut server) = server();
     let mut stream = connect(&path);
-    // In two parts, and more than one.
+    // In two parts, with more after the end of the line.
     stream.write_all(b"{\"version\":1,").unwrap();
     settle(&mut server, NOW);
     assert_eq!(server.0.count(), 1);
@@ -118,7 +118,7 @@ fn the_slow_are_let_go_and_hold_nobody_up() {
     settle(&mut server, NOW + LIMITS.patience);
     assert_eq!((server.0.count(), server.due()), (0, None));
     drop(silent);
-    // More than fit, even of root.
+    // More connections than fit, even of root.
     let many: Vec<UnixStream> = (0..LIMITS.of_all + 10).map(|_| connect(&path)).collect();
     settle(&mut server, NOW);
     assert!(server.0.count() <= LIMITS.of_all);
@@ -140,7 +140,7 @@ fn who_does_not_fetch_his_answer_costs_one_answer() {
         server.step(NOW, &mut answer);
     }
     assert_eq!(server.0.count(), 1, "more than the socket holds");
-    // It is fetched after all, bit by bit.
+    // The client fetches it after all, bit by bit.
     let reader = std::thread::spawn(move || read(&mut stream).len());
     while server.0.count() > 0 {
         server.step(NOW, &mut answer);

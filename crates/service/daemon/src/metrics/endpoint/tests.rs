@@ -7,13 +7,13 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(100);
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// An endpoint at a port of its own.
+/// Makes an endpoint at a port of its own.
 fn endpoint() -> (SocketAddr, Endpoint) {
     loop {
         let port = free();
@@ -41,7 +41,7 @@ fn settle(endpoint: &mut Endpoint, at: Duration, page: &str) {
     }
 }
 
-/// What a client hears while the endpoint is served.
+/// Returns the text that a client receives while the endpoint is served.
 fn heard(endpoint: &mut Endpoint, mut stream: TcpStream, page: &str) -> String {
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -94,14 +94,14 @@ fn whoever_asks_gets_a_page_and_the_end() {
     assert_eq!((account.requests, account.requests_refused), (7, 3));
 }
 
-/// Whoever is dropped by the kernel tries again a second later, then three, then seven.
+/// A client that the kernel drops tries again a second later, then three, then seven.
 #[test]
 fn many_may_come_at_once_and_none_is_dropped() {
     let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     let allowed: usize = allowed.trim().parse().unwrap();
     let (port, mut endpoint) = endpoint();
     let patience = Duration::from_secs(60);
-    // Nobody is accepted meanwhile, so who does not fit in would wait in vain.
+    // Nothing is accepted meanwhile, so a connection beyond the queue would wait in vain.
     let waiting: Vec<TcpStream> = (0..allowed.min(400))
         .map(|_| TcpStream::connect_timeout(&port, patience).unwrap())
         .collect();
@@ -122,14 +122,14 @@ fn pipelined_requests_get_the_first_answer_only() {
 #[test]
 fn a_request_that_is_too_long_is_told_so_and_not_read_for_ever() {
     let (port, mut endpoint) = endpoint();
-    // Longer than a head may be; less than it is listened to.
+    // Longer than a head may be; shorter than what is read and discarded.
     let long = format!(
         "GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n",
         "x".repeat(100_000)
     );
     let told = ask(&mut endpoint, port, long.as_bytes());
     assert!(told.starts_with("HTTP/1.1 431 "), "{told}");
-    // 10 MB: the connection ends before all is said.
+    // 10 MB: the connection ends before the client has sent all.
     let mut stream = connect(port);
     let flood = std::thread::spawn(move || {
         let mut sent = stream.write(b"GET /metrics HTTP/1.1\r\nA: ").unwrap();
@@ -220,7 +220,7 @@ fn a_taken_port_is_tried_again_and_another_address_followed() {
     assert!(endpoint.descriptor(NOW).is_none());
     drop(squatter);
     let mut later = NOW;
-    // Somebody else may take the port meanwhile, for a moment.
+    // Another program may take the port meanwhile, for a moment.
     while endpoint.account().error.is_some() {
         later += AFTER_FAILURE;
         settle(&mut endpoint, later, "page");

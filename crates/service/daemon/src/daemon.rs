@@ -1,14 +1,14 @@
-//! The daemon's one thread: the kernel tells what changes, people ask, and the watches of the rules do the work.
+//! The daemon's main thread: it handles the kernel's events and clients' requests, and the watches of the rules do the work.
 //!
 //! ```text
-//!   cgroup tree ──> roster ──who belongs to which rule──> watches (a thread for each rule that has processes)
-//!   signals, control socket ──> here ──rules──> both           │
-//!   users who ask ──> a process for each                       │
-//!        ^                        └──once a second── account <─┘
+//!   cgroup tree --> roster --the processes of each rule--> watches (a process for each tenant of a rule)
+//!   signals, control socket --> here --rules--> both           |
+//!   users' requests --> a process for each client              |
+//!        ^                        +--once a second-- account <-+
 //! ```
 //!
-//! Nothing that matters is kept here alone. Killed at any moment, the daemon leaves memory as it is; when it is started again it finds the
-//! same processes by the same rules, and whether it was paused in a file beside the socket.
+//! The daemon keeps nothing that matters in its memory alone. If it is killed, memory stays as it is. After a restart it finds the same processes by
+//! the same rules; a file beside the socket records a pause.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
+use superhue::live::PROCESSES_LISTED;
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
@@ -43,23 +44,23 @@ use crate::users::Users;
 use crate::watches::Watches;
 use crate::workers::{cpu_time_of_fork_server, read_one};
 
-/// The group whose members may ask, beside root.
+/// The group whose members may send requests, besides root.
 const GROUP: &str = "superhue";
 
-/// The time between two turns of tending workers, and between two accounts; longer for accounts if nobody has asked for a while.
+/// Time between two turns of tending workers, and between two accounts; longer for accounts if there was no request for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
-/// The delay that this allows, so that it can wait for another reason to wake up.
+/// Delay of a turn that is allowed, so that it can coincide with another reason to wake up.
 const TENDED_WITHIN: Duration = Duration::from_millis(200);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
 const NOBODY_ASKS: Duration = Duration::from_secs(10);
 
-/// How old it may be when somebody asks.
+/// Largest age of the account in an answer.
 const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
 
 /// The longest sleep: nothing is due later.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// How long watches may take to end.
+/// Longest wait for watches to end.
 const FAREWELL: Duration = Duration::from_millis(1200);
 
 /// Rules that `why` lists before the one that holds.
@@ -68,18 +69,18 @@ const PASSED_LISTED: usize = 100;
 /// `SIGHUP`.
 const RELOAD: u32 = 1;
 
-/// Where things are.
+/// Paths that the daemon uses.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The configuration.
+    /// The folder of the configuration.
     pub folder: PathBuf,
     /// The control socket.
     pub socket: PathBuf,
-    /// The kernel's files.
+    /// The roots of the kernel's files.
     pub roots: Roots,
 }
 
-/// Why there is no daemon.
+/// Error that ends the daemon, or keeps it from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The configuration is wrong.
@@ -88,15 +89,15 @@ pub enum DaemonError {
     /// There is no control socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// What is kept beside the socket is not believed.
+    /// The state beside the socket cannot be trusted.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The kernel says no.
+    /// A system call failed.
     #[error("cannot {what}: {errno}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The kernel's reason.
         errno: Errno,
     },
 }
@@ -121,14 +122,14 @@ pub struct Daemon {
     users: Users,
     handle: AccountHandle,
     next_tending: Duration,
-    /// The last account that was made while nobody was served, and the last request for one.
+    /// Time of the last periodic account, and of the last request for one.
     published: Duration,
     asked: Duration,
-    /// When the account was brought up to date.
+    /// Time of the last account.
     told: Duration,
     notifier: Notifier,
     pause_file: PauseFile,
-    /// When it was started, and when the rules in force were read, by the clock of the machine.
+    /// Time of the start, and time when the rules in force were read, by the clock of the machine.
     started: SystemTime,
     loaded: SystemTime,
     endpoint: Option<Endpoint>,
@@ -139,7 +140,7 @@ pub struct Daemon {
 impl Daemon {
     /// Reads the configuration, takes the socket, and gives up every capability that the rules do not need.
     ///
-    /// To be called before there are other threads: they would keep theirs.
+    /// To be called before there are other threads: they would keep their capabilities.
     ///
     /// # Errors
     /// See [`DaemonError`]; nothing was changed then.
@@ -148,7 +149,7 @@ impl Daemon {
         let listener = Listener::with(&options.socket, access())?;
         let pause_file = PauseFile::beside(&options.socket);
         let paused = pause_file.is_there()?;
-        // Every process watched may take a few.
+        // Every process watched may take a few descriptors.
         raise_descriptor_limit(None);
         let needs = needed(&settings, &options.roots);
         let held = drop_privileges(needs).map_err(io("give up capabilities"))?;
@@ -193,16 +194,16 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The live account, for others in this process.
+    /// Returns the live account, for code in this process.
     #[must_use]
     pub fn account(&self) -> AccountHandle {
         self.handle.clone()
     }
 
-    /// Serves until one of the signals of `signals` other than `SIGHUP` comes, which reads the configuration anew.
+    /// Serves until one of the signals of `signals` comes. Only `SIGHUP` does not end it, but has it read the configuration anew.
     ///
     /// # Errors
-    /// When it cannot wait any more.
+    /// If it cannot wait any more (`poll(2)`).
     pub fn run(&mut self, signals: &OwnedFd) -> Result<(), DaemonError> {
         self.step();
         self.notifier.ready(&self.status_line());
@@ -279,7 +280,7 @@ impl Daemon {
         }
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn step(&mut self) {
         let at = self.now();
         if at >= self.roster.takes_events_at() {
@@ -306,7 +307,7 @@ impl Daemon {
                 self.publish();
             }
         }
-        // Taken out meanwhile, since answering takes everything else.
+        // The server is taken out meanwhile, since answering needs all of `self`.
         if let Some(mut server) = self.server.take() {
             server.step(at, &mut |request| self.answer(request));
             self.server = Some(server);
@@ -348,7 +349,7 @@ impl Daemon {
             .map_err(|problems| lines(&problems))
             .and_then(|settings| {
                 let needs = needed(&settings, &self.options.roots);
-                // What was never there does not come by a restart either.
+                // A restart does not bring back a capability that was never there.
                 match missing(needs.intersection(bounding()), self.held) {
                     None => Ok(settings),
                     Some(names) => Err(format!(
@@ -407,7 +408,7 @@ impl Daemon {
         Ok(text.to_owned())
     }
 
-    /// Has whoever asks next told how it stands now.
+    /// Makes the account and the metrics outdated: the next request gets new ones.
     fn outdate(&mut self) {
         (self.next_tending, self.told) = (Duration::ZERO, Duration::ZERO);
         self.pages.outdate();
@@ -434,7 +435,7 @@ impl Daemon {
         let workers = self.watches.workers();
         let others = self.roster.readers().cpu_time() + cpu_time_of_fork_server();
         let before = self.handle.latest();
-        // While it serves somebody it is elsewhere.
+        // The endpoint is taken out while it serves a client.
         let metrics = self.endpoint.as_ref().map(Endpoint::account);
         let metrics = metrics.unwrap_or_else(|| before.metrics.clone());
         let account = DaemonAccount {
@@ -451,7 +452,7 @@ impl Daemon {
                 rss_bytes: resident
                     .map(|resident| PageCount(resident.total.0).bytes() + workers.memory_bytes),
                 max_overhead: self.max_overhead,
-                // While a request is answered the server is elsewhere.
+                // The server is taken out while it answers a request.
                 requests: requests.max(before.own.requests),
                 requests_refused: refused.max(before.own.requests_refused),
             },
@@ -478,7 +479,7 @@ impl Daemon {
             },
             Request::Why { pid } => self.why(pid),
             Request::Metrics { format } => match self.metrics(format) {
-                // As JSON it is longer.
+                // The text is longer as JSON.
                 text if text.len() > LONGEST_ANSWER / 2 => Answer::Refused {
                     text: "the metrics are too long for this socket: lower metrics-services, or have them served \
                            (metrics = \"127.0.0.1:9119\")"
@@ -505,7 +506,7 @@ impl Daemon {
         Answer::Status { status }
     }
 
-    /// The metrics, at most a second old.
+    /// Returns the metrics, at most a second old.
     fn metrics(&mut self, format: Format) -> Arc<str> {
         let at = self.now();
         self.asked = at;
@@ -537,7 +538,7 @@ impl Daemon {
             Err(text) => return Answer::Refused { text },
         };
         let mut cgroup = found.cgroup.clone();
-        // In a container the kernel tells the way from our own cgroup, which leads nowhere here.
+        // In a container the kernel gives the path relative to our own cgroup (`cgroup_namespaces(7)`), which leads nowhere here.
         if cgroup.as_ref().is_some_and(|path| path.starts_with("/..")) {
             cgroup = self.roster.find(pid).or(cgroup);
         }
@@ -545,10 +546,10 @@ impl Daemon {
         let mut facts = Facts::of(&found);
         let mut passed = Vec::new();
         let mut holding = None;
-        for rule in self.rules.iter() {
+        for (place, rule) in self.rules.iter().enumerate() {
             match mismatch(rule, &group, &mut facts) {
                 None => {
-                    holding = Some(rule);
+                    holding = Some((place, rule));
                     break;
                 }
                 Some(because) => {
@@ -563,10 +564,15 @@ impl Daemon {
             }
         }
         let unlisted = passed.len().saturating_sub(PASSED_LISTED);
+        let is_member = holding.is_some_and(|(place, _)| self.roster.rule_of(pid) == Some(place));
+        let holding = holding.map(|(_, rule)| rule);
         let account = holding.and_then(|rule| self.watches.of(&rule.name).1);
-        let watched = account
-            .as_ref()
-            .is_some_and(|account| account.processes.iter().any(|process| process.pid == pid));
+        let watched = account.as_ref().is_some_and(|account| {
+            let listed = &account.processes;
+            // The account lists the largest processes only; the watch has the others too.
+            listed.iter().any(|process| process.pid == pid)
+                || listed.len() >= PROCESSES_LISTED && is_member
+        });
         let nobody = "no rule is about it: it is left alone".to_owned();
         Answer::Why(Why {
             pid,
@@ -581,9 +587,9 @@ impl Daemon {
     }
 }
 
-/// Keeps what is told about rules within an answer: single processes are left out first, then services.
+/// Keeps the account of rules within an answer: drops single processes first, then services.
 fn bound(rules: &mut [RuleAccount]) {
-    // What one entry takes as JSON, roughly, and at most.
+    // Bytes of one entry as JSON: rough upper bounds.
     const PROCESS: usize = 600;
     const SERVICE: usize = 1300;
     let count = |rules: &[RuleAccount], of: fn(&superhue::live::WatchAccount) -> usize| -> usize {
@@ -606,7 +612,7 @@ fn bound(rules: &mut [RuleAccount]) {
     }
 }
 
-/// Who may connect: root, and the group `superhue` if there is one.
+/// Returns the permissions of the control socket: for root, and for the group `superhue` if there is one.
 fn access() -> Access {
     let group = group_number(GROUP).ok().flatten();
     if group.is_none() {
@@ -615,7 +621,7 @@ fn access() -> Access {
     Access {
         packets: false,
         mode: if group.is_some() { 0o660 } else { 0o600 },
-        // Whoever may not give the socket away keeps it for himself.
+        // Only root can give the socket to the group; another user keeps it.
         group: group.filter(|_| rustix::process::geteuid().is_root()),
     }
 }
@@ -629,7 +635,7 @@ fn note_missing(needs: CapabilitySet, held: Held) {
     }
 }
 
-/// What a restart could bring back.
+/// Returns the capabilities that a restart could bring back.
 fn bounding() -> CapabilitySet {
     let all = CapabilitySet::all().iter();
     let kept =
@@ -646,7 +652,7 @@ fn io(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |errno| DaemonError::Io { what, errno }
 }
 
-/// Says beside the socket that the daemon is paused, so that a restart does not undo it.
+/// A file beside the socket which records that the daemon is paused, so that a restart does not undo it.
 #[derive(Debug)]
 struct PauseFile {
     folder: PathBuf,

@@ -1,4 +1,4 @@
-//! Who belongs to which rule: cgroups and processes as they come and go, matched.
+//! Matches cgroups and processes to rules, as they come and go.
 //!
 //! ```text
 //!   groups ──appeared, filled or emptied──> candidates by cgroup ──> its processes ──asks──> turns ──> reader
@@ -6,10 +6,10 @@
 //!                                                                    the rule of each <────answers────────┘
 //! ```
 //!
-//! Lists of processes (`cgroup.procs`, the directory `/proc`) are read here: they wait for no process. What a process is, is asked of a worker
-//! ([`turns`](crate::turns)), so it is known a moment later.
+//! Lists of processes (`cgroup.procs`, the directory `/proc`) are read here: that waits for no process. Facts about a process come from a worker
+//! ([`turns`](crate::turns)), so they are known a moment later.
 //!
-//! What is kept is bounded by what there is: a process that is gone, or a cgroup, leaves nothing behind.
+//! The state is bounded: a process that is gone, or a cgroup, leaves nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -34,90 +34,90 @@ use crate::turns::{Ask, Turns};
 use crate::watches::Tenants;
 use crate::workers::Answered;
 
-/// How often the processes of cgroups of interest are listed, if their number allows; and at least, whatever their number, so that a crowd does not
-/// delay others: a list takes up to a microsecond for each.
+/// Time between two lists of the processes in cgroups of interest, if their number allows; and at most, whatever their number, so that a crowd does
+/// not delay other tenants: a list takes up to a microsecond for each process.
 const READ_EVERY: Duration = Duration::from_secs(1);
 const READ_AT_LEAST: Duration = Duration::from_millis(1100);
 
-/// Events of the tree are gathered for so long before they are taken, and for so long at most.
+/// Time for which events of the tree are gathered before they are taken: at least, and at most.
 const GATHER: Duration = Duration::from_millis(50);
 const GATHER_AT_MOST: Duration = Duration::from_secs(1);
 
-/// What a process executes, and as whom, may still change in the first moments, when whoever starts it has forked and not executed.
+/// Age of a process below which its program and its user may still change: it may have been forked and not have executed yet.
 const YOUNG: Duration = Duration::from_secs(5);
 
-/// The time between two walks of the tree, where the kernel does not tell of everything.
+/// Time between two walks of the tree, where the kernel does not report everything.
 const ANEW_EVERY: Duration = Duration::from_secs(10);
 
-/// A process is asked about again after this share of the time for which it is known, within these bounds: for numbers that were used again, and for
-/// processes that change their user or program late.
+/// A process is asked about again after this share of the time for which it is known, within these bounds: its number may have been used again, or it
+/// may change its user or program late.
 const AGAIN_SHARE: u32 = 8;
 const AGAIN_AT_LEAST: Duration = Duration::from_secs(10);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Those that are due within so long are asked about together: each message wakes the daemon and the reader.
+/// Questions that are due within this time are asked together: each message wakes the daemon and the reader.
 const AGAIN_TOGETHER: Duration = Duration::from_secs(5);
 
-/// How often the kubelet is asked soon, once a second, for a container that it has not named.
+/// Number of times that the kubelet is asked soon, once a second, for a container that it has not named.
 const ASK_AGAIN: u8 = 10;
 
-/// Who belongs to which rule.
+/// The processes that belong to each rule.
 #[derive(Debug)]
 pub struct Roster {
     roots: Roots,
     source: Source,
     rules: Arc<[Rule]>,
-    /// Who is asked for pods, if a rule is about any.
+    /// The kubelet to ask for pods, if the configuration has one.
     kubelet: Option<Kubelet>,
     pods: Arc<Pods>,
-    /// Cgroups of pods that are there, by the number of the pod.
+    /// Cgroups of existing pods, by the UID of the pod.
     pod_groups: BTreeMap<String, BTreeSet<String>>,
-    /// Those whose pod or container the kubelet has not named, and how often it is still asked soon.
+    /// Cgroups whose pod or container the kubelet has not named, and the number of times that it is still asked soon.
     unnamed: BTreeMap<String, u8>,
-    /// By path. With [`Source::Tree`] those that some rule could be about.
+    /// Cgroups by path. With [`Source::Tree`] only those that a rule could match.
     groups: BTreeMap<String, Group>,
-    /// What is asked about processes.
+    /// Questions about processes.
     turns: Turns,
     /// The share of one CPU that may be spent here in the long run.
     share: f64,
     next_read: Duration,
     next_events: Duration,
     next_anew: Duration,
-    /// What was found has changed since it was asked for.
+    /// True if the result has changed since the last call of `changes`.
     changed: bool,
     spent: Duration,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// The kernel tells.
+    /// The kernel reports changes.
     Tree(Groups),
-    /// Nobody does.
+    /// The kernel reports none.
     Processes {
         because: String,
-        /// What is known of each number.
+        /// The known place of each process number.
         places: BTreeMap<u32, Whereabouts>,
     },
 }
 
-/// A cgroup that some rule could be about.
+/// A cgroup that a rule could match.
 #[derive(Debug)]
 struct Group {
     candidates: Candidates,
     label: Arc<str>,
     path: Arc<str>,
-    /// Who could act together with its processes, if their cgroup tells.
+    /// The tenant of its processes, if the cgroup determines it.
     tenant: Option<Arc<str>>,
-    /// Whether it may have processes; asked of the kernel only where it tells.
+    /// True if it may have processes; read from the kernel only where the kernel reports changes.
     populated: bool,
     members: BTreeMap<u32, Member>,
     /// The kernel's list of them, where it is read here.
     list: Vec<u8>,
-    /// Those that were listed last.
+    /// Processes in the last list.
     listed: BTreeSet<u32>,
-    /// Those that are asked about.
+    /// Processes with a question under way.
     asked: BTreeSet<u32>,
-    /// There is nothing to ask before, unless other processes are listed.
+    /// Time before which there is nothing to ask, unless the list changes.
     quiet_until: Duration,
 }
 
@@ -131,21 +131,21 @@ struct Member {
     tenant: Arc<str>,
 }
 
-/// Where a process is, as far as that is known.
+/// The place of a process, as far as it is known.
 #[derive(Debug, Clone)]
 struct Whereabouts {
     since: Duration,
     /// The last time it was asked about.
     asked_at: Duration,
     path: Option<Arc<str>>,
-    /// Whose it is, as its user tells.
+    /// Its tenant, by its user.
     tenant: Option<Arc<str>>,
-    /// That is asked about.
+    /// True while a question about it is under way.
     is_asked: bool,
 }
 
 impl Roster {
-    /// Without rules: nobody is of interest.
+    /// Makes a roster without rules: no process is of interest.
     #[must_use]
     pub fn new(roots: &Roots, share: f64) -> Self {
         let opened = match unified_mount(roots) {
@@ -179,7 +179,7 @@ impl Roster {
         }
     }
 
-    /// What becomes readable when the kernel has something to tell.
+    /// Returns the descriptor that becomes readable when the kernel reports changes of the tree.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.source {
@@ -188,30 +188,30 @@ impl Roster {
         }
     }
 
-    /// What becomes readable when there is an answer about processes.
+    /// Returns the descriptor that becomes readable when there is an answer about processes.
     #[must_use]
     pub fn answers(&self) -> Option<BorrowedFd<'_>> {
         self.turns.reader().descriptor()
     }
 
-    /// Processes that were asked about have to be listed with care: those that hold up whoever reads them.
+    /// Returns the reader of processes.
     pub(crate) fn readers(&self) -> &crate::workers::Reader {
         self.turns.reader()
     }
 
-    /// What becomes readable when the kubelet has told something new.
+    /// Returns the kubelet; its descriptor becomes readable when pods have changed.
     #[must_use]
     pub fn kubelet(&self) -> Option<&Kubelet> {
         self.kubelet.as_ref()
     }
 
-    /// What is known of the pods.
+    /// Returns the known pods.
     #[must_use]
     pub fn pods(&self) -> &Pods {
         &self.pods
     }
 
-    /// Whom to ask for pods from now on. To be called before [`Self::follow`].
+    /// Sets the kubelet to ask for pods from now on. To be called before [`Self::follow`].
     pub fn ask_kubelet(&mut self, settings: Option<&KubeletSettings>) {
         if self.kubelet.as_ref().map(Kubelet::settings) == settings {
             return;
@@ -224,7 +224,7 @@ impl Roster {
         });
     }
 
-    /// Takes what the kubelet has told, and matches anew who is in a pod that has changed.
+    /// Takes changed pods from the kubelet, and matches their processes anew.
     pub fn take_pods(&mut self, at: Duration) {
         let Some(pods) = self.kubelet.as_ref().and_then(Kubelet::take) else {
             return;
@@ -254,7 +254,7 @@ impl Roster {
         self.spent += cpu_time().saturating_sub(begun);
     }
 
-    /// Waits until the kubelet has answered once, if it is asked, and takes what it said.
+    /// Waits until the kubelet has answered once, if there is one, and takes its pods.
     pub fn wait_for_pods(&mut self, at_most: Duration) {
         let begun = Instant::now();
         while let Some(kubelet) = &self.kubelet
@@ -266,13 +266,19 @@ impl Roster {
         self.take_pods(Duration::ZERO);
     }
 
-    /// The cgroup of a process as it stands in the tree; `None` if it is not there, or there is no tree.
+    /// Finds the cgroup of a process in the tree; `None` if it is not there, or there is no tree.
     #[must_use]
     pub fn find(&self, pid: u32) -> Option<String> {
         match &self.source {
             Source::Tree(groups) => groups.find(pid).map(str::to_owned),
             Source::Processes { .. } => None,
         }
+    }
+
+    /// Returns the rule, by index, that a process is matched to; `None` if it is known to match none, or not known.
+    pub(crate) fn rule_of(&self, pid: u32) -> Option<usize> {
+        let mut groups = self.groups.values();
+        groups.find_map(|group| group.members.get(&pid)?.rule)
     }
 
     /// Notes a cgroup of a pod; asks the kubelet if it has not named it.
@@ -290,8 +296,8 @@ impl Roster {
         paths.insert(path.to_owned());
     }
 
-    /// Asks again for those that the kubelet has not named: it knows a container about a second after it was started. What the runtime keeps
-    /// beside containers is never named, so that has an end.
+    /// Asks the kubelet again for pods and containers that it has not named: it knows a container about a second after its start. It never names the
+    /// cgroups that the runtime keeps beside containers, so the number of attempts is limited.
     fn ask_for_unnamed(&mut self) {
         let pods = &self.pods;
         let is_unnamed = |path: &str| place(path).is_some_and(|place| !is_named(pods, &place));
@@ -318,7 +324,7 @@ impl Roster {
         }
     }
 
-    /// The rules in force from now on. Everybody is matched anew at the next step.
+    /// Puts rules in force. The next step matches all processes anew.
     pub fn follow(&mut self, rules: Arc<[Rule]>, share: f64) {
         self.rules = rules;
         self.pod_groups.clear();
@@ -344,7 +350,7 @@ impl Roster {
         }
     }
 
-    /// When [`Self::step`] has something to do; `None` if not before the kernel tells something.
+    /// Returns the time when [`Self::step`] has something to do; `None` if not before the kernel reports a change.
     #[must_use]
     pub fn due(&self, at: Duration) -> Option<Duration> {
         let answers = self.turns.due(at);
@@ -352,13 +358,13 @@ impl Roster {
         answers.into_iter().chain(lists).min()
     }
 
-    /// When events of the tree are taken, if there are any.
+    /// Returns the time when events of the tree are taken, if there are any.
     #[must_use]
     pub fn takes_events_at(&self) -> Duration {
         self.next_events
     }
 
-    /// Takes what the kernel has told about the tree.
+    /// Takes the kernel's events of the tree.
     pub fn take_events(&mut self, at: Duration) {
         let begun = cpu_time();
         let Source::Tree(groups) = &mut self.source else {
@@ -376,7 +382,7 @@ impl Roster {
         self.next_events = at + apart.clamp(GATHER, GATHER_AT_MOST);
     }
 
-    /// Lists who there is, if that is due, asks what is new of it, and takes answers.
+    /// Lists the processes, if that is due, asks about new ones, and takes answers.
     pub fn step(&mut self, at: Duration) {
         let begun = cpu_time();
         self.list(at);
@@ -413,13 +419,13 @@ impl Roster {
         }
     }
 
-    /// Takes what the reader has found out, and has it go on.
+    /// Takes the reader's answers, and sends the next questions.
     fn take_answers(&mut self, at: Duration) {
         for (ask, answer) in self.turns.step(at) {
             match (&ask.place, &ask.tenant) {
                 (None, _) => self.place(&ask, answer, at),
                 (Some(path), None) => {
-                    // Whose it is is known now; what it is comes in its turn.
+                    // The tenant is known now; the other facts come in its turn.
                     let user = answer.and_then(|answer| answer.user);
                     match user {
                         Some(user) => {
@@ -445,7 +451,7 @@ impl Roster {
         }
     }
 
-    /// Asks and waits until all is known, or so long at most.
+    /// Asks and waits until all is known, or until `at_most` is over.
     pub fn settle(&mut self, at: Duration, at_most: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < at_most {
@@ -457,7 +463,7 @@ impl Roster {
         }
     }
 
-    /// Who belongs to which rule (by index), if that has changed since it was asked for last.
+    /// Returns the processes of each rule (by index), if they have changed since the last call.
     pub(crate) fn changes(&mut self) -> Option<BTreeMap<usize, Tenants>> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -475,7 +481,7 @@ impl Roster {
         Some(found)
     }
 
-    /// For the account.
+    /// Returns the account of the discovery.
     #[must_use]
     pub fn account(&self, at: Duration) -> DiscoveryAccount {
         let (how, limited_because, cgroups) = match &self.source {
@@ -516,7 +522,7 @@ impl Roster {
         }
     }
 
-    /// Finds out which rules cgroups of the tree are of interest for.
+    /// Finds the rules that could match cgroups of the tree.
     fn take_in(&mut self, paths: &BTreeSet<String>) {
         for path in paths {
             self.note_pod(path);
@@ -529,7 +535,7 @@ impl Roster {
             let Some(mut group) = Group::new(path, &self.rules, &self.pods) else {
                 continue;
             };
-            // First asked to be told, then looked at.
+            // Events are requested before the state is read, so no change is missed.
             let is_told = groups.want(path);
             let populated = is_populated(&groups.folder(path));
             group.populated = !is_told || populated.unwrap_or(true);
@@ -558,7 +564,7 @@ impl Roster {
         self.changed |= group.has(pids, &self.rules, &mut self.turns, at, anew);
     }
 
-    /// Lists all processes, and asks where those are that are new.
+    /// Lists all processes, and asks for the cgroups of new ones.
     fn list_processes(&mut self, at: Duration) {
         let Ok(pids) = numbers(&self.roots) else {
             return;
@@ -628,7 +634,7 @@ impl Roster {
         }
     }
 
-    /// Takes note of where a process is.
+    /// Notes the cgroup of a process.
     fn place(&mut self, ask: &Ask, answer: Option<Answered>, at: Duration) {
         let Source::Processes { places, .. } = &mut self.source else {
             return;
@@ -658,7 +664,7 @@ impl Roster {
     }
 }
 
-/// Returns when a process is to be asked about again that is known for a while, and was asked about the last time then.
+/// Returns the time of the next question about a process that is known since `since`, and was asked about last at `asked_at`.
 fn next_question(since: Duration, asked_at: Duration) -> Duration {
     let known_for = asked_at.saturating_sub(since);
     let due = asked_at + (known_for / AGAIN_SHARE).clamp(AGAIN_AT_LEAST, AGAIN_AT_MOST);
@@ -666,13 +672,13 @@ fn next_question(since: Duration, asked_at: Duration) -> Duration {
     Duration::from_secs(due.as_secs().div_ceil(together) * together)
 }
 
-/// A user whose processes act together where no cgroup tells more.
+/// Returns the tenant of a user, whose processes act together where no cgroup determines more.
 fn of_user(user: u32) -> Arc<str> {
     format!("user {user}").into()
 }
 
 impl Group {
-    /// The cgroup at `path`; `None` if no rule can be about it.
+    /// Makes the cgroup at `path`; `None` if no rule could match it.
     fn new(path: &str, rules: &[Rule], pods: &Pods) -> Option<Self> {
         let facts = GroupFacts::new(path).with_pods(pods);
         let candidates = candidates(rules, &facts);
@@ -690,7 +696,7 @@ impl Group {
         })
     }
 
-    /// Has these processes from now on, and asks what is to be known of them; whether a member has gone.
+    /// Sets the listed processes, and asks about them; returns true if a member has gone.
     fn has(
         &mut self,
         pids: BTreeSet<u32>,
@@ -736,7 +742,7 @@ impl Group {
         changed
     }
 
-    /// Has one more process, of this user.
+    /// Adds a process of this tenant, and asks about it.
     fn add(
         &mut self,
         pid: u32,
@@ -758,14 +764,14 @@ impl Group {
         }
     }
 
-    /// A process is elsewhere; whether it was a member.
+    /// Removes a process that is elsewhere; returns true if it was a member.
     fn remove(&mut self, pid: u32) -> bool {
         self.listed.remove(&pid);
         let gone = self.members.remove(&pid);
         gone.is_some_and(|member| member.rule.is_some())
     }
 
-    /// Takes what a process is; whether that changes anything.
+    /// Takes an answer about a process; returns true if it changes a member.
     fn take(&mut self, ask: &Ask, answer: Option<Answered>, rules: &[Rule], at: Duration) -> bool {
         let pid = ask.pid;
         let is_expected = self.asked.remove(&pid) && self.listed.contains(&pid);
@@ -778,7 +784,7 @@ impl Group {
         let tenant = tenant.or_else(|| answer.user.map(of_user));
         let tenant = tenant.or_else(|| ask.tenant.clone()).unwrap_or_default();
         let Some(start_ticks) = answer.start_ticks else {
-            // A thread of the kernel, ours, or gone: known, so that it is not asked for again at once.
+            // A thread of the kernel, ours, or gone: noted, so that it is not asked about again at once.
             let id = ProcessId {
                 pid,
                 start_ticks: 0,
@@ -811,13 +817,13 @@ impl Group {
     }
 }
 
-/// Whether the kubelet has said which pod, and if it is one which container, this is.
+/// Returns true if the kubelet has named the pod, and the container if there is one.
 fn is_named(pods: &Pods, place: &Place<'_>) -> bool {
     let pod = pods.get(&place.uid);
     pod.is_some_and(|pod| (place.container).is_none_or(|id| pod.containers.contains_key(id)))
 }
 
-/// The facts about a process, as it answered.
+/// Facts about a process, from an answer.
 pub(crate) struct Facts {
     user: Option<u32>,
     executable: Option<PathBuf>,
@@ -826,7 +832,7 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn of(answer: &Answered) -> Self {
         let path = answer.executable.clone().map(|bytes| {
-            // Of a file that was replaced since, as in an upgrade.
+            // The file was replaced since, as in an upgrade.
             let bytes = match bytes.strip_suffix(b" (deleted)") {
                 Some(before) => before.to_vec(),
                 None => bytes,
@@ -951,7 +957,7 @@ mod tests {
         }
     }
 
-    /// Waits for what is asked.
+    /// Waits for all answers.
     fn settle(roster: &mut Roster) {
         roster.settle(Duration::ZERO, Duration::from_secs(60));
         assert!(roster.turns.is_done());
@@ -1037,7 +1043,7 @@ mod tests {
             roster.take_events(STEP);
             assert_eq!(told(&mut roster).unwrap(), [""; 0]);
         }
-        // Whom no rule is about is not even read.
+        // A process that no rule could match is not even read.
         machine.group("/other", &[11]);
         roster.take_events(STEP);
         assert!(
@@ -1113,7 +1119,7 @@ mod tests {
     const UID: &str = "0c1d9ba4-5f3e-4e0c-9d57-3f1f0f9f2c11";
     const ID: &str = "89ef0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab";
 
-    /// The cgroup of a container, as each runtime makes it with each driver, and one beside it that is none.
+    /// Returns the cgroup of a container, as each runtime makes it with each driver, and one beside it that is none.
     fn trees() -> [(String, String); 4] {
         let slice = format!(
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
@@ -1155,7 +1161,7 @@ mod tests {
         .into()
     }
 
-    /// Who belongs to which of these rules, once that is as expected.
+    /// Waits until the rules have the expected processes.
     fn expect(roster: &mut Roster, expected: &[&str]) {
         let rules = pod_rules();
         let begun = Instant::now();
@@ -1163,7 +1169,7 @@ mod tests {
         while begun.elapsed() < Duration::from_secs(60) {
             roster.take_pods(STEP);
             settle(roster);
-            // Whether anything has changed since or not.
+            // Also without a change since the last call.
             roster.changed = true;
             let changes = roster.changes().unwrap();
             let lines = changes.iter().flat_map(|(&rule, tenants)| {
@@ -1172,7 +1178,7 @@ mod tests {
                 members.map(move |(id, label)| format!("{name}: {} {label}", id.pid))
             });
             found = lines.collect();
-            // Tenants are told apart; the order of numbers is easier to read.
+            // They are ordered by tenant; the order of numbers is easier to read.
             let place = |line: &String| {
                 let (rule, rest) = line.split_once(": ").unwrap();
                 let rank = rules.iter().position(|it| *it.name == *rule);
@@ -1203,13 +1209,13 @@ mod tests {
             roster.step(STEP);
             expect(&mut roster, &["everybody: 13 a1.service"]);
 
-            // A pod appears: nobody gets a rule before the kubelet has named it, not even the last one.
+            // A pod appears: its processes get no rule before the kubelet has named it, not even the last one.
             machine.group(&container, &[11]);
             machine.group(&beside, &[12]);
             roster.take_events(STEP);
             roster.step(2 * STEP);
             expect(&mut roster, &["everybody: 13 a1.service"]);
-            // The kubelet names a container later than its pod: it is asked again.
+            // The kubelet names a container later than its pod: the roster asks again.
             fake.answer(&[pod(UID, "redis-0", "hot", "")]);
             roster.step(3 * STEP);
             let begun = Instant::now();

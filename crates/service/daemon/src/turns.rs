@@ -1,16 +1,16 @@
-//! Questions about processes, tenants in turn.
+//! Questions about processes, by tenants in turn.
 //!
 //! ```text
-//!   whose is it? (in brief)   all, in order: microseconds each
-//!   what is it?               a queue for each tenant: new processes, then those to be looked at again
+//!   tenant? (in brief)        all, in order: microseconds each
+//!   all facts?                a queue for each tenant: new processes, then those that are due again
 //!                             one of each tenant in turn, as far as its part of the ceiling pays for it
 //! ```
 //!
-//! Half of the ceiling is divided evenly among the tenants that have something to ask, half goes to whoever has. Each has something in advance. So a crowd waits for
-//! itself, and a tenant with one new process waits for nobody.
+//! Half of the ceiling is divided evenly among the tenants that have questions, the other half is for all of them. Each has something in advance. So
+//! a crowd waits for itself, and a tenant with one new process does not wait for other tenants.
 //!
-//! A process that holds the reader up is left alone for a while, each time twice as long. So is its tenant, for a much shorter time: with a thousand
-//! such processes it delays others once a second, then once in two, and so on.
+//! A process that holds the reader up is left alone for a while, each time twice as long. So is its tenant, for a much shorter time: a tenant with a
+//! thousand such processes delays other tenants once a second, then once in two, and so on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,39 +22,42 @@ use superhue_procfs::Roots;
 use crate::account::HeldUpAccount;
 use crate::workers::{Answered, Came, Question, Reader};
 
-/// What may be spent at once: by all, and by each tenant.
+/// CPU time that may be spent at once: by all, and by each tenant.
 const ADVANCE: Duration = Duration::from_millis(500);
 const OWN_ADVANCE: Duration = Duration::from_millis(20);
 
-/// What an answer costs, before it is known.
+/// Cost of an answer, before it is known.
 const FIRST_COST: Duration = Duration::from_micros(30);
 
-/// How long a process is left alone that has held the reader up, and its tenant; at first, and at most.
+/// Time for which a process that has held the reader up is left alone, and its tenant: at first, and at most.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
 const TENANT_WAITS: Duration = Duration::from_secs(1);
 const TENANT_WAITS_AT_MOST: Duration = Duration::from_secs(60);
 
-/// How often it is asked whether somebody's part pays by now.
+/// Time between two checks whether a tenant's part pays by now.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Processes that are known to hold readers up; the oldest are forgotten first.
+/// Maximum number of processes that are remembered as holding readers up; the oldest are forgotten first.
 const MOST_AVOIDED: usize = 4096;
 
-/// A question, and where the answer belongs.
+/// Questions in the message after one that was lost.
+const AFTER_LOSS: usize = 4;
+
+/// A question, and the place of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) pid: u32,
     /// The cgroup that it is in; `None` if that is part of the question.
     pub(crate) place: Option<Arc<str>>,
-    /// Whose it is; `None` if that is the question.
+    /// Its tenant; `None` if that is the question.
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) executable: bool,
-    /// Nothing is known of it.
+    /// True if nothing is known of it.
     pub(crate) is_new: bool,
 }
 
-/// What a tenant wants to know.
+/// Questions about the processes of a tenant.
 #[derive(Debug)]
 struct Queue {
     new: VecDeque<Ask>,
@@ -84,11 +87,13 @@ pub(crate) struct Turns {
     share: f64,
     in_brief: VecDeque<Ask>,
     queues: BTreeMap<Arc<str>, Queue>,
-    /// Whose turn it was last.
+    /// The tenant that had its turn last.
     last: Option<Arc<str>>,
     common: Allowance,
-    /// Those that have been sent.
+    /// Questions that have been sent.
     asked: Vec<Ask>,
+    /// Number of questions in the next message: few after a message that was lost, since other processes in it may hold the reader up, too.
+    most: usize,
     cost: Duration,
     avoided: BTreeMap<u32, Avoided>,
     waits: BTreeMap<Arc<str>, Waits>,
@@ -105,6 +110,7 @@ impl Turns {
             last: None,
             common: Allowance::new(share / 2.0, Duration::ZERO).with_advance(ADVANCE),
             asked: Vec::new(),
+            most: Reader::at_a_time(),
             cost: FIRST_COST,
             avoided: BTreeMap::new(),
             waits: BTreeMap::new(),
@@ -112,13 +118,13 @@ impl Turns {
         }
     }
 
-    /// Forgets all questions; what may be spent from now on.
+    /// Forgets all questions, and sets the share of one CPU that may be spent from now on.
     pub(crate) fn begin_anew(&mut self, share: f64) {
         self.share = share;
         self.common.allow(share / 2.0);
         self.in_brief.clear();
         self.queues.clear();
-        // The answers that come have no place any more, which is found out then.
+        // Answers that are still to come have no place any more; their receiver finds that out.
     }
 
     pub(crate) const fn reader(&self) -> &Reader {
@@ -129,17 +135,17 @@ impl Turns {
         self.trouble.as_deref()
     }
 
-    /// Whether a process is to be left alone now.
+    /// Returns true if a process is to be left alone now.
     pub(crate) fn avoids(&self, pid: u32, at: Duration) -> bool {
         (self.avoided.get(&pid)).is_some_and(|avoided| at < avoided.until)
     }
 
-    /// A process is gone.
+    /// Forgets a process that is gone.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.avoided.remove(&pid);
     }
 
-    /// Puts a question.
+    /// Adds a question.
     pub(crate) fn ask(&mut self, ask: Ask, at: Duration) {
         let Some(tenant) = ask.tenant.clone() else {
             self.in_brief.push_back(ask);
@@ -158,7 +164,7 @@ impl Turns {
         }
     }
 
-    /// Questions that wait.
+    /// Returns the number of questions that wait.
     pub(crate) fn waiting(&self) -> usize {
         let queues = self.queues.values();
         self.in_brief.len()
@@ -167,12 +173,12 @@ impl Turns {
                 .sum::<usize>()
     }
 
-    /// Whether there is nothing to ask, and no answer to come.
+    /// Returns true if there is nothing to ask, and no answer to come.
     pub(crate) fn is_done(&self) -> bool {
         self.asked.is_empty() && self.waiting() == 0
     }
 
-    /// When [`Self::step`] is due, whether there is an answer or not.
+    /// Returns the time when [`Self::step`] is due, with or without an answer.
     pub(crate) fn due(&self, at: Duration) -> Option<Duration> {
         if !self.asked.is_empty() {
             return Some(at + self.reader.due_in().unwrap_or(AGAIN));
@@ -180,7 +186,7 @@ impl Turns {
         (self.waiting() > 0).then_some(at + AGAIN)
     }
 
-    /// Takes answers, and sends the next questions. An answer of `None` says that the process is not to be asked about now.
+    /// Takes answers, and sends the next questions. An answer of `None` means that the process must not be asked about now.
     pub(crate) fn step(&mut self, at: Duration) -> Vec<(Ask, Option<Answered>)> {
         let mut done = Vec::new();
         if let Some((_, came)) = self.reader.take() {
@@ -203,11 +209,13 @@ impl Turns {
         match came {
             Came::Answers(all, cost) => {
                 self.trouble = None;
+                self.most = (self.most * 2).min(Reader::at_a_time());
                 let count = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
                 self.cost = (self.cost * 7 + cost / count) / 8;
                 done.extend(asked.into_iter().zip(all.into_iter().map(Some)));
             }
             Came::HeldUp(pid) => {
+                self.most = AFTER_LOSS;
                 let (held, others): (Vec<Ask>, Vec<Ask>) =
                     asked.into_iter().partition(|ask| ask.pid == pid);
                 let tenant = held.first().and_then(|ask| ask.tenant.clone());
@@ -249,7 +257,7 @@ impl Turns {
             waits.until = at + pause.min(TENANT_WAITS_AT_MOST);
             waits.times += 1;
         }
-        // Nobody makes us remember more.
+        // Limits the memory for this, however many processes there are.
         while self.avoided.len() > MOST_AVOIDED {
             let oldest = self.avoided.iter().min_by_key(|(_, avoided)| avoided.until);
             let Some(oldest) = oldest.map(|(&pid, _)| pid) else {
@@ -273,12 +281,12 @@ impl Turns {
     }
 
     fn send(&mut self, at: Duration) {
-        let most = Reader::at_a_time();
+        let most = self.most;
         self.waits
             .retain(|_, waits| at < waits.until + TENANT_WAITS_AT_MOST * 10);
         let mut chosen: Vec<Ask> = Vec::new();
-        // They are cheap, and nobody can be told apart before them; but half a message is for what follows. The oldest and the newest, so that a
-        // crowd that has just come is not before everybody who comes after it.
+        // These are cheap, and tenants are unknown before the answers; but half a message is for the other questions. The oldest and the newest in
+        // turn, so that a crowd that has just come is not before all processes that come after it.
         while chosen.len() < most / 2 {
             let next = match chosen.len() % 2 {
                 0 => self.in_brief.pop_front(),
@@ -309,7 +317,7 @@ impl Turns {
         }
     }
 
-    /// One of each tenant in turn.
+    /// Chooses questions, one of each tenant in turn.
     fn choose(&mut self, at: Duration, most: usize, chosen: &mut Vec<Ask>) {
         self.queues.retain(|_, queue| {
             !queue.new.is_empty()
@@ -365,7 +373,7 @@ impl Turns {
         }
     }
 
-    /// Processes that are left alone now.
+    /// Returns the processes that are left alone now.
     pub(crate) fn left_alone(&self, at: Duration) -> Vec<HeldUpAccount> {
         let now = self
             .avoided
@@ -457,7 +465,7 @@ mod tests {
             assert!(turns.avoids(7, at + Duration::from_secs(pause - 1)));
             assert!(!turns.avoids(7, at + Duration::from_secs(pause)));
             assert_eq!(done.pop().unwrap(), (ask("a", 7), None));
-            // Its tenant waits, the other one is asked for again.
+            // Its tenant waits; the question about the other tenant comes again.
             turns.ask(ask("a", 6), at);
             assert_eq!(chosen(&mut turns, at), [8, 9]);
             at += Duration::from_secs(pause);

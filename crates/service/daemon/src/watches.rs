@@ -1,4 +1,4 @@
-//! The watches of all rules: a worker for each tenant of a rule that has processes, over reloads.
+//! The watches of all rules: a worker for each tenant of a rule that has processes, kept over reloads.
 //!
 //! ```text
 //!   roster ──rule: tenant: members──> lanes ──one worker each──> accounts ──added up by rule──> status, metrics
@@ -6,16 +6,16 @@
 //!                                       └── ceiling, budget <───────┘ once a second
 //! ```
 //!
-//! A **tenant** is whoever could act together: a pod, a service, all that one user runs (`rules::tenant`). A tenant that holds its watch up
-//! ([`workers`](crate::workers)) delays nobody else: the worker is given up, and the next one of that tenant leaves the process alone for a while,
-//! each time twice as long.
+//! A **tenant** is a group of processes that could act together: a pod, a service, all that one user runs (`rules::tenant`). A tenant that holds its
+//! watch up ([`workers`](crate::workers)) delays no other tenant: the worker is given up, and the tenant's next worker leaves the process alone for a
+//! while, each time twice as long.
 //!
-//! Tenants share one worker (a *shared lane*) where there are more than workers, and where what is needed is one for the machine: page colors,
-//! trackers other than `ptwalk`. Whoever has held up a shared one gets one of its own.
+//! Tenants share one worker (a *shared lane*) where there are more tenants than workers, and where the machine has only one of what they need: page
+//! colors, trackers other than `ptwalk`. A tenant that has held up a shared worker gets one of its own.
 //!
-//! The **ceiling** of a rule is divided evenly among its tenants; what those do not use that have little to do goes to the others. A **budget** that is a
-//! share of memory holds for all if it holds for each. One that is a size is kept here: a worker may have what it has charged, and an even
-//! part of what is free; nobody gets more before somebody else is known to have less.
+//! The **ceiling** of a rule is divided evenly among its tenants; the part that tenants with little to do leave over goes to the other tenants. A
+//! **budget** that is a share of memory holds for all if it holds for each. A budget that is a size is divided here: a worker may have what it has
+//! charged, and an even part of what is free; no worker gets more before another one is known to have less.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::workers::{BEAT, Fed, Said, Task, Wanted, WatchTask, Worker, have_news
 /// Members by tenant.
 pub(crate) type Tenants = BTreeMap<Arc<str>, Members>;
 
-/// Workers at a time; and with those that tenants get who have held one up.
+/// Maximum number of workers at a time; and including those of tenants that have held one up.
 const MOST_WORKERS: usize = 64;
 const MOST_WORKERS_IN_ALL: usize = MOST_WORKERS + 16;
 
@@ -45,20 +45,25 @@ const MOST_WORKERS_IN_ALL: usize = MOST_WORKERS + 16;
 const STARTS: usize = 8;
 const NEXT_STARTS: Duration = Duration::from_millis(50);
 
-/// Workers that were given up and still sleep: at most so many, and so many of one tenant. Then the tenant is left alone.
-const MOST_LEFT: usize = 8;
+/// Maximum number of workers that were given up and still sleep: of one tenant, and of one tenant when there are `MANY_LEFT` in all. Beyond that, the
+/// tenant is left alone. A tenant that left none behind always gets a worker, or a few tenants could keep it from the others.
 const MOST_LEFT_OF_ONE: usize = 2;
+const MANY_LEFT: usize = 8;
 
-/// How long after trouble a watch is tried again.
+/// Workers of single tenants that are given up in one turn. A worker that is held up delays its own tenant alone, so they can take turns; and where
+/// the machine is slow (workers wait for each other in `lru_add_drain_all`, `mm/swap.c`) the others go on before their turn comes.
+const GIVEN_UP_AT_ONCE: usize = 2;
+
+/// Time before another attempt after trouble.
 const AFTER_TROUBLE: Duration = Duration::from_secs(60);
 
-/// How long a worker is kept whose tenant has no processes: services are restarted.
+/// Time for which a worker is kept whose tenant has no processes: services are restarted.
 const KEPT_EMPTY: Duration = Duration::from_secs(30);
 
-/// How long a worker may take to end.
+/// Longest wait for a worker to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// How long a process is left alone that has held a worker up: at first, and at most.
+/// Time for which a process that has held a worker up is left alone: at first, and at most.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
 
@@ -68,14 +73,14 @@ const PATIENCE: Patience = Patience {
     in_files: Duration::from_millis(2500),
 };
 
-/// A worker that says nothing for so long was stopped.
+/// A worker that is silent for this time was stopped.
 const SILENCE: Duration = BEAT.saturating_mul(6);
 
-/// A worker that uses this part of its ceiling could use more; one that uses less gets so many times what it uses.
+/// A worker that uses this part of its ceiling could use more; one that uses less gets this multiple of what it uses.
 const HUNGRY: f64 = 0.7;
 const SPARE: f64 = 1.5;
 
-/// A worker is new, and may have much to do, for so long.
+/// Time for which a worker is new, and may have much to do.
 const NEW: Duration = Duration::from_secs(10);
 
 /// The watches of all rules.
@@ -85,69 +90,69 @@ pub(crate) struct Watches {
     rules: Arc<[Rule]>,
     /// By the rule's name.
     kept: BTreeMap<Arc<str>, Kept>,
-    /// Those that end: they may be in the middle of something, and nobody waits for them.
+    /// Workers that are ending: they may be in the middle of something, and the daemon does not wait for them.
     ending: Vec<(Running, Arc<str>, Duration)>,
-    /// What those that have ended had come to, until somebody takes note.
+    /// Last accounts of workers that have ended, until `take_ended` takes them.
     ended: Vec<Seen>,
-    /// Those that were given up and are still there.
+    /// Workers that were given up and still exist.
     left: Vec<Left>,
     /// Processes that have held up a worker.
     avoided: BTreeMap<u32, Avoided>,
-    /// Tenants that have held up one that was shared.
+    /// Tenants that have held up a shared worker.
     apart: BTreeSet<Arc<str>>,
-    /// What tracks accesses here; `None` if that was not looked for yet.
+    /// The tracker of accesses here; `None` if it was not looked for yet.
     tracker: Option<Option<TrackerKind>>,
     /// Workers started so far, and given up.
     started: u64,
     given_up: u64,
-    /// CPU time of those that are no more.
+    /// CPU time of workers that no longer exist.
     spent: Duration,
     paused: bool,
     max_overhead: f64,
     /// The time of the last [`Self::tend`], and of the last division.
     now: Duration,
     divided: Duration,
-    /// Workers wait to be started.
+    /// True if workers wait to be started.
     starts_wait: bool,
 }
 
-/// What is kept of a rule that has or had processes.
+/// State of a rule that has or had processes.
 #[derive(Debug, Default)]
 struct Kept {
     placement: Option<RulePolicy>,
     processes: u64,
     fed: Tenants,
     lanes: BTreeMap<Lane, Watched>,
-    /// What workers that have ended had come to.
+    /// Accounts of workers that have ended, added up.
     past: WatchAccount,
-    /// All of it, added up.
+    /// All accounts, added up.
     all: Option<Arc<WatchAccount>>,
 }
 
-/// Which tenants a worker is for.
+/// The tenants that a worker is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Tenant(Arc<str>),
     Shared,
 }
 
-/// What is kept of a lane.
+/// State of a lane.
 #[derive(Debug, Default)]
 struct Watched {
     members: Members,
-    /// The worker has not been told of them.
+    /// True if the worker does not know the members yet.
     is_news: bool,
     running: Option<Running>,
-    /// There was one before.
+    /// True if there was a worker before.
     had_worker: bool,
-    /// Why there is no worker, and when one is tried again.
+    /// Reason why there is no worker, and time of the next attempt.
     trouble: Option<(String, Duration)>,
-    /// How often its workers have ended by themselves.
+    /// Number of its workers that have ended by themselves.
     ends: Ends,
-    /// Since when it has no members.
+    /// Time since which it has no members.
     empty_since: Option<Duration>,
     limit: f64,
-    /// What it may charge, if that is kept here.
+    /// Memory that it may charge, if the budget is divided here.
     budget: Option<ByteCount>,
 }
 
@@ -156,8 +161,8 @@ struct Watched {
 struct Ends(u32);
 
 impl Ends {
-    /// How long to wait after one has ended that was there for so long. What it has told would not be another time soon; what somebody else has
-    /// ended is followed at once.
+    /// Returns the pause after a worker has ended that lasted for `lasted`. If it reported trouble (`has_told`), a new one would soon report the
+    /// same: the pause is long. Otherwise another process has ended it: the pause is a second at first, and doubles each time.
     fn after(&mut self, lasted: Duration, has_told: bool) -> Duration {
         self.0 = match lasted >= AFTER_TROUBLE {
             true => 1,
@@ -172,7 +177,7 @@ impl Ends {
     }
 }
 
-/// A worker that can be told from those before it.
+/// A running worker, with a number that distinguishes it from earlier ones.
 #[derive(Debug)]
 struct Running {
     number: u64,
@@ -180,11 +185,11 @@ struct Running {
     account: Arc<WatchAccount>,
     begun: Duration,
     heard: Duration,
-    /// What it was told last, but for the members.
+    /// The settings that it was sent last, without the members.
     told: Option<Told>,
     /// CPU time at the last division.
     used: Duration,
-    /// Its anonymous memory, as it has said last.
+    /// Its anonymous memory, as it reported it last.
     memory: ByteCount,
 }
 
@@ -194,6 +199,16 @@ struct Told {
     limit: f64,
     budget: Option<ByteCount>,
     leave_alone: BTreeSet<u32>,
+}
+
+/// A worker that is held up.
+#[derive(Debug)]
+struct Held {
+    rule: Arc<str>,
+    lane: Lane,
+    /// The process that holds it up; `None` if it was stopped.
+    process: Option<u32>,
+    lasts: Duration,
 }
 
 /// A worker that was given up.
@@ -225,7 +240,7 @@ impl Running {
         }
     }
 
-    /// Takes what it has said; whether there was anything.
+    /// Takes its messages; returns true if there were any.
     fn hear(&mut self, at: Duration) -> Result<bool, String> {
         let said = self.worker.receive::<Said>()?;
         let any = !said.is_empty();
@@ -242,7 +257,7 @@ impl Running {
             }
         }
         if any {
-            // All its threads, and its start.
+            // CPU time of all its threads, including its start.
             let cpu = self.worker.cpu_time().as_secs_f64();
             let own = &mut Arc::make_mut(&mut self.account).own;
             own.cpu_seconds = own.cpu_seconds.max(cpu);
@@ -274,8 +289,8 @@ impl Watches {
         }
     }
 
-    /// The rules in force from now on. What is watched under a rule of the same name and with the same placement goes on, whatever its
-    /// conditions are: heat is not forgotten.
+    /// Puts rules in force. A watch continues under a rule of the same name and with the same placement, whatever its conditions are: heat is not
+    /// forgotten.
     pub(crate) fn follow(&mut self, rules: Arc<[Rule]>, max_overhead: f64) {
         self.max_overhead = max_overhead;
         self.rules = rules;
@@ -300,7 +315,7 @@ impl Watches {
         }
     }
 
-    /// Says who belongs to which rule, by index.
+    /// Sets the processes of each rule, by index.
     pub(crate) fn feed(&mut self, members: BTreeMap<usize, Tenants>, at: Duration) {
         let rules = Arc::clone(&self.rules);
         let mut seen = BTreeSet::new();
@@ -310,7 +325,7 @@ impl Watches {
             };
             seen.insert(rule.name.clone());
             let processes = tenants.values().map(Members::len).sum::<usize>() as u64;
-            // Said once: a rule may be about what starts many times a second.
+            // Logged once: a rule may match programs that start many times a second.
             let begin = || {
                 tracing::info!(rule = &*rule.name, processes, "has its first processes");
                 Kept {
@@ -368,6 +383,10 @@ impl Watches {
             let lane = if self.apart.contains(tenant) || kept.lanes.contains_key(&own) {
                 own
             } else if shares || room == 0 {
+                // It would hold up the others again, and there is no room for a worker of its own.
+                if self.left.iter().any(|left| left.tenant == *tenant) {
+                    continue;
+                }
                 Lane::Shared
             } else {
                 room -= 1;
@@ -392,15 +411,17 @@ impl Watches {
         self.kept.values().map(|kept| kept.lanes.len()).sum()
     }
 
-    /// Hears all workers, gives up those that are held up, starts those that are missing, and tells all what they are to do.
+    /// Takes messages of all workers, gives up those that are held up, starts missing ones, and sends settings to all.
     pub(crate) fn tend(&mut self, at: Duration) {
         self.now = at;
         self.bury(at);
         let names: Vec<Arc<str>> = self.kept.keys().cloned().collect();
         let news = self.have_news();
+        let mut held = Vec::new();
         for name in &names {
-            self.hear(name, &news, at);
+            held.extend(self.hear(name, &news, at));
         }
+        self.give_up_some(held, at);
         let divides = at.saturating_sub(self.divided) >= Duration::from_millis(900);
         if divides {
             self.divide(at);
@@ -416,7 +437,7 @@ impl Watches {
         }
     }
 
-    /// When [`Self::tend`] is to be called before its time.
+    /// Returns the time when [`Self::tend`] must be called early; `None` if it need not.
     pub(crate) fn due(&self) -> Option<Duration> {
         let mut lanes = self.kept.values().flat_map(|kept| kept.lanes.values());
         let is_within = lanes.any(|lane| {
@@ -426,7 +447,7 @@ impl Watches {
         (self.starts_wait || is_within).then_some(self.now + NEXT_STARTS)
     }
 
-    /// Takes note of workers that have ended.
+    /// Removes workers that have ended, and kills those that take too long to end.
     fn bury(&mut self, at: Duration) {
         let (ended, spent) = (&mut self.ended, &mut self.spent);
         self.ending.retain_mut(|(running, name, until)| {
@@ -443,6 +464,7 @@ impl Watches {
             }
             true
         });
+        let before = self.left.len();
         self.left.retain(|left| {
             let has_ended = left.worker.has_ended();
             if has_ended {
@@ -456,9 +478,16 @@ impl Watches {
             }
             !has_ended
         });
+        if self.left.len() < before {
+            // Tenants that were left out of shared workers come back.
+            let names: Vec<Arc<str>> = self.kept.keys().cloned().collect();
+            for name in &names {
+                self.assign(name);
+            }
+        }
     }
 
-    /// The numbers of workers that have said something or have ended. One call for all of them: most have nothing to say most of the time.
+    /// Returns the numbers of workers that have sent something or have ended. One call for all of them: most are silent most of the time.
     fn have_news(&self) -> BTreeSet<u64> {
         let lanes = self.kept.values().flat_map(|kept| kept.lanes.values());
         let running: Vec<&Running> = lanes.filter_map(|lane| lane.running.as_ref()).collect();
@@ -468,10 +497,11 @@ impl Watches {
             .collect()
     }
 
-    /// Hears those workers of a rule that have `news`.
-    fn hear(&mut self, name: &Arc<str>, news: &BTreeSet<u64>, at: Duration) {
+    /// Takes messages of those workers of a rule that have `news`, and handles workers that have ended or are held up.
+    /// Returns those that are held up.
+    fn hear(&mut self, name: &Arc<str>, news: &BTreeSet<u64>, at: Duration) -> Vec<Held> {
         let Some(kept) = self.kept.get_mut(name) else {
-            return;
+            return Vec::new();
         };
         let mut changed = kept.all.is_none();
         let mut held = Vec::new();
@@ -508,22 +538,36 @@ impl Watches {
                 watched.running = None;
                 continue;
             }
-            if let Some(found) = running.worker.held_up() {
-                held.push((lane.clone(), Some(found.process)));
-            } else if at.saturating_sub(running.heard) >= SILENCE {
-                held.push((lane.clone(), None));
+            let found = running.worker.held_up();
+            if found.is_some() || at.saturating_sub(running.heard) >= SILENCE {
+                held.push(Held {
+                    rule: name.clone(),
+                    lane: lane.clone(),
+                    process: found.map(|found| found.process),
+                    lasts: found.map_or(SILENCE, |found| found.lasts),
+                });
             }
         }
-        changed |= !held.is_empty();
-        for (lane, process) in held {
-            self.give_up(name, &lane, process, at);
-        }
-        if changed && let Some(kept) = self.kept.get_mut(name) {
+        if changed {
             kept.add_up();
+        }
+        held
+    }
+
+    /// Gives up the shared workers that are held up, and those single ones that have been held up for longest.
+    fn give_up_some(&mut self, mut held: Vec<Held>, at: Duration) {
+        held.sort_by_key(|held| (held.lane != Lane::Shared, std::cmp::Reverse(held.lasts)));
+        let shared = held.iter().filter(|held| held.lane == Lane::Shared).count();
+        held.truncate(shared + GIVEN_UP_AT_ONCE);
+        for held in held {
+            self.give_up(&held.rule, &held.lane, held.process, at);
+            if let Some(kept) = self.kept.get_mut(&held.rule) {
+                kept.add_up();
+            }
         }
     }
 
-    /// Gives up the worker of a lane, which is held up by `process`.
+    /// Gives up the worker of a lane, which `process` holds up.
     fn give_up(&mut self, name: &Arc<str>, lane: &Lane, process: Option<u32>, at: Duration) {
         let Some(kept) = self.kept.get_mut(name) else {
             return;
@@ -575,13 +619,15 @@ impl Watches {
             process,
             since: at,
         });
-        if *lane == Lane::Shared && self.lanes() < MOST_WORKERS_IN_ALL {
-            self.apart.insert(tenant);
+        if *lane == Lane::Shared {
+            if self.lanes() < MOST_WORKERS_IN_ALL {
+                self.apart.insert(tenant);
+            }
             self.assign(name);
         }
     }
 
-    /// Starts the workers of a rule that are missing, and ends those that nobody needs any more.
+    /// Starts the missing workers of a rule, and ends those that are not needed any more.
     fn start(&mut self, name: &Arc<str>, at: Duration, starts: &mut usize) {
         let Some(kept) = self.kept.get_mut(name) else {
             return;
@@ -615,7 +661,11 @@ impl Watches {
             watched.trouble = None;
             let of_one = |left: &&Left| *lane == Lane::Tenant(left.tenant.clone());
             let left = self.left.iter().filter(of_one).count();
-            let started = if left >= MOST_LEFT_OF_ONE || self.left.len() >= MOST_LEFT {
+            let most = match self.left.len() >= MANY_LEFT {
+                true => 1,
+                false => MOST_LEFT_OF_ONE,
+            };
+            let started = if left >= most {
                 Err(format!(
                     "{left} workers of this tenant ({} of all) are held up by its processes and cannot be ended: it is left alone until one of \
                      them has ended",
@@ -637,7 +687,7 @@ impl Watches {
                 Ok(worker) => {
                     self.started += 1;
                     watched.had_worker = true;
-                    // Nothing before it is divided.
+                    // It may charge nothing before the budget is divided.
                     watched.budget = size_of_budget(placement).map(|_| ByteCount(0));
                     watched.is_news = true;
                     watched.running = Some(Running {
@@ -666,7 +716,7 @@ impl Watches {
         }
     }
 
-    /// Tells the workers of a rule what they are to do, if they do not know.
+    /// Sends the workers of a rule their settings, if these are new.
     fn tell(&mut self, name: &Arc<str>, at: Duration) {
         let paused = self.paused;
         let avoided: BTreeSet<u32> = (self.avoided.iter())
@@ -713,7 +763,7 @@ impl Watches {
         }
     }
 
-    /// What each rule may cost, so that all together cost no more than the ceiling.
+    /// Returns the ceiling of each rule, so that all together cost no more than the daemon's ceiling.
     fn shares(&self) -> BTreeMap<Arc<str>, f64> {
         let active = self.kept.iter().filter(|(_, kept)| kept.processes > 0);
         let wanted = active
@@ -728,7 +778,7 @@ impl Watches {
         shares
     }
 
-    /// Divides what rules may cost among their tenants, by what each has used, and budgets by what each has charged.
+    /// Divides the ceilings of rules among their tenants, by what each has used, and budgets by what each has charged.
     fn divide(&mut self, at: Duration) {
         let passed = at.saturating_sub(self.divided).as_secs_f64().max(1e-3);
         self.divided = at;
@@ -763,7 +813,7 @@ impl Watches {
         }
     }
 
-    /// Lets workers that have just been started, and those of rules whose share has changed, have an even part at once.
+    /// Gives new workers, and those of rules whose share has changed, an even part at once.
     fn divide_new(&mut self) {
         let shares = self.shares();
         for (name, kept) in &mut self.kept {
@@ -794,7 +844,7 @@ impl Watches {
         self.paused
     }
 
-    /// The rules that have or had processes, in order.
+    /// Returns the accounts of the rules that have or had processes, in order.
     pub(crate) fn account(&self) -> Vec<RuleAccount> {
         let of_rule = |rule: &Rule| {
             let kept = self.kept.get(&rule.name)?;
@@ -808,7 +858,7 @@ impl Watches {
         self.rules.iter().filter_map(of_rule).collect()
     }
 
-    /// The workers of all rules.
+    /// Returns the account of the workers of all rules.
     pub(crate) fn workers(&self) -> WorkersAccount {
         let lanes = || self.kept.values().flat_map(|kept| kept.lanes.values());
         let running = || lanes().filter_map(|lane| lane.running.as_ref());
@@ -845,7 +895,7 @@ impl Watches {
         }
     }
 
-    /// What all watches have come to, those that end included.
+    /// Returns the accounts of all watches, including those that are ending.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         let ending = self
             .ending
@@ -860,25 +910,25 @@ impl Watches {
         ending.chain(self.kept.iter().flat_map(lanes)).collect()
     }
 
-    /// What watches had come to that have ended since this was asked last.
+    /// Returns the last accounts of watches that have ended since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<Seen> {
         std::mem::take(&mut self.ended)
     }
 
-    /// For how long some watch of each rule of [`Self::account`] has said nothing new.
+    /// Returns the longest time since a watch of each rule of [`Self::account`] was heard.
     pub(crate) fn ages(&self) -> Vec<Option<Duration>> {
         let rules = self.rules.iter();
         let kept = rules.filter_map(|rule| self.kept.get(&rule.name));
         kept.map(|kept| kept.age(self.now)).collect()
     }
 
-    /// What the watches of a rule say, and how many processes it has.
+    /// Returns the number of processes of a rule, and the account of its watches.
     pub(crate) fn of(&self, name: &str) -> (u64, Option<Arc<WatchAccount>>) {
         let kept = self.kept.get(name);
         kept.map_or((0, None), |kept| (kept.processes, kept.all.clone()))
     }
 
-    /// Has all workers end, and gives them a moment for it. What still sleeps then is left to itself.
+    /// Stops all workers, and waits at most `at_most` for their end. A worker that still sleeps then is left to itself.
     pub(crate) fn end(&mut self, at_most: Duration) {
         let lanes = self
             .kept
@@ -896,7 +946,7 @@ impl Watches {
 }
 
 impl Told {
-    /// Whether it is nearly the same: what each may cost is divided anew each second.
+    /// Returns true if it is nearly the same: the ceilings are divided anew each second.
     fn is_as(&self, other: &Self) -> bool {
         let change = (self.limit - other.limit).abs();
         self.paused == other.paused
@@ -938,7 +988,7 @@ impl Kept {
         self.all = any.then(|| Arc::new(all));
     }
 
-    /// `None` without a watch.
+    /// Returns the longest time since a watch was heard; `None` without a watch.
     fn age(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.values().filter(|lane| !lane.members.is_empty());
         let ages = lanes.filter_map(|lane| Some(now.saturating_sub(lane.running.as_ref()?.heard)));
@@ -955,7 +1005,7 @@ fn has(members: &Members, pid: u32) -> bool {
     found.next() == Some(pid)
 }
 
-/// A rule's budget if it is a size, which its tenants share.
+/// Returns a rule's budget if it is a size, which its tenants share.
 const fn size_of_budget(placement: &RulePolicy) -> Option<ByteCount> {
     match placement.budget {
         Some(Share::Bytes(size)) => Some(size),
@@ -963,7 +1013,8 @@ const fn size_of_budget(placement: &RulePolicy) -> Option<ByteCount> {
     }
 }
 
-/// Divides a share: those that need less than an even part get what they need, but no less than a quarter of that; the others (`None`) the rest.
+/// Divides a share: workers that need less than an even part get what they need, but at least a quarter of that part; the others (`None`) get the
+/// rest.
 fn divided(share: f64, needs: &[Option<f64>]) -> Vec<f64> {
     let count = f64::from(u32::try_from(needs.len()).unwrap_or(u32::MAX).max(1));
     let even = share / count;
@@ -977,7 +1028,7 @@ fn divided(share: f64, needs: &[Option<f64>]) -> Vec<f64> {
     needs.iter().map(|need| need.map_or(rest, modest)).collect()
 }
 
-/// Divides a budget that is a size. What a worker may have charged is what it was told, or says that it goes by: only the rest is free.
+/// Divides a budget that is a size. A worker may have charged as much as it was sent, or reports as its budget: only the rest is free.
 fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut Watched>) {
     let mut lanes: Vec<&mut Watched> = lanes.collect();
     let charged = |lane: &Watched| {
@@ -1007,7 +1058,7 @@ fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut Watche
         let now = lane.budget.unwrap_or_default().0;
         let given = match wanted.checked_sub(now) {
             Some(more) => now + more.min(free),
-            // Half of the way at a time: it may have charged more by now than is known, and what is too much would be split.
+            // Half of the way at a time: it may have charged more by now than is known, and huge pages beyond its budget would be split.
             None => now - (now - wanted) / 2,
         };
         free -= given.saturating_sub(now).min(free);
@@ -1015,7 +1066,7 @@ fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut Watche
     }
 }
 
-/// What a watch is to do.
+/// Returns the settings of a watch.
 pub(crate) fn config(placement: &RulePolicy, roots: &Roots) -> Config {
     Config {
         pages: placement.pages,
@@ -1071,7 +1122,7 @@ mod tests {
         names.iter().enumerate().map(one).collect()
     }
 
-    /// Waits until that is so, however slow the machine is.
+    /// Waits until `what` holds, however slow the machine is.
     fn wait(watches: &mut Watches, what: impl Fn(&Watches) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !what(watches) {
@@ -1153,7 +1204,7 @@ mod tests {
                 ceiling(watches, name).is_some_and(|found| (found - expected).abs() < 1e-12)
             }
         };
-        // Two of 1 % each may cost 1 % together.
+        // Two rules of 1 % each may cost 1 % together.
         wait(&mut watches, is("a", 0.005));
         wait(&mut watches, is("b", 0.005));
         watches.feed([(1, members())].into(), NOW);
@@ -1216,6 +1267,69 @@ mod tests {
         assert_eq!(watches.workers().left_alone, []);
     }
 
+    /// Leaves a worker behind that does not end.
+    fn leave(watches: &mut Watches, tenant: &str) {
+        let task = Task::Read(Roots::default());
+        let kept = rustix::thread::CapabilitySet::empty();
+        watches.left.push(Left {
+            worker: Worker::start(&task, kept, PATIENCE).unwrap(),
+            rule: "a".into(),
+            tenant: tenant.into(),
+            process: None,
+            since: NOW,
+        });
+    }
+
+    #[test]
+    fn workers_left_behind_by_some_tenants_keep_no_other_from_having_one() {
+        let mut watches = watches(vec![rule("a", Some(Pages::Kernel))]);
+        for number in 0..MANY_LEFT {
+            leave(&mut watches, &format!("evil{number}.service"));
+        }
+        watches.feed([(0, tenants(&["evil0.service", "x.service"]))].into(), NOW);
+        let is_watched = |watches: &Watches, tenant: &str| {
+            let lane = Lane::Tenant(tenant.into());
+            watches.kept["a"].lanes[&lane].running.is_some()
+        };
+        assert!(is_watched(&watches, "x.service"));
+        assert!(!is_watched(&watches, "evil0.service"));
+        watches.left.clear();
+        watches.tend(NOW + LEFT_ALONE);
+        assert!(is_watched(&watches, "evil0.service"));
+    }
+
+    #[test]
+    fn a_tenant_that_left_a_worker_behind_shares_none_with_others() {
+        let mut rules = rule("a", Some(Pages::Kernel));
+        rules.placement.as_mut().unwrap().swap = true;
+        let mut watches = watches(vec![rules]);
+        leave(&mut watches, "evil.service");
+        watches.feed([(0, tenants(&["evil.service", "x.service"]))].into(), NOW);
+        let names = |watches: &Watches| -> Vec<String> {
+            let members = watches.kept["a"].lanes[&Lane::Shared].members.values();
+            members.map(ToString::to_string).collect()
+        };
+        assert_eq!(names(&watches), ["x.service"]);
+        watches.left[0].worker.kill();
+        wait(&mut watches, |watches| names(watches).len() == 2);
+    }
+
+    #[test]
+    fn few_workers_of_single_tenants_are_given_up_at_once() {
+        let mut watches = watches(vec![rule("a", Some(Pages::Kernel))]);
+        let names = ["a.service", "b.service", "c.service", "d.service"];
+        watches.feed([(0, tenants(&names))].into(), NOW);
+        let held = names.iter().zip(1..).map(|(name, seconds)| Held {
+            rule: "a".into(),
+            lane: Lane::Tenant((*name).into()),
+            process: None,
+            lasts: Duration::from_secs(seconds),
+        });
+        watches.give_up_some(held.collect(), NOW);
+        let left: Vec<&str> = watches.left.iter().map(|left| &*left.tenant).collect();
+        assert_eq!(left, ["d.service", "c.service"]);
+    }
+
     #[test]
     fn a_worker_that_was_ended_is_followed_soon_and_less_soon_each_time() {
         let mut ends = Ends::default();
@@ -1251,7 +1365,7 @@ mod tests {
                 let running = lane.running.as_mut().unwrap();
                 let account = Arc::make_mut(&mut running.account);
                 account.charged_bytes = ByteCount(charged << 20);
-                // It goes by what it was told.
+                // It uses the budget that it was sent.
                 account.budget_bytes = lane.budget;
                 if let Some(told) = &mut running.told {
                     told.budget = lane.budget;
@@ -1263,7 +1377,7 @@ mod tests {
             given.collect::<Vec<_>>()
         };
         assert_eq!(budgets(&mut watches, [0, 0]), [50, 50]);
-        // One has used all: the other one is to have less first, and only then the first one more.
+        // One worker has used all: the other one must have less before the first one gets more.
         let first = budgets(&mut watches, [50, 0]);
         assert_eq!(first[0], 50);
         assert!(first[1] < 50);

@@ -1,6 +1,7 @@
 //! The worker that watches processes of one tenant of a rule.
 //!
-//! One thread listens to the daemon and passes on what the watch's own thread says. Only the latter touches other processes, so only it can be held up.
+//! One thread takes the daemon's messages and sends it the accounts of the watch's own thread. Only the latter touches other processes, so only it
+//! can be held up.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::wire::{Said, Wanted, WatchTask};
 use super::{Channel, WorkError, refused};
 use crate::watches::config;
 
-/// How often the daemon hears something at least, however little there is to say.
+/// Longest time between two messages to the daemon.
 pub(crate) const BEAT: Duration = Duration::from_secs(10);
 
-/// Watches until the daemon says no more.
+/// Watches until the daemon closes the connection, or the watch has ended.
 pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkError> {
     let told = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let told = Arc::new(told.map_err(refused("be told of accounts"))?);
@@ -70,7 +71,7 @@ fn own_memory(roots: &Roots) -> Option<ByteCount> {
 }
 
 fn obey(watch: &LiveWatch, wanted: Wanted) {
-    // First: whoever is to be left alone may be a member.
+    // First: a process that is to be left alone may be a member.
     busy::leave_alone(wanted.leave_alone);
     watch.pause(wanted.paused);
     watch.limit(wanted.max_overhead);
@@ -98,7 +99,7 @@ fn wait(channel: &Channel, told: &OwnedFd) -> Result<(), WorkError> {
     }
 }
 
-/// The account that the daemon knows, and the time when it heard something last.
+/// The account that the daemon knows, and the time of the last message.
 #[derive(Debug, Default)]
 struct Shown {
     account: Option<Arc<WatchAccount>>,
@@ -106,11 +107,11 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns news for the daemon. At times there is some without any change: it shows that this thread is well.
+    /// Returns news for the daemon. At times there is a message without any change: it shows that this thread is well.
     fn news(&mut self, now: Arc<WatchAccount>, at: Instant) -> Option<Said> {
         let said = match &self.account {
-            Some(before) if Arc::ptr_eq(before, &now) => return None,
-            Some(before) if is_as_before(before, &now) => {
+            // A watch with a small ceiling publishes seldom: the daemon must not take that for silence.
+            Some(before) if Arc::ptr_eq(before, &now) || is_as_before(before, &now) => {
                 if self.at.is_some_and(|heard| at < heard + BEAT) {
                     return None;
                 }
@@ -126,7 +127,7 @@ impl Shown {
     }
 }
 
-/// Whether nothing has changed but the time and what was spent.
+/// Returns true if only the time and the cost have changed.
 fn is_as_before(before: &WatchAccount, now: &WatchAccount) -> bool {
     let plain = |account: &WatchAccount| WatchAccount {
         at_seconds: 0.0,
@@ -157,9 +158,12 @@ mod tests {
         let first = account(1.0, 1);
         let said = shown.news(first.clone(), begun);
         assert!(matches!(said, Some(Said::Account(_))));
-        assert!(shown.news(first, begun + BEAT).is_none());
+        assert!(shown.news(first.clone(), begun + BEAT / 2).is_none());
         assert!(shown.news(account(2.0, 1), begun + BEAT / 2).is_none());
-        let beat = shown.news(account(3.0, 1), begun + BEAT);
+        // The watch has published nothing since.
+        let beat = shown.news(first, begun + BEAT);
+        assert!(matches!(beat, Some(Said::Beat { .. })));
+        let beat = shown.news(account(3.0, 1), begun + 2 * BEAT);
         assert!(matches!(
             beat,
             Some(Said::Beat {
@@ -167,7 +171,7 @@ mod tests {
                 ..
             })
         ));
-        let said = shown.news(account(4.0, 2), begun + BEAT);
+        let said = shown.news(account(4.0, 2), begun + 2 * BEAT);
         assert!(matches!(said, Some(Said::Account(_))));
     }
 }

@@ -21,7 +21,7 @@ use super::{Experiment, ServerPlan, good, sample_of, told, took_too_long};
 use crate::Session;
 use crate::session::Step;
 
-/// How often readiness and the end of the load are looked for.
+/// Interval between checks for readiness and for the end of the load.
 const EVERY: Duration = Duration::from_millis(5);
 
 pub(crate) fn run(
@@ -123,7 +123,7 @@ fn wait_until_ready(session: &mut Session, plan: &ServerPlan) -> Result<(), Runn
     Ok(())
 }
 
-/// What a load came to.
+/// Result of a load.
 struct Loaded {
     wall: Duration,
     server_cpu: Option<Duration>,
@@ -156,7 +156,7 @@ fn run_load(
         }
         if let Some(status) = has_ended {
             let wall = begun.elapsed();
-            if let Some(ending) = server_ended {
+            if let Some((ending, _)) = server_ended {
                 return Err(RunnerError::failed(format!(
                     "the server ended while it was under load ({ending:?})"
                 )));
@@ -175,12 +175,10 @@ fn run_load(
             Step::Running => {}
             Step::Interrupted => return Err(RunnerError::Interrupted),
             Step::Ended(ending) => {
-                // The load notices by itself, or is ended with this function.
-                if server_ended.replace(ending).is_none() {
-                    continue;
-                }
+                // The load ends by itself, or is killed when this function returns.
+                let (_, since) = *server_ended.get_or_insert_with(|| (ending, Instant::now()));
                 std::thread::sleep(EVERY);
-                if begun.elapsed() > patience {
+                if since.elapsed() > patience {
                     return Err(RunnerError::failed(format!(
                         "the server ended while it was under load ({ending:?})"
                     )));
@@ -202,7 +200,7 @@ impl Drop for Load {
     }
 }
 
-/// CPU time of the server and its present descendants.
+/// Returns the CPU time of the server and its present descendants.
 fn server_cpu(pid: u32) -> Option<Duration> {
     let roots = Roots::default();
     let own = cpu_now(&roots, pid).ok()?.total();
@@ -215,7 +213,7 @@ fn server_cpu(pid: u32) -> Option<Duration> {
     )
 }
 
-/// How a server ended.
+/// Way in which a server ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stopped {
     ByTerm,

@@ -1,4 +1,4 @@
-//! What manual pages say beyond the definition of the command line: examples, files, exit status, other pages.
+//! Contents of manual pages beyond the definition of the command line: examples, files, exit status, other pages.
 //!
 //! The tests parse every example, so that none outlives an option, and every verb has one.
 
@@ -7,12 +7,12 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::args;
 
-/// What one page says.
+/// Contents of one page.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Page {
-    /// Commands to try, with what they are for.
+    /// Commands to try, each with its purpose.
     pub examples: &'static [(&'static str, &'static str)],
-    /// Files, with what they are.
+    /// Files, each with its meaning.
     pub files: &'static [(&'static str, &'static str)],
     /// Other pages, with their sections.
     pub see_also: &'static [(&'static str, u8)],
@@ -44,7 +44,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "Is it faster? Both ways in turns, with an interval of confidence:",
-                    "superhue compare --arm kernel --arm auto -- sort big.txt",
+                    "superhue compare -- sort big.txt",
                 ),
                 (
                     "Services by rules, for as long as the machine runs:",
@@ -128,21 +128,21 @@ pub fn page(verb: &str) -> Page {
         "compare" => Page {
             examples: &[
                 (
-                    "The kernel's way, and only memory that is accessed:",
-                    "superhue compare --arm kernel --arm hot -- sort big.txt",
+                    "The kernel's own policy against that of superhue run:",
+                    "superhue compare -- sort big.txt",
                 ),
                 (
                     "A server under a load that prints operations per second:",
-                    "superhue compare --arm kernel --arm hot --ready tcp:6379 \
+                    "superhue compare --arm kernel --arm auto --ready tcp:6379 \
                      --load 'redis-benchmark -t get -n 1000000 --csv' --metric 'ops=\"GET\",\"([0-9.]+)' -- redis-server --save ''",
                 ),
                 (
                     "A gate in continuous integration: status 4 if a loss of more than 2 % is shown:",
-                    "superhue compare --arm kernel --arm hot --fail-if 'wall > 2%' --export-markdown table.md -- ./bench",
+                    "superhue compare --arm kernel --arm auto --fail-if 'wall > 2%' --export-markdown table.md -- ./bench",
                 ),
                 (
                     "At several sizes:",
-                    "superhue compare --arm kernel --arm hot -L size 1,16,64 -- ./bench {size}",
+                    "superhue compare --arm kernel --arm auto -L size 1,16,64 -- ./bench {size}",
                 ),
                 (
                     "Many programs, for half an hour; the same again goes on with it:",
@@ -446,7 +446,7 @@ fn with_examples_of(verb: &str, mut command: Command) -> Command {
     command.after_long_help(text)
 }
 
-/// The sections, in the usual order. `after` is what the help ends with, which is about the exit status where it is there.
+/// Returns the sections, in the usual order. `after`, the end of the help, is the text on the exit status; without it the common statuses are.
 pub fn sections(verb: &str, after: Option<&str>) -> Roff {
     let page = page(verb);
     let mut roff = Roff::new();
@@ -510,7 +510,7 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// Every page that is generated, by its verb.
+    /// Returns the verb of every generated page.
     fn verbs() -> Vec<String> {
         fn below(command: &clap::Command, name: &str, found: &mut Vec<String>) {
             found.push(name.to_owned());
@@ -545,7 +545,7 @@ mod tests {
                             "`{command}` is on the page of {verb}"
                         );
                     }
-                    // Our units.
+                    // Units of this project.
                     "systemctl" => assert!(words[3].starts_with("superhue"), "{command}"),
                     other => panic!("{other}: what is this?"),
                 }

@@ -1,5 +1,6 @@
-//! Which processes a watch of running processes begins with, and which join it.
+//! Processes that a watch of running processes begins with, and processes that join it.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,18 +9,21 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{effective_user, identify, identities};
 
-/// Which running processes are to be watched.
+/// Running processes to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
-    /// These, by number, and their descendants. The watch ends with the last of them.
+    /// Processes by number, and their descendants. The watch ends with the last of them.
     Processes(Vec<u32>),
-    /// Those in a cgroup and the cgroups below it, whoever comes and goes. The path is one below a
-    /// cgroup mount (`system.slice/foo.service`) or a full one. The watch waits while it is empty,
-    /// and ends when it is removed.
+    /// Processes in a cgroup and in the cgroups below it, at any time. The path is one below a
+    /// cgroup mount (`system.slice/foo.service`) or a full one. The watch waits while the cgroup is
+    /// empty, and ends when it is removed.
     Cgroup(PathBuf),
-    /// Those with this effective user. The watch waits for them.
+    /// Processes of a systemd unit, by name (`redis.service`, or `redis`). The watch waits while the unit is stopped, and goes on when it is
+    /// started again.
+    Unit(String),
+    /// Processes with this effective user. The watch waits for them.
     User(u32),
-    /// All.
+    /// All processes.
     All,
 }
 
@@ -27,45 +31,54 @@ pub enum Targets {
 #[derive(Debug)]
 pub(crate) enum Population {
     Cgroup(Cgroup),
-    /// All, or those of one user.
+    /// A unit, and its present cgroup: each start makes a new one.
+    Unit {
+        name: String,
+        found: RefCell<Cgroup>,
+    },
+    /// All processes, or the processes of one user.
     Everybody {
         user: Option<u32>,
     },
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
     pub(crate) members: Vec<ProcessId>,
-    /// Processes of other PID namespaces.
+    /// Number of processes of other PID namespaces.
     pub(crate) unreachable: u64,
-    /// There will be no more.
+    /// True if no more processes can come.
     pub(crate) is_over: bool,
 }
 
 impl Population {
-    /// The set that the targets mean; `None` for named processes.
+    /// Returns the set that the targets mean; `None` for named processes.
     pub(crate) fn of(targets: &Targets, roots: &Roots) -> Result<Option<Self>, CgroupError> {
         Ok(match targets {
             Targets::Processes(_) => None,
             Targets::Cgroup(path) => Some(Self::Cgroup(Cgroup::find(roots, path)?)),
+            Targets::Unit(name) => Some(Self::Unit {
+                name: name.clone(),
+                found: RefCell::new(Cgroup::of_unit(roots, name)?),
+            }),
             Targets::User(user) => Some(Self::Everybody { user: Some(*user) }),
             Targets::All => Some(Self::Everybody { user: None }),
         })
     }
 
-    /// How often it is searched. A cgroup tells its members at once, the others are known only from
-    /// reading every process.
+    /// Returns the interval between searches. A cgroup lists its members; finding the other sets
+    /// takes reading every process.
     pub(crate) const fn search_every(&self) -> Duration {
         match self {
-            Self::Cgroup(_) => Duration::from_millis(200),
+            Self::Cgroup(_) | Self::Unit { .. } => Duration::from_millis(200),
             Self::Everybody { .. } => Duration::from_secs(1),
         }
     }
 
-    /// Who belongs to it now. Never Superhue itself, never a kernel thread.
+    /// Returns the present members, without Superhue itself and without kernel threads.
     ///
-    /// What cannot be read this time is empty this time.
+    /// A set that cannot be read this time is empty this time.
     pub(crate) fn search(&self, roots: &Roots) -> Matches {
         match self {
             Self::Cgroup(cgroup) => match cgroup.members() {
@@ -79,6 +92,20 @@ impl Population {
                     ..Matches::default()
                 },
             },
+            Self::Unit { name, found } => {
+                if let Ok(members) = found.borrow().members() {
+                    return Matches {
+                        members: others(roots, members.pids),
+                        unreachable: members.unreachable,
+                        is_over: false,
+                    };
+                }
+                // The unit has stopped.
+                if let Ok(group) = Cgroup::of_unit(roots, name) {
+                    found.replace(group);
+                }
+                Matches::default()
+            }
             Self::Everybody { user } => {
                 let own = std::process::id();
                 let mut members = identities(roots).unwrap_or_default();
@@ -96,7 +123,7 @@ impl Population {
     }
 }
 
-/// Those of `pids` that can be identified, without ourselves.
+/// Returns the identities of those `pids` that can be identified, without Superhue itself.
 pub(crate) fn others(roots: &Roots, pids: impl IntoIterator<Item = u32>) -> Vec<ProcessId> {
     let own = std::process::id();
     pids.into_iter()

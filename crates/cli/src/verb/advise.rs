@@ -1,12 +1,13 @@
 //! `superhue advise`.
 
+mod brief;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superhue::advise::estimate::Interval;
 use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
 use superhue::model::ByteCount;
-use superhue::procfs::cgroup::{Cgroup, CgroupError};
 use superhue::procfs::hardware::Cpuid;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
@@ -14,8 +15,9 @@ use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;
 use crate::output::{
-    FAILED, Failure, UNABLE, USAGE, VerbResult, note, print, print_json, size, table, text_of,
+    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, size, table, text_of,
 };
+use crate::verb::members::named;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -23,10 +25,13 @@ const ENDING: [i32; 3] = [1, 2, 15];
 /// Rows of a table for all processes; JSON has all.
 const ROWS: usize = 20;
 
-/// Processes below this are counted and not shown, unless they are named.
+/// Columns of a table where the terminal does not say how many it has.
+const NARROW: usize = 80;
+
+/// Smaller processes are counted and not shown, unless an argument names them.
 const LEAST_SHOWN: ByteCount = ByteCount(16 << 20);
 
-/// Says who would gain.
+/// Prints which processes would gain from huge pages.
 pub fn advise(args: &AdviseArgs) -> VerbResult {
     let roots = Roots::default();
     let pids = pids(&roots, args)?;
@@ -59,27 +64,14 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
     if ended {
         note("interrupted: what follows was found until then");
     }
-    print(&text(&advice, pids.is_some()))
+    print(&text(&advice, args, pids.is_some()))
 }
 
-/// Whom the arguments mean; `None` for all.
+/// Returns the processes that the arguments mean; `None` for all.
 fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
-    let group = match (&args.cgroup, &args.unit) {
-        (Some(path), _) => Some((Cgroup::find(roots, path), path.display().to_string())),
-        (None, Some(unit)) => Some((Cgroup::of_unit(roots, unit), unit.clone())),
-        (None, None) => None,
-    };
-    if let Some((group, name)) = group {
-        let members = group.and_then(|group| group.members());
-        let members = members.map_err(|error| {
-            let code = match error {
-                CgroupError::NotMounted => UNABLE,
-                CgroupError::NotAPath { .. } => USAGE,
-                _ => FAILED,
-            };
-            Failure::new(code, error)
-        })?;
-        return some(members.pids, &name);
+    let members = named(roots, &args.named)?;
+    if members.is_some() {
+        return Ok(members);
     }
     if args.pids.is_empty() {
         return Ok(None);
@@ -94,29 +86,25 @@ fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
     ))
 }
 
-fn some(pids: BTreeSet<u32>, whose: &str) -> Result<Option<Vec<u32>>, Failure> {
-    let own = std::process::id();
-    let pids: Vec<u32> = pids.into_iter().filter(|&pid| pid != own).collect();
-    if pids.is_empty() {
-        let text =
-            format!("{whose} has no processes now; see `systemd-cgls`, or /proc/PID/cgroup of one");
-        return Err(Failure::new(FAILED, text));
-    }
-    Ok(Some(pids))
-}
-
-/// The service or scope of a process, else its cgroup; nothing for the root.
+/// Returns the service or scope of a process, else its cgroup; `None` for the root cgroup.
 fn service_of(roots: &Roots, pid: u32) -> Option<String> {
     let group = GroupFacts::of_process(roots, pid)?;
     (group.path != "/").then(|| group.service().into_owned())
 }
 
-fn text(advice: &Advice, named: bool) -> String {
-    let mut text = machine(&advice.machine);
-    text += &processes(&advice.processes, named);
-    text += &services(advice);
-    text += &attempts(&advice.processes);
-    text
+fn text(advice: &Advice, args: &AdviseArgs, named: bool) -> String {
+    if args.wide {
+        let mut text = machine(&advice.machine);
+        text += &processes(&advice.processes, named);
+        text += &obstacles(&advice.processes, named);
+        text += &services(advice);
+        return text + &attempts(&advice.processes);
+    }
+    let width = rustix::termios::tcgetwinsize(std::io::stdout())
+        .map_or(NARROW, |size| usize::from(size.ws_col).clamp(NARROW, 120));
+    let mut text = brief::table(advice, named, width);
+    text += &obstacles(&advice.processes, named);
+    text + &brief::notes(&advice.machine)
 }
 
 fn machine(facts: &MachineFacts) -> String {
@@ -246,9 +234,15 @@ fn processes(processes: &[ProcessAdvice], named: bool) -> String {
     if rest > 0 {
         text += &format!(" and {rest} others, smaller or without an estimate\n");
     }
-    for found in shown.iter().take(rows).filter(|_| named) {
+    text
+}
+
+/// Lists the obstacles of processes that an argument names.
+fn obstacles(processes: &[ProcessAdvice], named: bool) -> String {
+    let mut text = String::new();
+    for found in processes.iter().filter(|_| named) {
         if !found.obstacles.is_empty() {
-            text += &format!("\nWhat stands in the way of process {}:\n", found.pid);
+            text += &format!("\nObstacles to huge pages in process {}:\n", found.pid);
             for one in &found.obstacles {
                 text += &format!("  {:>10}  {}\n", one.bytes.to_string(), one.text);
             }
@@ -275,9 +269,9 @@ fn services(advice: &Advice) -> String {
             one.service.clone(),
             one.processes.to_string(),
             format!("{:.2}", one.cpus),
-            one.rss_bytes.to_string(),
-            one.huge_bytes.to_string(),
-            one.possible_bytes.to_string(),
+            size(one.rss_bytes),
+            size(one.huge_bytes),
+            size(one.possible_bytes),
             gain(one.gain),
         ]);
     }
@@ -296,7 +290,7 @@ fn attempts(processes: &[ProcessAdvice]) -> String {
         .filter(|found| !found.attempts.is_empty())
         .collect();
     let Some(first) = worth.first() else {
-        return "\nNothing to try: nobody here would gain, as far as can be told.\n".to_owned();
+        return "\nNothing to try: no process here shows a gain.\n".to_owned();
     };
     let mut text = format!("\nTry for process {} ({}):\n", first.pid, first.name);
     for attempt in &first.attempts {

@@ -7,13 +7,13 @@ use superhue::live::WatchAccount;
 use superhue::procfs::ReadError;
 use superhue::procfs::cgroup::CgroupError;
 use superhue::sys::process::SignalSet;
-use superhue::sys::user::user_number;
 use superhue::{AttachError, ColorsError, Targets};
 
 use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
+use crate::verb::members::number_of;
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover;
 
@@ -76,10 +76,13 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whom the arguments mean.
+/// Returns the processes that the arguments mean.
 fn targets(args: &AttachArgs) -> Result<Targets, Failure> {
     if let Some(path) = &args.cgroup {
         return Ok(Targets::Cgroup(path.clone()));
+    }
+    if let Some(name) = &args.unit {
+        return Ok(Targets::Unit(name.clone()));
     }
     if let Some(user) = &args.user {
         return number_of(user).map(Targets::User);
@@ -91,22 +94,4 @@ fn targets(args: &AttachArgs) -> Result<Targets, Failure> {
     pids.sort_unstable();
     pids.dedup();
     Ok(Targets::Processes(pids))
-}
-
-/// A user by name, or by number if nobody is called that.
-fn number_of(user: &str) -> Result<u32, Failure> {
-    // The last number means "no user" to the kernel.
-    let by_number = || user.parse().ok().filter(|&number| number != u32::MAX);
-    match user_number(user) {
-        Ok(Some(number)) => Ok(number),
-        Ok(None) | Err(rustix::io::Errno::INVAL) => by_number().ok_or_else(|| {
-            let text =
-                format!("there is no user `{user}` (see getent passwd), and it is no number");
-            Failure::new(FAILED, text)
-        }),
-        Err(errno) => by_number().ok_or_else(|| {
-            let text = format!("cannot look up the user `{user}`: {errno}; try the number");
-            Failure::new(FAILED, text)
-        }),
-    }
 }

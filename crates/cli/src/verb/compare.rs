@@ -25,8 +25,24 @@ use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print
 use crate::verb::document::{LARGEST, read_document};
 use crate::verb::restore::recover;
 
-/// Measured runs of each arm, unless something else is asked for.
+/// Default number of measured runs of each arm.
 const RUNS: u32 = 8;
+
+/// Form of a result on standard output.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Json,
+    /// Tables of all metrics.
+    Table,
+    /// Tables of the metrics that decide.
+    Brief,
+}
+
+impl Form {
+    const fn full(json: bool) -> Self {
+        if json { Self::Json } else { Self::Table }
+    }
+}
 
 /// Runs the comparison, or shows one that was run before.
 pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
@@ -46,11 +62,11 @@ pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
             comparison.check_conditions(&conditions);
         }
         let files = Files::of_comparison(args)?;
-        // Conditions that were given when it was run are shown, but nobody asks about them now.
+        // Conditions of the original run are shown, but decide nothing now.
         let is_asked = !conditions.is_empty();
-        return conclude(&comparison, args.json, files, is_asked);
+        return conclude(&comparison, Form::full(args.json), files, is_asked);
     }
-    // All that can be wrong is said before anything is run.
+    // Reports every possible error before the first run.
     let Arms {
         arms,
         configs,
@@ -81,11 +97,15 @@ pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
     };
     let mut comparison = Comparison::new(design, execution, context);
     comparison.check_conditions(&conditions);
-    let concluded = conclude(&comparison, args.json, files, true);
+    let form = match Form::full(args.json) {
+        Form::Table if args.arms.is_empty() => Form::Brief,
+        form => form,
+    };
+    let concluded = conclude(&comparison, form, files, true);
     concluded.map(|status| cut_short(status, comparison.interrupted))
 }
 
-/// Returns the exit status of what was done well, but not to its end.
+/// Returns the exit status of a comparison that succeeded, but was interrupted.
 fn cut_short(status: ExitCode, is_interrupted: bool) -> ExitCode {
     match is_interrupted && status == ExitCode::SUCCESS {
         true => ExitCode::from(INTERRUPTED),
@@ -93,16 +113,16 @@ fn cut_short(status: ExitCode, is_interrupted: bool) -> ExitCode {
     }
 }
 
-/// Tells what came of it, and whether conditions failed if somebody asks.
+/// Publishes the result; judges its conditions if `is_asked`.
 fn conclude(
     comparison: &Comparison,
-    json: bool,
+    form: Form,
     files: Files<Comparison>,
     is_asked: bool,
 ) -> VerbResult {
-    // Of nothing there is nothing to judge, and why is told already.
+    // Without a good run there is nothing to judge, and `publish` reports the reason.
     let is_asked = is_asked && why_nothing(comparison).is_none();
-    let published = publish(comparison, json, files);
+    let published = publish(comparison, form, files);
     let judged = if is_asked {
         gates::conclude(comparison)
     } else {
@@ -117,7 +137,7 @@ fn conclude(
     })
 }
 
-/// What is the same in all runs.
+/// Sets the properties that all runs share.
 fn set_up(experiment: &mut Experiment, args: &CompareArgs) {
     let server = args.load.clone().zip(args.ready);
     experiment.server = server.map(|(load, port)| ServerPlan {
@@ -131,7 +151,7 @@ fn set_up(experiment: &mut Experiment, args: &CompareArgs) {
     experiment.show_output = args.show_output;
 }
 
-/// Arms, metrics and settings that fit together.
+/// Combines arms, metrics and settings; refuses ones that do not fit together.
 fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result<Design, Failure> {
     if !(0.0..100.0).contains(&args.smallest) {
         return Err(Failure::new(
@@ -154,7 +174,7 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
     Design::new(arms, metrics, settings).map_err(|error| Failure::new(USAGE, error))
 }
 
-/// Goes through the schedule, with progress on a terminal.
+/// Runs the schedule, with progress on a terminal.
 fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Execution {
     let schedule = design.schedule();
     let mut shown = Shown::new(schedule.turns().len());
@@ -172,24 +192,30 @@ fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Exe
     )
 }
 
-/// Prints and writes what came of it.
-fn publish(comparison: &Comparison, json: bool, files: Files<Comparison>) -> VerbResult {
+/// Prints and writes the result.
+fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> VerbResult {
     if let Some(reason) = why_nothing(comparison) {
         files.abandon();
         let text = format!("nothing was measured: {reason}");
         return Err(Failure::new(FAILED, text));
     }
-    // All that can be told is told, whichever part of it fails.
+    // Writes and prints everything that it can, whichever part fails.
     let trouble = files.write(comparison);
-    if json {
-        let text = comparison
-            .to_json()
-            .context("cannot write the result as JSON");
-        print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
-    } else {
-        let width = rustix::termios::tcgetwinsize(std::io::stdout())
-            .map_or(100, |size| usize::from(size.ws_col).clamp(60, 140));
-        print(&comparison.table(width))?;
+    let width = rustix::termios::tcgetwinsize(std::io::stdout())
+        .map_or(100, |size| usize::from(size.ws_col).clamp(60, 140));
+    match form {
+        Form::Json => {
+            let text = comparison
+                .to_json()
+                .context("cannot write the result as JSON");
+            print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
+        }
+        Form::Table => {
+            print(&comparison.table(width))?;
+        }
+        Form::Brief => {
+            print(&comparison.brief(width))?;
+        }
     }
     if comparison.interrupted {
         note("interrupted: the result is of the runs that were done");
@@ -204,7 +230,7 @@ fn publish(comparison: &Comparison, json: bool, files: Files<Comparison>) -> Ver
     }
 }
 
-/// Why there is not a single good run; `None` if there is one.
+/// Returns the reason why there is no good run; `None` if there is one.
 fn why_nothing(comparison: &Comparison) -> Option<String> {
     let arms = || 0..comparison.arms.len();
     if arms().any(|arm| comparison.tally(arm).good > 0) {
@@ -219,7 +245,7 @@ fn why_nothing(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// The text of a result that was written before.
+/// Returns the text of an earlier result.
 fn read(path: &Path) -> Result<String, Failure> {
     read_document(path, LARGEST).map_err(|error| cannot_show(path, error))
 }

@@ -1,29 +1,29 @@
 //! `superhue status`.
 
 use serde::Serialize;
-use superhue::procfs::Roots;
+use superhue::procfs::{ReadError, Roots};
 use superhue::why::Machine;
 use superhue::{
     ColoringStatus, MappingStatus, ProcessStatus, SharedObject, coloring_of_machine,
     shared_objects, status_explained, status_of, status_of_all,
 };
 
-use super::{status_colors, status_why};
+use super::{members, status_colors, status_why};
 use crate::args::StatusArgs;
 use crate::output::{
     FAILED, Failure, VerbResult, note, print, print_json, right, size, table, text_of,
 };
 
-/// Mappings shown of a process; JSON has all.
+/// Most mappings shown of a process; JSON has all.
 const MAPPINGS_SHOWN: usize = 12;
 
 #[derive(Serialize)]
 struct Document {
     schema: &'static str,
-    /// Of a kernel with page coloring.
+    /// State of a kernel with page coloring.
     #[serde(skip_serializing_if = "Option::is_none")]
     page_coloring: Option<ColoringStatus>,
-    /// What the machine does about superpages; with `--why`.
+    /// The machine's settings for huge pages; with `--why`.
     #[serde(skip_serializing_if = "Option::is_none")]
     superpages: Option<Machine>,
     processes: Vec<ProcessStatus>,
@@ -34,19 +34,24 @@ struct Document {
 /// Shows the memory of processes.
 pub fn status(args: &StatusArgs) -> VerbResult {
     let roots = Roots::default();
+    let members = members::named(&roots, &args.named)?;
+    let is_named = members.is_some();
+    let pids = members.unwrap_or_else(|| args.pids.clone());
     let mut failed = None;
     let superpages = args.why.then(|| Machine::read(&roots));
-    let processes = if args.pids.is_empty() {
+    let processes = if pids.is_empty() {
         status_of_all(&roots).map_err(|error| Failure::new(FAILED, error))?
     } else {
         let mut shown = Vec::new();
-        for &pid in &args.pids {
+        for &pid in &pids {
             let process = match &superpages {
                 Some(machine) => status_explained(&roots, pid, machine),
                 None => status_of(&roots, pid),
             };
             match process {
                 Ok(process) => shown.push(process),
+                // Members of a group may end, or be threads of the kernel.
+                Err(ReadError::Vanished { .. } | ReadError::KernelThread { .. }) if is_named => {}
                 Err(error) => {
                     failed = Some(FAILED);
                     note(&error.to_string());
@@ -59,8 +64,7 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         note(&error.to_string());
         None
     });
-    let objects =
-        shared_objects(&roots, &args.pids).map_err(|error| Failure::new(FAILED, error))?;
+    let objects = shared_objects(&roots, &pids).map_err(|error| Failure::new(FAILED, error))?;
     if args.json {
         print_json(&Document {
             schema: "superhue-status/1",
@@ -89,14 +93,14 @@ pub fn status(args: &StatusArgs) -> VerbResult {
             if let Some(reason) = process
                 .unknown_because
                 .as_ref()
-                .filter(|_| !args.pids.is_empty())
+                .filter(|_| !pids.is_empty())
             {
                 note(&format!("process {}: {reason}", process.pid));
             }
             if !process.mappings.is_empty() {
                 text += &mappings_table(process);
             }
-            if let Some(coloring) = process.colors.as_ref().filter(|_| !args.pids.is_empty()) {
+            if let Some(coloring) = process.colors.as_ref().filter(|_| !pids.is_empty()) {
                 text += &status_colors::process(process.pid, coloring);
             }
         }
@@ -169,7 +173,7 @@ fn mappings_table(process: &ProcessStatus) -> String {
     text
 }
 
-/// Shared memory, which belongs to all who map it; empty if there is none.
+/// Returns a table of shared memory, which belongs to all processes that map it; empty if there is none.
 fn objects_table(objects: &[SharedObject]) -> String {
     if objects.is_empty() {
         return String::new();

@@ -1,21 +1,20 @@
 //! The result as plain text, for terminals, logs and mails.
 //!
-//! One block for each metric, one line for each arm. All blocks share their column widths, so the
-//! eye can run down a column. The text is made for a width the caller names and never contains
-//! escape sequences: what is on the screen is what a file or a pipe gets.
+//! One block for each metric, one line for each arm. All blocks share their column widths, so the eye can run down a column. The text has the width
+//! that the caller names and never contains escape sequences: a file or a pipe gets the same text as the screen.
 
 use std::fmt::Write as _;
 
 use crate::design::{arms_per_value, groups};
-use crate::human::{Scale, clean, command_line, numbered, ratio, shorten};
+use crate::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
 use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
 use crate::summary::{Against, ArmSummary, Estimate, MetricSummary, Verdict};
 
-/// Narrowest text that is still laid out as a table.
+/// Narrowest width for which the text is still laid out as a table.
 const NARROWEST: usize = 80;
 
-/// Widest text: longer lines are hard to follow with the eye.
+/// Widest width: longer lines are hard to follow with the eye.
 const WIDEST: usize = 120;
 
 pub(crate) const HEADINGS: [&str; 6] = [
@@ -27,34 +26,58 @@ pub(crate) const HEADINGS: [&str; 6] = [
     "verdict",
 ];
 
-/// Shown where there is nothing to show.
+/// Text of a cell without a value.
 pub(crate) const NOTHING: &str = "-";
 
 type Row = [String; 6];
 
-/// What is shown of one metric.
+/// Table of one metric.
 pub(crate) struct Block {
-    /// `wall time (lower is better)`
+    /// Title: `wall time (lower is better)`.
     pub(crate) title: String,
     /// Cells under [`HEADINGS`], one row for each arm.
     pub(crate) rows: Vec<Row>,
-    /// Which arms lack values.
+    /// Remarks on arms that lack values.
     pub(crate) notes: Vec<String>,
 }
 
 impl Comparison {
-    /// The tables, then the [`sentences`](Self::sentences), [`remarks`](Self::remarks) and
-    /// [`gate_lines`](Self::gate_lines). In a scan of parameters each table has a part for each value.
+    /// Formats the [`sentences`](Self::sentences), the tables, the [`remarks`](Self::remarks) and the [`gate_lines`](Self::gate_lines). In a scan of
+    /// parameters each table has a part for each value.
     ///
-    /// `width` is that of the terminal in columns; 80 to 120 are honoured. Long names of arms are
-    /// shortened in the middle to fit, and told apart by numbers.
+    /// `width` is that of the terminal in columns; it is clamped to 80 to 120. Long names of arms are shortened in the middle to fit, and numbered to
+    /// distinguish them.
     ///
     /// - *spread*: half the interquartile range, as a share of the median.
     /// - *ratio*: median of the arm over that of the reference.
     #[must_use]
     pub fn table(&self, width: usize) -> String {
+        self.text(width, &self.blocks().collect::<Vec<Block>>())
+    }
+
+    /// Formats as [`table`](Self::table) does, with the blocks of headline metrics only, and says which other metrics
+    /// were measured.
+    #[must_use]
+    pub fn brief(&self, width: usize) -> String {
+        let headlines = self.headline_metrics();
+        let is_headline = |metric: &Metric| headlines.iter().any(|one| one.name == metric.name);
+        let both = self.metrics.iter().zip(self.blocks());
+        let (shown, others): (Vec<_>, Vec<_>) = both.partition(|(metric, _)| is_headline(metric));
+        let blocks: Vec<Block> = shown.into_iter().map(|(_, block)| block).collect();
+        let mut out = self.text(width, &blocks);
+        if !others.is_empty() {
+            let names = others.iter().map(|(metric, _)| clean(&metric.label));
+            let names = listed(&names.collect::<Vec<_>>(), "and");
+            let text =
+                format!("Measured as well: {names}. --report keeps them, and --from shows them.");
+            out.push('\n');
+            out += &wrapped(&text, width.clamp(NARROWEST, WIDEST), 0);
+        }
+        out
+    }
+
+    fn text(&self, width: usize, blocks: &[Block]) -> String {
         let width = width.clamp(NARROWEST, WIDEST);
-        let blocks: Vec<Block> = self.blocks().collect();
         let widths = widths(blocks.iter().flat_map(|block| &block.rows), width);
         let each = arms_per_value(&self.arms);
         let names = self.arms.iter().take(each).map(|arm| clean(&arm.name));
@@ -66,7 +89,11 @@ impl Comparison {
                 out += &wrapped(label, width, 2);
             }
         }
-        for Block { title, rows, notes } in &blocks {
+        for text in &self.sentences() {
+            out.push('\n');
+            out += &wrapped(text, width, 0);
+        }
+        for Block { title, rows, notes } in blocks {
             let _ = write!(out, "\n{title}\n{}", line(&HEADINGS, &widths));
             for group in groups(&self.arms) {
                 let values = self.arms[group.start].values();
@@ -90,7 +117,7 @@ impl Comparison {
         {
             out += "\nAn interval with signs is one of the difference: no ratio to 0 exists.\n";
         }
-        for text in self.sentences().iter().chain(&self.remarks()) {
+        for text in &self.remarks() {
             out.push('\n');
             out += &wrapped(text, width, 0);
         }
@@ -105,11 +132,11 @@ impl Comparison {
         out
     }
 
-    /// What is shown of each metric, in their order.
+    /// Returns the tables of the metrics, in their order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> {
         let both = self.metrics.iter().zip(&self.summaries);
         both.map(move |(metric, summary)| {
-            // What is read against each other has one scale; other values of a parameter may be far off.
+            // Arms that readers compare share one scale; other values of a parameter may differ by any factor.
             let rows = groups(&self.arms).into_iter().flat_map(|group| {
                 let arms = &summary.arms[group];
                 let scale = scale(metric, arms);
@@ -128,12 +155,12 @@ impl Comparison {
         format!("{command}\n{}", wrapped(&self.circumstances(), width, 0))
     }
 
-    /// The command, as it would be typed.
+    /// Returns the command as a user would type it.
     pub(crate) fn command_line(&self) -> String {
         command_line(&self.command)
     }
 
-    /// How it was measured, in a line.
+    /// Describes the measurement in one line.
     pub(crate) fn circumstances(&self) -> String {
         let settings = &self.settings;
         let reference = self.arms.get(settings.reference);
@@ -185,7 +212,7 @@ impl Comparison {
         [clean(name), median, spread, ratio_text, interval, verdict]
     }
 
-    /// What is said about an arm, in a table or plot; at most 19 letters or so.
+    /// Returns the verdict on an arm for a table or plot; about 19 characters at most.
     pub(crate) fn verdict_text(&self, summary: &ArmSummary) -> String {
         let measured = summary.values.is_some();
         let text = match &summary.against {
@@ -211,7 +238,7 @@ impl Comparison {
         text.to_owned()
     }
 
-    /// Which arms lack values, and why: the rest may be a flattering selection.
+    /// Returns remarks on arms that lack values, with the reason, because the remaining values may be a flattering selection.
     fn notes(&self, summary: &MetricSummary) -> Vec<String> {
         let lacking = summary.arms.iter().filter(|arm| arm.missing > 0);
         lacking
@@ -228,7 +255,7 @@ impl Comparison {
     }
 }
 
-/// `wall time (lower is better)`
+/// Formats the title of a table: `wall time (lower is better)`.
 fn title(metric: &Metric) -> String {
     let direction = match metric.better {
         Better::Lower => " (lower is better)",
@@ -238,7 +265,7 @@ fn title(metric: &Metric) -> String {
     format!("{}{direction}", clean(&metric.label))
 }
 
-/// The scale that suits the medians of all these arms.
+/// Returns the scale that suits the medians of all these arms.
 fn scale(metric: &Metric, arms: &[ArmSummary]) -> Scale {
     let described = arms.iter().filter_map(|arm| arm.values);
     let medians: Vec<f64> = described.map(|values| values.median.value).collect();
@@ -252,7 +279,7 @@ fn scale(metric: &Metric, arms: &[ArmSummary]) -> Scale {
     }
 }
 
-/// The columns *ratio* and *95 % interval*.
+/// Formats the columns *ratio* and *95 % interval*.
 fn sizes(against: &Against, scale: &Scale) -> (String, String) {
     let between = |estimate: Estimate, show: &dyn Fn(f64) -> String| {
         let ends = estimate
@@ -266,7 +293,7 @@ fn sizes(against: &Against, scale: &Scale) -> (String, String) {
             let signed = |value| scale.signed(value);
             (NOTHING.to_owned(), between(difference, &signed))
         }
-        // Both are nothing, or one is not known.
+        // Both medians are 0, or one is unknown.
         (None, _) => (NOTHING.to_owned(), NOTHING.to_owned()),
     }
 }
@@ -275,7 +302,7 @@ fn has_difference(row: &Row) -> bool {
     row[3] == NOTHING && row[4] != NOTHING
 }
 
-/// Widths of the columns: what they hold, the first shortened so that a line fits `width`.
+/// Returns the widths of the columns: those of their contents, except that the first is shortened so that a line fits `width`.
 fn widths<'a>(rows: impl Iterator<Item = &'a Row>, width: usize) -> [usize; 6] {
     let mut widths = HEADINGS.map(|heading| heading.chars().count());
     for row in rows {
@@ -288,7 +315,7 @@ fn widths<'a>(rows: impl Iterator<Item = &'a Row>, width: usize) -> [usize; 6] {
     widths
 }
 
-/// A line of cells: names and verdicts to the left, numbers to the right of their columns.
+/// Formats a line of cells: names and verdicts to the left, numbers to the right of their columns.
 fn line(cells: &[&str; 6], widths: &[usize; 6]) -> String {
     let mut out = String::new();
     for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
@@ -303,7 +330,7 @@ fn line(cells: &[&str; 6], widths: &[usize; 6]) -> String {
     out
 }
 
-/// Breaks a text at spaces, each line indented, and continuation lines by two more.
+/// Breaks a text at spaces. Indents each line, and continuation lines by two more.
 fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut out = " ".repeat(indent);
     let mut column = indent;

@@ -8,8 +8,8 @@ use crate::stats::bootstrap::Interval;
 use crate::summary::{Against, Estimate, Verdict};
 
 impl Comparison {
-    /// One sentence for each arm but the reference, with what a user decides by: wall time, the
-    /// numbers the program prints itself, CPU time, memory.
+    /// Returns one sentence for each arm but the reference, with the metrics by which a user decides: wall time, the numbers that the program itself
+    /// prints, CPU time, memory.
     ///
     /// ```text
     /// `always` is 27 % faster than `never` (1.24x-1.30x) and uses 12 % more memory.
@@ -25,14 +25,14 @@ impl Comparison {
             .collect()
     }
 
-    /// What came of the conditions, if there were any: a line for each, and one for each arm.
+    /// Returns the results of the conditions, if there are any: a line for each condition, and one for each of its arms.
     #[must_use]
     pub fn gate_lines(&self) -> Vec<String> {
         let gates = self.gates.iter();
         gates.flat_map(|gate| gate.sentences(self)).collect()
     }
 
-    /// What the reader should know besides: failed runs, an early end.
+    /// Returns remarks on the runs: failed runs, an early end, removed round effects.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
@@ -70,20 +70,20 @@ impl Comparison {
         remarks
     }
 
-    /// Whether what slowed whole rounds was taken out of anything.
+    /// Returns true if round effects were removed from any pair of arms.
     pub(crate) fn is_evened(&self) -> bool {
         let arms = self.summaries.iter().flat_map(|summary| &summary.arms);
         arms.filter_map(|arm| arm.against)
             .any(|against| against.evened > 0.0)
     }
 
-    /// Name and values of an arm, in quotes: `` `hot, size=10` ``.
+    /// Formats name and values of an arm, in quotes: `` `hot, size=10` ``.
     pub(crate) fn title(&self, arm: usize) -> String {
         let title = self.arms.get(arm).map_or("?".to_owned(), Arm::title);
         format!("`{}`", clean(&title))
     }
 
-    /// Name of an arm, in quotes.
+    /// Formats the name of an arm, in quotes.
     pub(crate) fn name(&self, arm: usize) -> String {
         let name = self.arms.get(arm).map_or("?", |arm| arm.name.as_str());
         format!("`{}`", clean(name))
@@ -129,7 +129,7 @@ impl Comparison {
                 None => format!("{name} has nothing measured to compare with {reference}."),
             };
         }
-        // The metric that matters most must not be passed over in silence.
+        // The sentence must not be silent about the most important metric.
         let first = headlines
             .first()
             .filter(|(_, against)| against.verdict == Verdict::NoDifferenceShown);
@@ -144,7 +144,7 @@ impl Comparison {
             .map(|group| {
                 let claims: Vec<String> = (group.iter())
                     .map(|clause| {
-                        // The first claim names what it compares with; the others need not.
+                        // The first claim names the reference; later claims need not.
                         let first = !std::mem::replace(&mut compared, true);
                         clause.text(first.then_some(&reference))
                     })
@@ -159,8 +159,8 @@ impl Comparison {
         }
     }
 
-    /// The metrics worth a place in a sentence, the weightiest first.
-    fn headline_metrics(&self) -> Vec<&Metric> {
+    /// Returns the metrics for a sentence, the most important first.
+    pub(crate) fn headline_metrics(&self) -> Vec<&Metric> {
         let builtin = |wanted: Builtin| self.metrics.iter().find(|m| m.name == wanted.name());
         let own = (self.metrics.iter()).filter(|m| Builtin::from_name(&m.name).is_none());
         builtin(Builtin::Wall)
@@ -174,7 +174,7 @@ impl Comparison {
     }
 }
 
-/// `wall time`, `memory`, or the quoted name of a metric of the user's own.
+/// Returns `wall time`, `memory`, or the quoted name of a user's metric.
 fn noun(metric: &Metric) -> String {
     match Builtin::from_name(&metric.name) {
         Some(Builtin::MaxRss) => "memory".to_owned(),
@@ -183,7 +183,7 @@ fn noun(metric: &Metric) -> String {
     }
 }
 
-/// A difference that was shown: `is` `27 % faster` `than` `(1.24x-1.30x)`.
+/// Difference that was shown: `is` `27 % faster` `than` `(1.24x-1.30x)`.
 struct Clause {
     verb: &'static str,
     claim: String,
@@ -201,7 +201,7 @@ impl Clause {
         }
     }
 
-    /// Speed is the inverse of time, and its interval that of the time turned round.
+    /// Makes a clause on speed, the inverse of time; its interval is the inverse of that of the time.
     fn speed(time: Estimate, slower: bool) -> Self {
         let speed = Estimate {
             value: time.value.recip(),
@@ -228,7 +228,7 @@ impl Clause {
         }
     }
 
-    /// `uses 12 % more memory`, `has 3.1 times the ops`, `uses less memory`.
+    /// Makes a clause on an amount: `uses 12 % more memory`, `has 3.1 times the ops`, `uses less memory`.
     fn amount(metric: &Metric, against: &Against, ratio: Option<Estimate>, higher: bool) -> Self {
         let noun = noun(metric);
         let own = Builtin::from_name(&metric.name).is_none();
@@ -254,7 +254,7 @@ impl Clause {
         }
     }
 
-    /// The claim; the first of a sentence also says what it compares with, and how sure it is.
+    /// Formats the claim; the first of a sentence also has the reference and the interval.
     fn text(&self, reference: Option<&String>) -> String {
         let Self {
             claim, preposition, ..
@@ -267,7 +267,7 @@ impl Clause {
     }
 }
 
-/// Whether `higher` is good or bad is not clear from the name of a metric of the user's own.
+/// Returns the verdict as a word, because the name of a user's metric does not show whether `higher` is good.
 fn verdict_word(metric: &Metric, against: &Against) -> &'static str {
     match (metric.better, against.verdict) {
         (Better::Neither, _) => "",
@@ -284,7 +284,7 @@ fn times(value: f64) -> String {
     }
 }
 
-/// ` (1.24x-1.30x)`, with a third decimal where two would hide that 1 is excluded.
+/// Formats an interval, ` (1.24x-1.30x)`, with a third decimal where two would hide that it excludes 1.
 fn bracket(interval: Interval) -> String {
     let Interval { low, high } = interval;
     if !(low.is_finite() && high.is_finite()) {

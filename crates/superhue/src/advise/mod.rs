@@ -1,4 +1,4 @@
-//! Who would gain from superpages, how much, and what stands in the way: `superhue advise`. Changes nothing.
+//! Advice on which processes would gain from huge pages, how much, and what stands in the way: `superhue advise`. Changes nothing.
 //!
 //! ```text
 //!   CPU time ──> who is worth a look ──watch──> windows ──> rates ──estimate──> gain, low to high
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! * [`rates`] and [`estimate`](mod@estimate) are pure: they know figures, and neither processes nor clocks.
-//! * Only what uses the CPU and has memory that could be huge is watched. Of the others it is said why they cannot gain.
-//! * Without a tracker, or where the reach of the TLB is not known, gains are not known: `None`, with the reason. The rest is told to anybody;
-//!   what is watched does not depend on what the processor says of itself.
+//! * It watches only processes that use the CPU and have memory that could be huge. For each of the others it reports why the process cannot gain.
+//! * Without a tracker, or where the reach of the TLB is not known, gains are `None`, with the reason. Users without privileges get all other
+//!   figures; the choice of processes to watch does not depend on what the processor reports about itself.
 
 mod clock;
 pub mod estimate;
@@ -32,96 +32,96 @@ use crate::status::{brief, explained};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
 use estimate::{Estimate, Hot, Interval};
-pub use verdict::{NoGain, Verdict};
+pub use verdict::{NoGain, State, Verdict};
 
 /// The version of the document.
 pub const SCHEMA: &str = "superhue-advise/1";
 
-/// For how long CPU time is looked at before it is decided who is watched.
+/// Time over which CPU use is measured before processes are chosen for watching.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 
 /// A process that uses less of a CPU than this is not watched.
 const LEAST_CPUS: f64 = 0.01;
 
-/// Memory below this is not worth a superpage policy.
+/// Memory below this is not worth a policy for huge pages.
 const LEAST_MEMORY: ByteCount = ByteCount(4 << 20);
 
-/// A process is watched for so long at least; so at most so many are that the time allows.
+/// Shortest time for which a process is watched; it bounds the number of processes that fit into the given time.
 const LEAST_WATCH: Duration = Duration::from_millis(500);
 
-/// Of a processor that reports TLBs, none of which serves loads from base pages.
+/// Text for a processor that reports TLBs, none of which serves loads from base pages.
 const NO_BASE_ENTRIES: &str = "the processor reports no TLB for loads from base pages";
 
 /// Processes that are looked at page by page, those with most memory first.
 const EXPLAINED: usize = 64;
 
-/// Whom advice is for, and how long it may take.
+/// Selection of processes for the advice, and the time it may take.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// Processes by number; each must be there. Empty: all that can be seen.
+    /// Processes by number; each must exist. Empty: all visible processes.
     pub pids: Vec<u32>,
-    /// How long processes are watched, all together.
+    /// Time for which processes are watched, all together.
     pub time: Duration,
-    /// Measure what walks cost with no more memory than this, three times.
+    /// Largest footprint for which the cost of walks is measured, in three kinds of pages.
     pub largest_footprint: ByteCount,
-    /// Which service a process belongs to, if that is known.
+    /// Function that returns the service of a process, if that is known.
     pub service_of: fn(&Roots, u32) -> Option<String>,
-    /// Whom to ask for the TLB and the hypervisor: the processor, or a recorded one.
+    /// Source of the facts on the TLB and the hypervisor: the processor, or a recorded one.
     pub cpuid: Cpuid,
 }
 
-/// Why there is no advice.
+/// Reason for the lack of advice.
 #[derive(Debug, thiserror::Error)]
 pub enum AdviseError {
-    /// A process that was named cannot be looked at.
+    /// A named process cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
-/// All that `superhue advise` says.
+/// Complete output of `superhue advise`.
 #[derive(Debug, Serialize)]
 pub struct Advice {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// What the processor and the kernel offer.
+    /// Facts on the processor and the kernel.
     pub machine: MachineFacts,
-    /// By process, the greatest likely gain first.
+    /// Advice by process, the greatest likely gain first.
     pub processes: Vec<ProcessAdvice>,
-    /// By service, where that is known.
+    /// Advice by service, where that is known.
     pub services: Vec<ServiceAdvice>,
 }
 
-/// What the machine offers.
+/// Facts on the machine.
 #[derive(Debug, Serialize)]
 pub struct MachineFacts {
     /// Bytes that the last TLB reaches with base pages; `None` if it is not known.
     pub tlb_reach_base_bytes: Option<ByteCount>,
-    /// And with superpages.
+    /// Bytes that the last TLB reaches with huge pages; `None` if it is not known.
     pub tlb_reach_huge_bytes: Option<ByteCount>,
-    /// Why they are not known.
+    /// Reason if the reaches are not known.
     pub tlb_unknown_because: Option<String>,
-    /// Whether it is a virtual machine, where walks pass through the host's tables too.
+    /// True on a virtual machine, where walks pass through the host's tables too.
     pub virtual_machine: bool,
-    /// What a miss costs by footprint; empty if nothing could be estimated, or it could not be measured.
+    /// Cost of a miss by footprint; empty if nothing could be estimated, or the cost could not be measured.
     pub walks: Vec<WalkFacts>,
-    /// Why walks were not measured though somebody was watched.
+    /// Reason if the cost of walks was not measured although processes were watched.
     pub walks_unknown_because: Option<String>,
-    /// Why the processor's own counters of TLB misses are not behind the figures; `None` where they can be.
+    /// Reason if the figures do not come from the processor's own counters of TLB misses; `None` where they can.
     pub miss_counters_unknown_because: Option<String>,
-    /// How accesses were found out; `None` if they could not be.
+    /// Method of tracking accesses; `None` if they could not be tracked.
     pub tracker: Option<&'static str>,
-    /// Why not.
+    /// Reason if `tracker` is `None`.
     pub tracker_unknown_because: Option<String>,
-    /// What the kernel does about superpages by itself.
+    /// The kernel's own settings for huge pages.
     pub superpages: Machine,
 }
 
-/// What a TLB miss costs, in seconds.
+/// Cost of a TLB miss, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WalkFacts {
-    /// Over how much memory.
+    /// Bytes of memory over which the loads were spread.
     pub footprint_bytes: ByteCount,
-    /// Whether neighbouring pages lay in neighbouring frames, or anywhere.
+    /// True if neighbouring pages lay in neighbouring frames; false if they lay anywhere.
     pub together: bool,
     /// If loads do not wait for each other.
     pub apart_seconds: f64,
@@ -129,18 +129,18 @@ pub struct WalkFacts {
     pub chained_seconds: f64,
     /// For a page that is read in order.
     pub in_order_seconds: f64,
-    /// The share of the time that superpages saved if loads did not wait for each other, and nothing else was done.
+    /// The share of the time that huge pages saved if loads did not wait for each other, and nothing else was done.
     pub apart_gain: f64,
-    /// The same if each waited.
+    /// The same if each load waited for the one before.
     pub chained_gain: f64,
-    /// And for pages in order.
+    /// The same for pages in order.
     pub in_order_gain: f64,
 }
 
 /// Memory that is not huge, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Obstacle {
-    /// The reason, as `superhue status --why` knows it.
+    /// The reason, as in `superhue status --why`.
     pub reason: Reason,
     /// In words.
     pub text: &'static str,
@@ -165,15 +165,15 @@ pub struct ProcessAdvice {
     pub rss_bytes: Option<ByteCount>,
     /// Resident anonymous memory.
     pub anonymous_bytes: Option<ByteCount>,
-    /// Memory that superpages map now, of every kind.
+    /// Memory that huge pages map now, of every kind.
     pub huge_bytes: Option<ByteCount>,
     /// Memory that could be huge at once (`superhue status --why`).
     pub possible_bytes: Option<ByteCount>,
-    /// What would become resident by that.
+    /// Bytes that would become resident if `possible_bytes` became huge.
     pub growth_bytes: Option<ByteCount>,
     /// Page tables.
     pub page_table_bytes: Option<ByteCount>,
-    /// The most that its superpages hold beyond what it touched.
+    /// The most that its huge pages hold beyond what it touched.
     pub bloat_bound_bytes: Option<ByteCount>,
     /// Memory that it touches within 1 ms of its CPU time; an estimate.
     pub hot_1ms_bytes: Option<ByteCount>,
@@ -181,26 +181,28 @@ pub struct ProcessAdvice {
     pub hot_100ms_bytes: Option<ByteCount>,
     /// The part of the watched memory that was not touched in the longest windows; an estimate.
     pub untouched_bytes: Option<ByteCount>,
-    /// What stands in the way, most first.
+    /// Obstacles, the one with most memory first.
     pub obstacles: Vec<Obstacle>,
-    /// Why sizes, obstacles or the estimate are missing.
+    /// Reason if sizes, obstacles or the estimate are missing.
     pub unknown_because: Option<String>,
-    /// How it was watched.
+    /// Extent of the watching; `None` if it was not watched.
     pub watched: Option<Watched>,
-    /// What superpages would bring; `None` if it could not be watched, or the reach of the TLB is not known.
+    /// Gain from huge pages; `None` if it could not be watched, or the reach of the TLB is not known.
     pub estimate: Option<Estimate>,
-    /// What that comes to.
+    /// State: an estimate, or the reason for having none.
+    pub state: State,
+    /// Verdict on that gain.
     pub verdict: Verdict,
-    /// Why there is nothing to gain, if that is the verdict.
+    /// Reason why there is nothing to gain, if that is the verdict.
     pub no_gain: Option<NoGain>,
-    /// In a sentence.
+    /// The verdict in a sentence.
     pub because: String,
-    /// What to try: commands, or a rule for the daemon.
+    /// Suggestions: commands, or a rule for the daemon.
     #[serde(rename = "try")]
     pub attempts: Vec<String>,
 }
 
-/// How much was seen of a process.
+/// Extent of the observations of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Watched {
     /// Seconds.
@@ -220,27 +222,29 @@ pub struct ServiceAdvice {
     pub service: String,
     /// Processes.
     pub processes: usize,
+    /// State of its busy processes, else of its largest one.
+    pub state: State,
     /// CPUs they use.
     pub cpus: f64,
-    /// Resident memory, that shared by several counted for each.
-    pub rss_bytes: ByteCount,
-    /// Memory that superpages map.
-    pub huge_bytes: ByteCount,
-    /// Memory that could be huge.
-    pub possible_bytes: ByteCount,
-    /// The share of their CPU time that would be saved; `None` if a process that uses the CPU has no estimate.
+    /// Resident memory, that shared by several counted for each; `None` if that of a process is not known.
+    pub rss_bytes: Option<ByteCount>,
+    /// Memory that huge pages map; `None` if that of a process is not known.
+    pub huge_bytes: Option<ByteCount>,
+    /// Memory that could be huge; `None` if that of a process is not known.
+    pub possible_bytes: Option<ByteCount>,
+    /// The share of their CPU time that would be saved; `None` unless its busy processes have an estimate.
     pub gain: Option<Interval>,
-    /// Why not.
+    /// Reason if `gain` is `None`.
     pub gain_unknown_because: Option<String>,
     /// The rule to try.
     #[serde(rename = "try")]
     pub attempts: Vec<String>,
 }
 
-/// Looks, watches, estimates. `interrupted` is asked often; what was found until then is told.
+/// Reads, watches and estimates. Calls `interrupted` often; once it returns true, the advice holds what was found until then.
 ///
 /// # Errors
-/// When a process that was named is gone or may not be looked at; when processes cannot be listed.
+/// Fails when a named process is gone or the caller may not read it; when processes cannot be listed.
 pub fn advise(
     roots: &Roots,
     asked: &Asked,
@@ -281,6 +285,7 @@ pub fn advise(
             ));
         }
     }
+    await_load(roots, asked.time, begun, &mut processes, interrupted);
     let mut facts = facts(roots, &asked.cpuid, machine);
     let left = asked.time.saturating_sub(begun.elapsed());
     watch_all(roots, asked, &mut facts, &mut processes, left, interrupted);
@@ -307,7 +312,31 @@ pub fn advise(
     })
 }
 
-/// CPUs that each process uses.
+/// Looks on, a second at a time, while no process with memory that could be huge uses the CPU.
+fn await_load(
+    roots: &Roots,
+    time: Duration,
+    begun: Instant,
+    processes: &mut [(ProcessId, ProcessAdvice)],
+    interrupted: &mut dyn FnMut() -> bool,
+) {
+    loop {
+        let left = time.saturating_sub(begun.elapsed());
+        let could = |found: &ProcessAdvice| found.possible_bytes >= Some(LEAST_MEMORY);
+        let is_hopeless = !processes.iter().any(|(_, found)| could(found));
+        let is_busy = processes.iter().any(|(_, found)| is_worth(found));
+        if is_hopeless || is_busy || left < LEAST_WATCH || interrupted() {
+            return;
+        }
+        let ids: Vec<ProcessId> = processes.iter().map(|(id, _)| *id).collect();
+        let cpus = cpus_of(roots, &ids, left.min(Duration::from_secs(1)), interrupted);
+        for ((_, found), cpus) in processes.iter_mut().zip(cpus) {
+            found.cpus = cpus;
+        }
+    }
+}
+
+/// Returns the number of CPUs that each process uses.
 fn cpus_of(
     roots: &Roots,
     ids: &[ProcessId],
@@ -335,7 +364,7 @@ fn cpus_of(
         .collect()
 }
 
-/// What anybody may see; `None` for threads of the kernel.
+/// Returns the figures that every user may read; `None` for threads of the kernel.
 fn look(
     roots: &Roots,
     id: ProcessId,
@@ -367,6 +396,7 @@ fn look(
         unknown_because: None,
         watched: None,
         estimate: None,
+        state: State::Unknown,
         verdict: Verdict::Unknown,
         no_gain: None,
         because: String::new(),
@@ -374,7 +404,7 @@ fn look(
     }))
 }
 
-/// Looks at its pages, if that is allowed.
+/// Reads its page tables, if the caller may.
 fn explain(roots: &Roots, id: ProcessId, machine: &Machine, found: &mut ProcessAdvice) {
     match explained(roots, id.pid, machine) {
         Ok(shown) => {
@@ -448,7 +478,7 @@ fn facts(roots: &Roots, cpuid: &Cpuid, superpages: Machine) -> MachineFacts {
     }
 }
 
-/// Watches who could gain, one after the other, and estimates.
+/// Watches the processes that could gain, one after the other, and estimates.
 fn watch_all(
     roots: &Roots,
     asked: &Asked,
@@ -522,7 +552,7 @@ fn watch_all(
         }
     };
     let Some(reach) = facts.tlb_reach_base_bytes else {
-        // What a miss costs is not measured where nobody knows how many there are.
+        // The cost of a miss is not measured where the number of misses is not known.
         let why = facts.tlb_unknown_because.as_deref();
         let why = why.unwrap_or(NO_BASE_ENTRIES);
         let why = format!("the reach of this CPU's TLB is not known ({why})");
@@ -557,7 +587,7 @@ fn watch_all(
     }
 }
 
-/// What was seen of a process, by whatever TLB it runs on.
+/// Takes over the observations of a process that do not depend on the TLB.
 fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
     found.cpus = one.cpus;
     #[allow(
@@ -585,7 +615,7 @@ fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
     found.hot_100ms_bytes = hot.map(|hot| hot.within_100ms);
 }
 
-/// Whether a process could gain at all, as far as can be told without watching it.
+/// Returns true if a process could gain at all, as far as is known without watching it.
 fn is_worth(found: &ProcessAdvice) -> bool {
     found.cpus >= LEAST_CPUS
         && found.unknown_because.is_none()
@@ -619,9 +649,9 @@ mod tests {
 
     static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
-    /// Processors as they describe themselves, and what is known of the TLB then.
+    /// Processors as they describe themselves, and the expected number of TLB entries or reason.
     ///
-    /// A machine without a description of caches is one of them to `advise`, which reads none.
+    /// To `advise`, a machine without a description of caches is one of them: `advise` reads none.
     const PROCESSORS: [(&str, &str, Result<u64, &str>); 5] = [
         (
             "a Xeon whose hypervisor hides the TLB",
@@ -689,7 +719,7 @@ mod tests {
                 service_of: |_, _| None,
                 cpuid: cpuid(table),
             };
-            // How often it is looked at in that time depends on the machine.
+            // The number of windows in that time depends on the machine.
             let (machine, found) = loop {
                 let advice = advise(&Roots::default(), &asked, &mut || false).unwrap();
                 let found = advice.processes.into_iter().next().unwrap();
@@ -743,7 +773,7 @@ mod tests {
         };
         let mut is_killed = false;
         let advice = advise(&Roots::default(), &asked, &mut || {
-            // It is asked again only where something is watched.
+            // `interrupted` is called again only where a process is watched.
             if !is_killed && LOOKED_AT.load(Ordering::Relaxed) {
                 busy.0.kill().unwrap();
                 busy.0.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What figures come to, in words, and what to try: pure.
+//! Pure functions that turn figures into a verdict in words, and into suggestions.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use superhue_model::ByteCount;
 use super::estimate::Interval;
 use super::{LEAST_CPUS, LEAST_MEMORY, ProcessAdvice, ServiceAdvice};
 
-/// A gain below this is none: 1 % of the CPU time.
+/// A gain below this counts as none: 1 % of the CPU time.
 const LEAST_GAIN: f64 = 0.01;
 
-/// Coverage from which on little is left.
+/// Share of memory in huge pages above which too little is left to gain.
 const NEARLY_ALL: f64 = 0.95;
 
-/// Why nothing can be gained.
+/// Reason why nothing can be gained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoGain {
@@ -26,13 +26,35 @@ pub enum NoGain {
     Huge,
     /// Nothing of it could be huge.
     Impossible,
-    /// What it touches fits the TLB, or it touches too little.
+    /// Its touched memory fits the TLB, or it touches too little.
     FewMisses,
     /// It has ended meanwhile.
     Ended,
 }
 
-/// What superpages would bring.
+/// State of a process or service, as far as advice goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It uses the CPU, and its gain is estimated.
+    Measured,
+    /// Its memory could be huge, but it hardly uses the CPU: its gain shows under load.
+    Idle,
+    /// The caller may not read its page tables.
+    Unreadable,
+    /// Something keeps its memory from being huge.
+    Blocked,
+    /// Its memory is huge already.
+    Huge,
+    /// It has less memory than is worth a policy.
+    Small,
+    /// It has ended.
+    Ended,
+    /// Its gain is not known.
+    Unknown,
+}
+
+/// Verdict on the gain from huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -46,7 +68,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Gives `found` its verdict, sentence and commands; to one that has ended there is nothing to do.
+/// Gives `found` its verdict, sentence and commands; a process that has ended gets no commands.
 pub(super) fn conclude(
     found: &mut ProcessAdvice,
     runs: bool,
@@ -56,10 +78,12 @@ pub(super) fn conclude(
     if !runs {
         found.verdict = Verdict::NoGain;
         found.no_gain = Some(NoGain::Ended);
+        found.state = State::Ended;
         "it ended while it was looked at".clone_into(&mut found.because);
         return;
     }
     (found.verdict, found.no_gain, found.because) = verdict(found, reach, tracker);
+    found.state = state(found);
     if matches!(found.verdict, Verdict::Gain | Verdict::Unclear) {
         found.attempts = attempts(found);
     } else if found.verdict == Verdict::Unknown
@@ -69,6 +93,34 @@ pub(super) fn conclude(
     {
         found.attempts = vec![format!("superhue trial {}", found.pid)];
     }
+}
+
+/// Returns the state of a process that runs; obstacles come before a lack of load.
+fn state(found: &ProcessAdvice) -> State {
+    if found.estimate.is_some() {
+        return State::Measured;
+    }
+    if found.rss_bytes.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+        return State::Small;
+    }
+    let Some((possible, huge)) = found.possible_bytes.zip(found.huge_bytes) else {
+        return State::Unreadable;
+    };
+    if possible < LEAST_MEMORY {
+        return if is_nearly_all(possible, huge) {
+            State::Huge
+        } else {
+            State::Blocked
+        };
+    }
+    if found.cpus < LEAST_CPUS {
+        return State::Idle;
+    }
+    State::Unknown
+}
+
+fn is_nearly_all(possible: ByteCount, huge: ByteCount) -> bool {
+    huge >= LEAST_MEMORY && huge.0 as f64 >= (possible + huge).0 as f64 * NEARLY_ALL
 }
 
 fn verdict(
@@ -116,8 +168,7 @@ fn verdict(
     }
     let could = found.possible_bytes.zip(found.huge_bytes);
     if let Some((possible, huge)) = could.filter(|(possible, _)| *possible < LEAST_MEMORY) {
-        let all = (possible + huge).0 as f64;
-        if huge >= LEAST_MEMORY && huge.0 as f64 >= all * NEARLY_ALL {
+        if is_nearly_all(possible, huge) {
             return none(
                 NoGain::Huge,
                 format!("{huge} of its memory are huge already"),
@@ -144,7 +195,7 @@ fn verdict(
     )
 }
 
-/// What to try, the safest first.
+/// Returns commands to try, the safest first.
 fn attempts(found: &ProcessAdvice) -> Vec<String> {
     let pid = found.pid;
     let mut attempts = vec![
@@ -161,7 +212,7 @@ fn is_unit(service: &str) -> bool {
     service.ends_with(".service") || service.ends_with(".scope")
 }
 
-/// A rule for the daemon.
+/// Returns a rule for the daemon.
 fn rule(service: &str) -> String {
     let name = service.rsplit_once('.').map_or(service, |(name, _)| name);
     let plain = |c: char| {
@@ -172,12 +223,12 @@ fn rule(service: &str) -> String {
         }
     };
     let name: String = name.chars().map(plain).collect();
-    // What a unit's name may hold and a string of TOML may not is escaped there.
+    // The name of a unit may hold characters that a TOML string must escape.
     let unit = service.replace('\\', "\\\\").replace('"', "\\\"");
     format!("[[rule]]\nname = \"{name}\"\nunit = \"{unit}\"")
 }
 
-/// Processes by service.
+/// Groups processes by service.
 pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
     let mut groups: BTreeMap<&str, Vec<&ProcessAdvice>> = BTreeMap::new();
     for found in processes {
@@ -188,13 +239,21 @@ pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
     let mut services: Vec<ServiceAdvice> = groups
         .into_iter()
         .map(|(service, members)| {
+            // Unknown in one is unknown in all.
             let sum = |size: fn(&ProcessAdvice) -> Option<ByteCount>| {
-                members
-                    .iter()
-                    .filter_map(|found| size(found))
-                    .sum::<ByteCount>()
+                let sizes = members.iter().map(|found| size(found));
+                sizes.sum::<Option<ByteCount>>()
             };
-            let (gain, gain_unknown_because) = match together(&members) {
+            let state = state_of_all(&members);
+            let gain = match state {
+                State::Measured | State::Small | State::Huge => together(&members),
+                State::Idle => Err("it hardly uses the CPU: ask again under load".to_owned()),
+                State::Blocked => Err("its memory cannot be huge now".to_owned()),
+                State::Unreadable => Err("its memory may not be read".to_owned()),
+                State::Ended => Err("it ended".to_owned()),
+                State::Unknown => Err("a process of it could not be estimated".to_owned()),
+            };
+            let (gain, gain_unknown_because) = match gain {
                 Ok(gain) => (Some(gain), None),
                 Err(why) => (None, Some(why)),
             };
@@ -202,6 +261,7 @@ pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
             ServiceAdvice {
                 service: service.to_owned(),
                 processes: members.len(),
+                state,
                 cpus: members.iter().map(|found| found.cpus).sum(),
                 rss_bytes: sum(|found| found.rss_bytes),
                 huge_bytes: sum(|found| found.huge_bytes),
@@ -225,7 +285,22 @@ pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
     services
 }
 
-/// The gain of several processes: the mean, weighed by the CPU time that they use.
+/// Returns the state of a service: that of its busy processes if it has any, else that of its largest process.
+fn state_of_all(members: &[&ProcessAdvice]) -> State {
+    let busy = || members.iter().filter(|found| found.cpus >= LEAST_CPUS);
+    let has = |state| busy().any(|found| found.state == state);
+    for state in [State::Unreadable, State::Unknown, State::Measured] {
+        if has(state) {
+            return state;
+        }
+    }
+    let alive = members.iter().filter(|found| found.state != State::Ended);
+    alive
+        .max_by_key(|found| found.rss_bytes)
+        .map_or(State::Ended, |found| found.state)
+}
+
+/// Returns the gain of several processes: the mean, weighted by the CPU time that they use.
 fn together(members: &[&ProcessAdvice]) -> Result<Interval, String> {
     let mut sum = Interval {
         low: 0.0,

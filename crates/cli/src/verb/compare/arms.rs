@@ -1,4 +1,4 @@
-//! Arms and parameters as the command line gives them.
+//! Arms and parameters of the command line.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -36,6 +36,9 @@ fn variable(text: &str) -> Result<(OsString, OsString), String> {
     }
 }
 
+/// Arms of a comparison for which none is given: the kernel's own policy, and the default of `superhue run`.
+const DEFAULT_ARMS: [&str; 2] = ["kernel", "auto"];
+
 /// All arms at all values of the parameters, side by side.
 #[derive(Debug, Default)]
 pub(super) struct Arms {
@@ -45,10 +48,10 @@ pub(super) struct Arms {
 }
 
 impl Arms {
-    /// Reads them.
+    /// Reads them from the arguments.
     ///
     /// # Errors
-    /// What was not understood, and parameters that stand nowhere.
+    /// An option with an error, or a parameter that is used nowhere.
     pub(super) fn read(args: &CompareArgs) -> Result<Self, Failure> {
         let parameters = parameters(&args.scan)?;
         let assignments = assignments(&parameters).map_err(|error| Failure::new(USAGE, error))?;
@@ -64,7 +67,7 @@ impl Arms {
         }
         let mut all = Self::default();
         for assignment in assignments {
-            for text in &args.arms {
+            for text in names(args) {
                 let (mut arm, config) = parse_arm(text, &assignment)?;
                 arm.parameters = assignment.values().clone();
                 all.arms.push(arm);
@@ -87,12 +90,20 @@ fn parameters(args: &ScanArgs) -> Result<Vec<Parameter>, Failure> {
     all.map_err(|error| Failure::new(USAGE, error))
 }
 
-/// Whether `{name}` stands anywhere where it is replaced.
+/// Returns true if any text in which parameters are replaced contains `{name}`.
 fn is_used(name: &str, args: &CompareArgs) -> bool {
     let words = args.command.iter().map(|part| part.as_bytes());
     let texts = [&args.load, &args.prepare].into_iter().flatten();
     let texts = texts.chain(&args.arms).map(|text| text.as_bytes());
     words.chain(texts).any(|text| scan::mentions(text, name))
+}
+
+/// Returns the arms as they were given, or the default ones.
+fn names(args: &CompareArgs) -> Vec<&str> {
+    match args.arms.is_empty() {
+        true => DEFAULT_ARMS.to_vec(),
+        false => args.arms.iter().map(String::as_str).collect(),
+    }
 }
 
 /// Reads `NAME` (a policy) or `NAME=OPTIONS`.
@@ -108,10 +119,10 @@ fn parse_arm(text: &str, assignment: &Assignment) -> Result<(Arm, Config), Failu
     Ok((Arm::new(name, options), config))
 }
 
-/// What the options of an arm come to.
+/// Returns the configuration that the options of an arm mean.
 ///
 /// # Errors
-/// What is wrong with them, in a line.
+/// The error in them, as one line.
 pub(super) fn configuration(options: &str) -> Result<Config, String> {
     let words = shell_words::split(options).map_err(|error| error.to_string())?;
     let parsed = ArmOptions::try_parse_from(words).map_err(|error| {

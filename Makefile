@@ -20,7 +20,7 @@ KERNEL ?= 6.12
 export KERNEL
 # What results of another kernel than that have in their names.
 OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
-VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-superpages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
+VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-huge-pages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
 .PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
@@ -118,6 +118,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/programs-table --check
 	scripts/mapped-file --table --check
 	scripts/hostile table --check
+	scripts/house --words --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
 	@scripts/setup fuzz

@@ -674,11 +674,13 @@ pub struct RestoreArgs {
 
 /// Reads a size that has some pages of each color, and is no more than a test may take of a machine.
 fn parse_pool(text: &str) -> Result<ByteCount, String> {
-    const LEAST: ByteCount = ByteCount(2 << 20);
-    const MOST: ByteCount = ByteCount(4 << 30);
+    const MIN_POOL_SIZE: ByteCount = ByteCount(2 << 20);
+    const MAX_POOL_SIZE: ByteCount = ByteCount(4 << 30);
     let size: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    if size < LEAST || size > MOST || !size.0.is_multiple_of(BASE_PAGE_SIZE) {
-        return Err(format!("a pool has {LEAST} to {MOST}, in whole pages"));
+    if size < MIN_POOL_SIZE || size > MAX_POOL_SIZE || !size.0.is_multiple_of(BASE_PAGE_SIZE) {
+        return Err(format!(
+            "a pool has {MIN_POOL_SIZE} to {MAX_POOL_SIZE}, in whole pages"
+        ));
     }
     Ok(size)
 }

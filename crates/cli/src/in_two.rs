@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{
     Pid, Signal as KernelSignal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
-use superhue::held_up::{Minder, Patience};
+use superhue::held_up::{SleepLimits, SleepMonitor};
 use superhue::procfs::Roots;
 use superhue::procfs::process::numbers;
-use superhue::sys::busy::{self, Board};
+use superhue::sys::busy::{self, BusyBoard};
 use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
 
 use crate::output::{leave_out, note};
@@ -52,24 +52,24 @@ mod libc_signal {
 }
 
 /// Time for which one process may hold up a verb that answers once (`ONCE`), or one that goes on (`LASTING`), which then loses what it has learned.
-const ONCE: Patience = Patience {
+const ONCE: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(120),
     in_files: Duration::from_millis(400),
 };
-const LASTING: Patience = Patience {
+const LASTING: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_secs(1),
     in_files: Duration::from_secs(2),
 };
 
 /// The same for reading a little of each process, and the time for all of that.
-const PROBING: Patience = Patience {
+const PROBING: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(15),
     in_files: Duration::from_millis(100),
 };
 const PROBES: Duration = Duration::from_millis(600);
 
 /// A process is left out if it holds up a second reader for this long. One that held a lock only for lack of CPU time has released it by then.
-const AGAIN: Patience = Patience {
+const AGAIN: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(150),
     in_files: Duration::from_millis(150),
 };
@@ -103,7 +103,7 @@ pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<K
 
 /// Does `work` in a supervised process: `work` runs once in each attempt, and in this process only if no other can be made.
 pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
-    let Ok(board) = Board::new() else {
+    let Ok(board) = BusyBoard::new() else {
         return work();
     };
     let mut left_out = BTreeSet::new();
@@ -179,7 +179,7 @@ enum End {
 }
 
 fn child_of(
-    board: &Board,
+    board: &BusyBoard,
     left_out: BTreeSet<u32>,
     work: &mut impl FnMut() -> ExitCode,
 ) -> ExitCode {
@@ -199,8 +199,8 @@ fn child_of(
 }
 
 /// Supervises a child until it has ended, or is held up.
-fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> End {
-    let mut minder = Minder::new(patience);
+fn watch(child: u32, board: &BusyBoard, patience: SleepLimits, watched: &SignalSet) -> End {
+    let mut minder = SleepMonitor::new(patience);
     let look = (patience.uninterruptible / 3).min(Duration::from_millis(250));
     let mut told = None;
     loop {
@@ -235,7 +235,7 @@ fn watch(child: u32, board: &Board, patience: Patience, watched: &SignalSet) -> 
 }
 
 /// Finds the other processes that may hold up a reader, by a child that reads a little of each process.
-fn probe(board: &Board, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) {
+fn probe(board: &BusyBoard, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) {
     let begun = Instant::now();
     let mut after = 0;
     while begun.elapsed() < PROBES {
@@ -251,7 +251,7 @@ fn probe(board: &Board, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) 
             }
             Err(_) => return,
         };
-        let mut minder = Minder::new(PROBING);
+        let mut minder = SleepMonitor::new(PROBING);
         loop {
             if wait_for(child, PROBING.uninterruptible / 2) {
                 return;
@@ -276,7 +276,7 @@ fn still_holding(suspects: &BTreeSet<u32>) -> BTreeSet<u32> {
     let mut readers = Vec::new();
     for &suspect in suspects {
         match fork_alone() {
-            Ok(Some(reader)) => readers.push((suspect, reader, Minder::new(AGAIN))),
+            Ok(Some(reader)) => readers.push((suspect, reader, SleepMonitor::new(AGAIN))),
             Ok(None) => {
                 let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
                 read_a_little(&Roots::default(), suspect);

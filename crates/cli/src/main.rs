@@ -22,18 +22,18 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use clap::{CommandFactory, Parser};
-use superhue::Preserved;
+use superhue::InheritedState;
 use superhue::sys::process::shrug_off;
 use superhue::sys::self_filter;
 
 use crate::args::{Cli, Verb};
 
 /// Process state as the caller set it, before Rust's runtime changed it.
-static PRESERVED: OnceLock<Preserved> = OnceLock::new();
+static PRESERVED: OnceLock<InheritedState> = OnceLock::new();
 
 /// Run by the dynamic loader, before the runtime ignores `SIGPIPE` and opens closed descriptors.
 extern "C" fn preserve() {
-    let preserved = Preserved::now();
+    let preserved = InheritedState::now();
     preserved.expect_children();
     let _ = PRESERVED.set(preserved);
 }

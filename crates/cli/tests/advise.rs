@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{Running, User, collapse_works, is_root, output, python, skip, superhue, text};
+use support::{ChildGuard, User, collapse_works, is_root, output, python, skip, superhue, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,13 +38,13 @@ while True:
     assert m[at] == at // 4096 % 251
 ";
 
-fn target(mib: u64, how: &str) -> Option<Running> {
+fn target(mib: u64, how: &str) -> Option<ChildGuard> {
     let mut command = Command::new(python()?);
     command
         .args(["-c", BUSY, &mib.to_string(), how])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let mut line = String::new();
     BufReader::new(running.0.stdout.as_mut().unwrap())
         .read_line(&mut line)
@@ -163,7 +163,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
 }
 
 #[test]
-fn superpages_are_told_and_stay_whole() {
+fn huge_pages_are_told_and_stay_whole() {
     if !collapse_works() {
         return;
     }

@@ -18,8 +18,8 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, PATIENCE, Running, User, cgroups, collapse_works, folder, is_root, output, python,
-    skip, superhue, text, until,
+    ChildGuard, FILLING, TEST_TIMEOUT, User, cgroups, collapse_works, folder, is_root, output,
+    python, skip, superhue, text, until,
 };
 
 /// A cgroup of the test's own, removed at the end.
@@ -66,8 +66,8 @@ impl Drop for Group {
 }
 
 /// A process that sleeps in a cgroup.
-fn sleeper_in(cgroup: &Path) -> Running {
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+fn sleeper_in(cgroup: &Path) -> ChildGuard {
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     fs::write(cgroup.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
     sleeper
 }
@@ -89,7 +89,7 @@ fn lines(stderr: ChildStderr) -> Receiver<String> {
 fn until_members(lines: &Receiver<String>, count: usize) {
     let wanted = format!("members={count}");
     loop {
-        let line = lines.recv_timeout(PATIENCE).unwrap();
+        let line = lines.recv_timeout(TEST_TIMEOUT).unwrap();
         let mut words = line.split_whitespace();
         if line.contains("searched") && words.any(|word| word == wanted) {
             return;
@@ -109,7 +109,7 @@ fn members_of_a_cgroup_come_and_go_until_it_is_gone() {
     command
         .args([group.name(), "--report", report.to_str().unwrap()])
         .stderr(Stdio::piped());
-    let mut attached = Running::start(&mut command);
+    let mut attached = ChildGuard::start(&mut command);
     let lines = lines(attached.0.stderr.take().unwrap());
     // The cgroup is still empty, which is no reason to end.
     until_members(&lines, 0);
@@ -156,7 +156,7 @@ while os.path.exists({mark:?}): time.sleep(0.01)"
     let join = |pid: u32| fs::write(group.0.join("cgroup.procs"), pid.to_string()).unwrap();
     let mut command = Command::new(python);
     User::Ordinary.run(command.args(["-c", &program]));
-    let mut watched = Running::start(&mut command);
+    let mut watched = ChildGuard::start(&mut command);
     join(watched.pid());
     // Waits until it is a member itself.
     let report = folder.path().join("report.json");
@@ -168,12 +168,12 @@ while os.path.exists({mark:?}): time.sleep(0.01)"
         .args([group.name(), "--report", report.to_str().unwrap()])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut attached = Running::start(&mut command);
+    let mut attached = ChildGuard::start(&mut command);
     join(attached.pid());
     let lines = lines(attached.0.stderr.take().unwrap());
     attached.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
     until("something is collapsed", || {
-        let line = lines.recv_timeout(PATIENCE).unwrap();
+        let line = lines.recv_timeout(TEST_TIMEOUT).unwrap();
         line.contains("effect=Done").then_some(())
     });
     until_members(&lines, 1);
@@ -230,16 +230,16 @@ fn the_processes_of_a_user_are_found_and_no_others() {
         report["processes"]["seen"].as_u64().unwrap()
     };
     assert_eq!(seen(), 0);
-    let _one = Running::start(&mut sleep);
-    let _other = Running::start(&mut sleep);
+    let _one = ChildGuard::start(&mut sleep);
+    let _other = ChildGuard::start(&mut sleep);
     assert_eq!(seen(), 2);
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     assert_eq!(seen(), 2, "another user's: {}", sleeper.pid());
 }
 
 #[test]
 fn all_is_all_that_may_be_watched_but_superhue_itself() {
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     let look = |user| {
         let arguments = [
             "attach",
@@ -286,7 +286,7 @@ sys.stdin.readline()"
             .args(["-c", &program])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut memory = Running::start(&mut command);
+        let mut memory = ChildGuard::start(&mut command);
         let mut filled = String::new();
         let stdout = memory.0.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut filled).unwrap();
@@ -299,9 +299,9 @@ sys.stdin.readline()"
         &["attach", "--pages", "resident", "--json", &pid],
     );
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut attached = Running::start(&mut command);
+    let mut attached = ChildGuard::start(&mut command);
     let lines = lines(attached.0.stderr.take().unwrap());
-    let next = || lines.recv_timeout(PATIENCE).unwrap();
+    let next = || lines.recv_timeout(TEST_TIMEOUT).unwrap();
     let found = next();
     assert!(
         found.contains(&format!("attached to python3 ({pid}): ")),

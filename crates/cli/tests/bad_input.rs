@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
-use support::{Running, User, folder, installed, is_root, output, skip, superhue, text, until};
+use support::{ChildGuard, User, folder, installed, is_root, output, skip, superhue, text, until};
 
 fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
@@ -61,7 +61,7 @@ fn refused_before_the_command(options: &[&str], status: i32, words: &[&str]) {
 #[test]
 fn processes_that_cannot_be_watched() {
     let gone = {
-        let mut child = Running::start(&mut Command::new("true"));
+        let mut child = ChildGuard::start(&mut Command::new("true"));
         child.wait();
         child.pid().to_string()
     };
@@ -85,7 +85,7 @@ fn processes_that_cannot_be_watched() {
     }
     if is_root() {
         let mut sleeper = Command::new("sleep");
-        let sleeper = Running::start(sleeper.arg("60"));
+        let sleeper = ChildGuard::start(sleeper.arg("60"));
         let pid = sleeper.pid().to_string();
         let said = output(&mut superhue(User::Ordinary, &["attach", &pid]));
         refused(&said, 3, &[&pid, "CAP_SYS_PTRACE"]);
@@ -107,7 +107,7 @@ fn an_ordinary_user_is_told_what_attaching_needs() {
     }
     let mut sleeper = Command::new("sleep");
     User::Ordinary.run(sleeper.arg("60"));
-    let sleeper = Running::start(&mut sleeper);
+    let sleeper = ChildGuard::start(&mut sleeper);
     let pid = sleeper.pid().to_string();
     let attach = ["attach", "--pages", "resident", "--for", "50ms", &pid];
     let said = output(&mut superhue(User::Ordinary, &attach));
@@ -162,7 +162,7 @@ fn sets_of_processes_that_make_no_sense() {
 
 #[test]
 fn hidden_processes_are_named_as_possibly_hidden() {
-    let sleeper = Running::start(Command::new("sleep").arg("60"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();
     let program = support::installed().join("superhue");
     // A proc of its own, so that no other one changes; then as an ordinary user.
@@ -310,7 +310,7 @@ fn a_small_stack_is_room_enough() {
         begun.display()
     );
     let superhue = support::installed().join("superhue");
-    let mut running = Running::start(Command::new("sh").args(["-c", &line]).arg(superhue));
+    let mut running = ChildGuard::start(Command::new("sh").args(["-c", &line]).arg(superhue));
     until("the command runs", || begun.exists().then_some(()));
     running.signal(Signal::TERM);
     let signal = std::os::unix::process::ExitStatusExt::signal(&running.wait());

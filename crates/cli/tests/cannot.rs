@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use superhue::sys::self_filter::FORBIDDEN;
 use support::daemon::{Machine, OFF};
 use support::{
-    Running, User, copy_program, folder, is_root, output, python, skip, sticky_folder, superhue,
+    ChildGuard, User, copy_program, folder, is_root, output, python, skip, sticky_folder, superhue,
     text, until,
 };
 
@@ -101,11 +101,11 @@ fn attach_forbids_itself() {
     for user in users() {
         let mut sleep = Command::new("sleep");
         user.run(sleep.arg("1000"));
-        let sleeper = Running::start(&mut sleep);
+        let sleeper = ChildGuard::start(&mut sleep);
         let pid = sleeper.pid().to_string();
         let mut command = superhue(user, &["attach", "--pages", "kernel", &pid]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut attached = Running::start(&mut command);
+        let mut attached = ChildGuard::start(&mut command);
         assert_limited(attached.pid(), ours, "attach");
         // It may not wait for signals yet, so that this one may kill it.
         attached.signal(Signal::INT);
@@ -117,7 +117,7 @@ fn attach_forbids_itself() {
 #[test]
 fn a_first_thread_that_only_waits_is_forbidden_too() {
     let Some(ours) = Limits::ours() else { return };
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     let mut command = Command::new("sh");
     command
         .args(["-c", "ulimit -s 512 && exec \"$@\"", "sh"])
@@ -125,7 +125,7 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         .args(["attach", "--pages", "kernel", &sleeper.pid().to_string()])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut attached = Running::start(&mut command);
+    let mut attached = ChildGuard::start(&mut command);
     // A supervised process does the work.
     let worker = until("there are two threads in its child", || {
         let first = attached.pid();
@@ -159,7 +159,7 @@ fn track_forbids_itself() {
     let socket = folder.path().join("socket");
     let mut command = superhue(User::Same, &["track", "--socket"]);
     command.arg(&socket).stderr(Stdio::piped());
-    let mut service = Running::start(&mut command);
+    let mut service = ChildGuard::start(&mut command);
     let is_there = until("it serves, or says why not", || {
         match service.0.try_wait().unwrap() {
             Some(_) => Some(false),
@@ -191,7 +191,7 @@ fn top_forbids_itself() {
         .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
-    let mut terminal = Running::start(&mut command);
+    let mut terminal = ChildGuard::start(&mut command);
     let top = until("top has begun", || {
         let children = format!("/proc/{0}/task/{0}/children", terminal.pid());
         let children = fs::read_to_string(children).unwrap();
@@ -237,7 +237,10 @@ fn commands_of_users_inherit_nothing() {
             assert_eq!(told, Some(ours), "{name} of compare ({user:?})");
         }
     }
-    let (sleeper, folder) = (Running::start(Command::new("sleep").arg("1000")), folder());
+    let (sleeper, folder) = (
+        ChildGuard::start(Command::new("sleep").arg("1000")),
+        folder(),
+    );
     let file = folder.path().join("metric");
     // The metric is tried before anything else, and its failure ends the trial.
     let metric = format!("cat {status} >{}; exit 7", file.display());

@@ -20,7 +20,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, Running, User, folder, is_root, lives, output, python, skip, superhue, text, until,
+    ChildGuard, FILLING, User, folder, is_root, lives, output, python, skip, superhue, text, until,
 };
 
 /// Common part of the Python programs, besides that.
@@ -236,7 +236,7 @@ fn the_report_says_who_places_and_by_what() {
 #[test]
 fn processes_that_run_already_can_be_asked_for_too() {
     let mut sleep = Command::new("sleep");
-    let sleeper = Running::start(sleep.arg("1000"));
+    let sleeper = ChildGuard::start(sleep.arg("1000"));
     let pid = sleeper.pid().to_string();
     let arguments = [
         "attach", "--pages", "kernel", "--colors", "spread", "--for", "50ms", "--json", &pid,
@@ -265,7 +265,7 @@ fn a_program_outlives_superhue() {
         ];
         let mut command = superhue(user, &arguments);
         command.stdout(Stdio::null());
-        let running = Running::start(&mut command);
+        let running = ChildGuard::start(&mut command);
         let pid = until("the program has begun", || {
             fs::read_to_string(&mark).ok()?.parse().ok()
         });
@@ -368,7 +368,7 @@ fn what_must_not_move_stays_and_all_bytes_too() {
     let mut command = Command::new(python);
     command.args(["-c", KINDS]).arg(&mark);
     command.stdout(Stdio::piped());
-    let mut program = Running::start(&mut command);
+    let mut program = ChildGuard::start(&mut command);
     let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     let pid = program.pid().to_string();

@@ -19,7 +19,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, Running, User, copy_program, folder, is_root, lives, output, python, skip, state,
+    ChildGuard, FILLING, User, copy_program, folder, is_root, lives, output, python, skip, state,
     superhue, text, until,
 };
 
@@ -99,14 +99,14 @@ fn static_and_privileged_programs_run_unchanged() {
 }
 
 /// A program that runs until a file appears, and then prints its findings.
-struct Going {
-    running: Running,
+struct BackgroundProgram {
+    running: ChildGuard,
     pid: u32,
     mark: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Going {
+impl BackgroundProgram {
     fn start(user: User) -> Option<Self> {
         let python = python()?;
         let folder = folder();
@@ -134,7 +134,7 @@ impl Going {
                 mark.to_str().unwrap(),
             ],
         );
-        let running = Running::start(&mut command);
+        let running = ChildGuard::start(&mut command);
         let pid = until("the program has begun", || {
             fs::read_to_string(&mark).ok()?.parse().ok()
         });
@@ -159,7 +159,7 @@ impl Going {
 #[test]
 fn a_program_that_is_stopped_and_continued_goes_on() {
     for user in users() {
-        let Some(mut going) = Going::start(user) else {
+        let Some(mut going) = BackgroundProgram::start(user) else {
             return;
         };
         support::send(going.pid, Signal::STOP);
@@ -182,7 +182,7 @@ fn a_program_that_is_stopped_and_continued_goes_on() {
 #[test]
 fn a_program_goes_on_when_superhue_is_killed_while_it_is_stopped() {
     for user in users() {
-        let Some(going) = Going::start(user) else {
+        let Some(going) = BackgroundProgram::start(user) else {
             return;
         };
         support::send(going.pid, Signal::STOP);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, lives, output, python, superhue, text, until};
+use support::{ChildGuard, User, folder, lives, output, python, superhue, text, until};
 
 fn compare(options: &[&str], command: &[&str]) -> Output {
     let mut arguments = vec!["compare"];
@@ -411,7 +411,7 @@ fn an_interrupt_reports_what_is_done() {
     command
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     until("six runs have begun", || {
         let lines = fs::read_to_string(&count)
             .unwrap_or_default()

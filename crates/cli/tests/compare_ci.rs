@@ -14,7 +14,7 @@ use std::process::Output;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, output, superhue, text, until};
+use support::{ChildGuard, User, folder, output, superhue, text, until};
 
 const ARMS: [&str; 6] = ["--arm", "never", "--arm", "kernel", "--warmup", "0"];
 
@@ -173,7 +173,7 @@ fn nothing_passes_if_runs_failed_or_the_comparison_was_interrupted() {
     let arguments = [&["compare"], &ARMS[..], &more].concat();
     let mut command = superhue(User::Same, &arguments);
     command.stdout(std::process::Stdio::null());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     until("twelve runs have begun", || {
         let lines = fs::read_to_string(&count).unwrap_or_default();
         (lines.lines().count() >= 12).then_some(())
@@ -381,7 +381,7 @@ fn an_interrupt_ends_a_preparation() {
     command
         .stderr(std::process::Stdio::null())
         .stdout(std::process::Stdio::null());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     until("the preparation has begun", || {
         Path::new(&begun).exists().then_some(())
     });

@@ -24,7 +24,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use superhue::Pages;
 use support::{
-    Running, User, collapse_works, compiled, folder, installed, is_root, output, skip, text, until,
+    ChildGuard, User, collapse_works, compiled, folder, installed, is_root, output, skip, text,
+    until,
 };
 
 /// Bytes that one read of `dd` requests.
@@ -36,12 +37,12 @@ fn calls() -> Option<PathBuf> {
 }
 
 /// A file system whose `close` ends with `EINTR` when it is disturbed; unmounted at the end.
-struct Closing {
-    server: Running,
+struct EintrFileSystem {
+    server: ChildGuard,
     mount: tempfile::TempDir,
 }
 
-impl Closing {
+impl EintrFileSystem {
     /// Mounts one; `None`, with a visible skip, where that is impossible.
     fn new() -> Option<Self> {
         let program = compiled("cut-short-closing", include_str!("cut_short/closing.c"))?;
@@ -52,7 +53,7 @@ impl Closing {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut server = Running::start(&mut command);
+        let mut server = ChildGuard::start(&mut command);
         let mut line = String::new();
         let mut said = BufReader::new(server.0.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
@@ -70,7 +71,7 @@ impl Closing {
     }
 }
 
-impl Drop for Closing {
+impl Drop for EintrFileSystem {
     fn drop(&mut self) {
         // The end of its input; a server that is killed would leave the mount behind.
         drop(self.server.0.stdin.take());
@@ -81,7 +82,7 @@ impl Drop for Closing {
 /// All at once: calls of all kinds, a pipeline, and one long read by a program that is not ours.
 ///
 /// `WAIT` is for the shell: the programs that it starts then begin at once.
-fn script(calls: &Path, closing: Option<&Closing>) -> String {
+fn script(calls: &Path, closing: Option<&EintrFileSystem>) -> String {
     let calls = calls.display();
     let file = closing.map_or_else(String::new, |closing| closing.file().display().to_string());
     format!(
@@ -198,8 +199,8 @@ fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     user.run(&mut command);
-    let mut program = Running::start(&mut command);
-    let attached = Attached::new(watcher, options, program.pid())?;
+    let mut program = ChildGuard::start(&mut command);
+    let attached = AttachProcess::new(watcher, options, program.pid())?;
     program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut read = (Vec::new(), Vec::new());
     std::io::Read::read_to_end(&mut program.0.stdout.take().unwrap(), &mut read.0).unwrap();
@@ -215,12 +216,12 @@ fn under_attach(user: User, watcher: &Watcher, options: &[&str], script: &str) -
 }
 
 /// A `superhue attach`, and its standard error.
-struct Attached {
-    superhue: Running,
+struct AttachProcess {
+    superhue: ChildGuard,
     rest: thread::JoinHandle<Vec<String>>,
 }
 
-impl Attached {
+impl AttachProcess {
     /// Attaches to `pid`, which is watched when this returns; `None`, with a visible skip, where this machine cannot.
     fn new(watcher: &Watcher, options: &[&str], pid: u32) -> Option<Self> {
         let mut command = watcher.command(&["attach"]);
@@ -229,7 +230,7 @@ impl Attached {
             .arg(pid.to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut superhue = Running::start(&mut command);
+        let mut superhue = ChildGuard::start(&mut command);
         let lines = BufReader::new(superhue.0.stderr.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         let mut heard = Vec::new();
@@ -264,7 +265,7 @@ fn users() -> Vec<User> {
 #[test]
 fn calls_end_as_without() {
     let Some(calls) = calls() else { return };
-    let closing = Closing::new();
+    let closing = EintrFileSystem::new();
     let script = &script(&calls, closing.as_ref());
     let differences: Vec<String> = thread::scope(|scope| {
         let users: Vec<_> = users()
@@ -329,7 +330,7 @@ fn a_stop_is_noticed() {
     let Some(calls) = calls() else { return };
     let mut command = Command::new(&calls);
     command.args(["all", "0.5"]).stdout(Stdio::piped());
-    let program = Running::start(&mut command);
+    let program = ChildGuard::start(&mut command);
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(20));
         program.signal(Signal::STOP);
@@ -372,15 +373,15 @@ fn traced(calls: &Path, options: Option<&[&str]>) -> Vec<String> {
         .env("WAIT", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut tracer = Running::start(&mut command);
+    let mut tracer = ChildGuard::start(&mut command);
     let program = until("strace has started it", || {
         let threads = format!("/proc/{0}/task/{0}/children", tracer.pid());
         let child: u32 = fs::read_to_string(threads).ok()?.trim().parse().ok()?;
         let is_program = fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
         is_program.starts_with("cut-short").then_some(child)
     });
-    let attached =
-        options.map(|options| Attached::new(&Watcher::of(User::Same), options, program).unwrap());
+    let attached = options
+        .map(|options| AttachProcess::new(&Watcher::of(User::Same), options, program).unwrap());
     tracer.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut said = String::new();
     std::io::Read::read_to_string(&mut tracer.0.stdout.take().unwrap(), &mut said).unwrap();
@@ -444,7 +445,7 @@ fn a_program_that_gdb_runs_is_run_as_before() {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut debugger = Running::start(&mut command);
+        let mut debugger = ChildGuard::start(&mut command);
         // The open succeeds once the program has opened the other end.
         let mut to_program = fs::OpenOptions::new().write(true).open(&line).unwrap();
         let program = until("gdb has started it", || {
@@ -457,7 +458,7 @@ fn a_program_that_gdb_runs_is_run_as_before() {
             })
         });
         let attached = options
-            .map(|options| Attached::new(&Watcher::of(User::Same), options, program).unwrap());
+            .map(|options| AttachProcess::new(&Watcher::of(User::Same), options, program).unwrap());
         to_program.write_all(b"\n").unwrap();
         let mut said = String::new();
         std::io::Read::read_to_string(&mut debugger.0.stdout.take().unwrap(), &mut said).unwrap();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::daemon::{Machine, OFF, Slice, documented, rule};
-use support::{FILLING, PATIENCE, Running, User, is_root, skip, superhue, text};
+use support::{ChildGuard, FILLING, TEST_TIMEOUT, User, is_root, skip, superhue, text};
 
 #[test]
 fn a_wrong_configuration_is_told_by_line_and_column() {
@@ -45,7 +45,7 @@ fn a_wrong_configuration_is_told_by_line_and_column() {
 fn a_check_says_what_rules_match_and_which_do_not() {
     let machine = Machine::new("[[rule]]\nname = \"none\"\nuser = \"no-such-user\"\n");
     machine.write("conf.d/all.toml", OFF);
-    let _other = Running::start(Command::new("sleep").arg("100"));
+    let _other = ChildGuard::start(Command::new("sleep").arg("100"));
     let mut check = machine.command(&["daemon", "--check", "--config"]);
     let output = check.arg(machine.at("etc")).output().unwrap();
     assert!(output.status.success());
@@ -92,7 +92,7 @@ fn whoever_asks_why_hears_it() {
     machine.write("conf.d/all.toml", OFF);
     let _daemon = machine.start();
     machine.is_up();
-    let other = Running::start(Command::new("sleep").arg("100"));
+    let other = ChildGuard::start(Command::new("sleep").arg("100"));
     let told = text(&machine.ctl(&["why", &other.pid().to_string()]).stdout);
     assert!(told.contains("not not: it executes another file"), "{told}");
     assert!(told.contains("rule all: off (left alone)"), "{told}");
@@ -205,12 +205,13 @@ fn those_who_flood_or_fall_silent_hold_nobody_up() {
 fn systemd_is_told_of_every_step() {
     let machine = Machine::new(OFF);
     let told = UnixDatagram::bind(machine.at("notify")).unwrap();
-    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    told.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut command = machine.command(&["daemon", "--config"]);
     command
         .arg(machine.at("etc"))
         .env("NOTIFY_SOCKET", machine.at("notify"));
-    let mut daemon = Running::start(command.env("WATCHDOG_USEC", "400000").stderr(Stdio::null()));
+    let mut daemon =
+        ChildGuard::start(command.env("WATCHDOG_USEC", "400000").stderr(Stdio::null()));
     let next = |wanted: &str| {
         let mut buffer = [0; 4096];
         loop {
@@ -380,8 +381,8 @@ fn a_read_only_configuration_is_enough() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let log = fs::File::create(machine.at("log")).unwrap();
-    let mut daemon = Running::start(command.stdin(Stdio::null()).stderr(log));
-    let deadline = Instant::now() + PATIENCE;
+    let mut daemon = ChildGuard::start(command.stdin(Stdio::null()).stderr(log));
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while machine.json("status").is_none() {
         if daemon.0.try_wait().unwrap().is_some() {
             let log = machine.log();

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-type Knows = BTreeMap<String, BTreeSet<String>>;
+type DependencyTable = BTreeMap<String, BTreeSet<String>>;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The table of crates: `| wing/name | knows, knows | does |`.
-fn told() -> Knows {
+fn told() -> DependencyTable {
     let design = fs::read_to_string(root().join("docs/design.md")).unwrap();
     let rows = design
         .lines()
@@ -83,10 +83,10 @@ fn the_table_of_crates_is_what_the_crates_know() {
         let manifest = fs::read_to_string(path).unwrap();
         (name, listed(&manifest))
     });
-    let real: Knows = names.collect();
+    let real: DependencyTable = names.collect();
     let told = told();
     assert!(!told.is_empty(), "docs/design.md has no table of crates");
-    let names = |all: &Knows| -> BTreeSet<String> { all.keys().cloned().collect() };
+    let names = |all: &DependencyTable| -> BTreeSet<String> { all.keys().cloned().collect() };
     assert_eq!(names(&told), names(&real), "crates (left: docs/design.md)");
     for (name, known) in &real {
         assert_eq!(&told[name], known, "{name} knows (left: docs/design.md)");

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, setxattr, statvfs};
 use rustix::thread::{CapabilitySet, capability_is_in_bounding_set};
 use serde_json::Value;
-use support::{FILLING, NOBODY, Running, copy_program, is_root, python, skip, text, until};
+use support::{ChildGuard, FILLING, NOBODY, copy_program, is_root, python, skip, text, until};
 
 /// `struct vfs_cap_data` of `linux/capability.h`, version 2, little endian: `CAP_SYS_NICE`, permitted and effective.
 const SYS_NICE: [u32; 5] = [0x0200_0001, 1 << 23, 0, 0, 0];
@@ -113,7 +113,7 @@ fn other_users_programs_are_out_of_reach() {
     };
     let mut command = Command::new(python);
     command.args(["-c", &script(8)]).stdin(Stdio::piped());
-    let mut roots = Running::start(command.stdout(Stdio::piped()));
+    let mut roots = ChildGuard::start(command.stdout(Stdio::piped()));
     let pid = roots.pid().to_string();
     until("it has filled its memory", || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -162,7 +162,7 @@ fn it_sees_what_it_may_do_and_nobody_sees_into_it() {
         &program,
         &["run", "--quiet", "--", python, "-c", &script(4)],
     );
-    let mut superhue = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::null()));
+    let mut superhue = ChildGuard::start(command.stdin(Stdio::piped()).stdout(Stdio::null()));
     let pid = superhue.pid();
     until("it has its capability", || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

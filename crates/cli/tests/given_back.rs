@@ -18,8 +18,8 @@ use std::thread;
 use serde_json::Value;
 use support::group::Group;
 use support::{
-    Running, User, collapse_works, compiled, folder, is_root, output, run_reported, skip, superhue,
-    text,
+    ChildGuard, User, collapse_works, compiled, folder, is_root, output, run_reported, skip,
+    superhue, text,
 };
 
 const MIB: u64 = 1 << 20;
@@ -99,7 +99,7 @@ fn huge_pages_are_split_when_parts_of_them_were_given_back() {
                     .arg(&group.folder);
                 run.arg(parts).args([how, "64", "32", "3", "0"]);
                 run.stdout(Stdio::piped()).stderr(Stdio::piped());
-                let mut run = Running::start(&mut run);
+                let mut run = ChildGuard::start(&mut run);
                 let mut said = Vec::new();
                 let mut charged = BTreeMap::new();
                 for line in BufReader::new(run.0.stdout.take().unwrap()).lines() {
@@ -176,7 +176,7 @@ fn holes_of_shared_memory_do_not_take_the_last_room_of_a_tmpfs() {
 
 /// A program with windows of 2 MiB in many states.
 struct States {
-    program: Running,
+    program: ChildGuard,
     /// State by address.
     windows: BTreeMap<u64, String>,
     said: BufReader<std::process::ChildStdout>,
@@ -187,7 +187,7 @@ impl States {
         let mut command = Command::new(program);
         command.args([seed.to_string(), "40".to_owned()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = Running::start(&mut command);
+        let mut program = ChildGuard::start(&mut command);
         let mut said = BufReader::new(program.0.stdout.take().unwrap());
         let mut windows = BTreeMap::new();
         loop {

@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use support::{
-    Running, User, folder, is_root, output, python, sampled, skip, superhue, text, until,
+    ChildGuard, User, folder, is_root, output, python, sampled, skip, superhue, text, until,
 };
 
 fn run(arguments: &[&str]) -> Output {
@@ -210,14 +210,14 @@ fn processes_that_cannot_be_watched() {
             "whose processes others may not watch is seen only by root",
         );
     }
-    let sleeper = Running::start(Command::new("sleep").arg("60"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();
     let said = output(&mut superhue(User::Ordinary, &["heat", &pid]));
     refused(&said, 3, &[&pid, "CAP_SYS_PTRACE"]);
     // A user may read a process of its own, but accessed bits need more.
     let mut own = Command::new("sleep");
     User::Ordinary.run(own.arg("60"));
-    let own = Running::start(&mut own);
+    let own = ChildGuard::start(&mut own);
     let said = output(&mut superhue(
         User::Ordinary,
         &["heat", &own.pid().to_string()],
@@ -263,7 +263,7 @@ fn a_live_process_shows_what_it_touches() {
          while True:\n  for i in range(64): m[i * 4096] = 2\n",
         ready.to_str().unwrap()
     );
-    let child = Running::start(Command::new(python).args(["-c", &program]));
+    let child = ChildGuard::start(Command::new(python).args(["-c", &program]));
     until("the program is ready", || ready.exists().then_some(()));
     if !tracks(child.pid()) {
         return;
@@ -326,7 +326,7 @@ fn a_live_process_shows_what_it_touches() {
 }
 
 /// Checks a process that ends while it is watched: its samples are shown.
-fn ends_meanwhile(mut child: Running, pid: &str) {
+fn ends_meanwhile(mut child: ChildGuard, pid: &str) {
     let mut command = superhue(
         User::Same,
         &[
@@ -343,7 +343,7 @@ fn ends_meanwhile(mut child: Running, pid: &str) {
         ],
     );
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut watching = Running::start(command.stderr(Stdio::piped()));
+    let mut watching = ChildGuard::start(command.stderr(Stdio::piped()));
     let said = BufReader::new(watching.0.stderr.take().unwrap());
     let mut lines = said.lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("sampled")), "never sampled");
@@ -393,7 +393,7 @@ print("STATUS", status)
 #[test]
 fn the_terminal_is_restored_however_following_ends() {
     let Some(python) = python() else { return };
-    let sleeper = Running::start(Command::new("sleep").arg("60"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
     if !tracks(sleeper.pid()) {
         return;
     }

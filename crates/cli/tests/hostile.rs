@@ -21,8 +21,8 @@ use superhue_testing::NOBODY;
 use support::daemon::{Machine, documented, rule};
 use support::group::Group;
 use support::{
-    FILLING, Freezer, PATIENCE, Running, User, collapse_works, compiled, is_root, python, skip,
-    superhue, text, until,
+    ChildGuard, FILLING, Freezer, TEST_TIMEOUT, User, collapse_works, compiled, is_root, python,
+    skip, superhue, text, until,
 };
 
 /// A user that is neither the attacker nor root.
@@ -37,7 +37,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Returns the first line that a process prints, once it does.
-fn first_line(process: &mut Running) -> String {
+fn first_line(process: &mut ChildGuard) -> String {
     let mut line = String::new();
     let mut output = BufReader::new(process.0.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
@@ -45,7 +45,7 @@ fn first_line(process: &mut Running) -> String {
 }
 
 /// Returns the standard error of a process that ends.
-fn errors(process: &mut Running) -> String {
+fn errors(process: &mut ChildGuard) -> String {
     let mut said = String::new();
     let mut errors = process.0.stderr.take().unwrap();
     errors.read_to_string(&mut said).unwrap();
@@ -53,14 +53,14 @@ fn errors(process: &mut Running) -> String {
 }
 
 /// A file system that does not answer.
-struct Stalled {
-    server: Running,
+struct StalledFileSystem {
+    server: ChildGuard,
     folder: PathBuf,
     /// Processes that wait for it: they can end only after it.
-    held: Vec<Running>,
+    held: Vec<ChildGuard>,
 }
 
-impl Stalled {
+impl StalledFileSystem {
     /// Starts one that answers when the test is over.
     fn new(folder: &Path, what: &str) -> Option<Self> {
         Self::for_seconds(folder, what, STALLS)
@@ -78,7 +78,7 @@ impl Stalled {
             .arg(script("stallfs.py"))
             .arg(&folder)
             .args([what, seconds]);
-        let mut server = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut server = ChildGuard::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         if first_line(&mut server) != "mounted\n" {
             let why = errors(&mut server);
             skip(
@@ -102,7 +102,7 @@ impl Stalled {
             .arg(how)
             .arg(self.folder.join("f"))
             .arg(STALLS);
-        let mut process = Running::start(command.uid(user).stdout(Stdio::piped()));
+        let mut process = ChildGuard::start(command.uid(user).stdout(Stdio::piped()));
         assert_eq!(first_line(&mut process), "holds\n");
         let pid = process.pid();
         self.held.push(process);
@@ -110,7 +110,7 @@ impl Stalled {
     }
 }
 
-impl Drop for Stalled {
+impl Drop for StalledFileSystem {
     fn drop(&mut self) {
         // Unmounts, which ends all waits.
         self.server.signal(Signal::TERM);
@@ -121,7 +121,7 @@ impl Drop for Stalled {
 /// Returns true if reading this file of a process blocks. The reader is a process that can be killed.
 fn waits(pid: u32, file: &str) -> bool {
     let mut command = Command::new("cat");
-    let mut cat = Running::start(
+    let mut cat = ChildGuard::start(
         command
             .arg(format!("/proc/{pid}/{file}"))
             .stdout(Stdio::null()),
@@ -150,8 +150,8 @@ fn filler(mebibytes: u32, user: u32) -> Command {
 }
 
 /// A service of the victim.
-fn service(mebibytes: u32) -> Running {
-    Running::start(&mut filler(mebibytes, VICTIM))
+fn service(mebibytes: u32) -> ChildGuard {
+    ChildGuard::start(&mut filler(mebibytes, VICTIM))
 }
 
 /// Waits until no other test here runs: the rules of each apply to the programs of all.
@@ -168,7 +168,7 @@ fn rules() -> Machine {
 }
 
 /// Ends the daemon and starts another one in its place, even if workers still wait for a process.
-fn can_be_replaced(machine: &Machine, mut daemon: Running) -> Running {
+fn can_be_replaced(machine: &Machine, mut daemon: ChildGuard) -> ChildGuard {
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success(), "{}", machine.log());
     let next = machine.start();
@@ -180,7 +180,7 @@ fn can_be_replaced(machine: &Machine, mut daemon: Running) -> Running {
 fn a_process_that_cannot_be_read_delays_nobody_else() {
     let _alone = alone();
     let machine = rules();
-    let Some(mut stalled) = Stalled::new(machine.folder.path(), "flush") else {
+    let Some(mut stalled) = StalledFileSystem::new(machine.folder.path(), "flush") else {
         return;
     };
     let daemon = machine.start();
@@ -244,7 +244,7 @@ fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
         return;
     }
     let machine = rules();
-    let Some(mut stalled) = Stalled::new(machine.folder.path(), "read") else {
+    let Some(mut stalled) = StalledFileSystem::new(machine.folder.path(), "read") else {
         return;
     };
     let daemon = machine.start();
@@ -279,7 +279,7 @@ fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
 fn an_interrupt_ends_a_verb_that_is_held_up() {
     let _alone = alone();
     let folder = support::folder();
-    let Some(mut stalled) = Stalled::new(folder.path(), "flush") else {
+    let Some(mut stalled) = StalledFileSystem::new(folder.path(), "flush") else {
         return;
     };
     let held = stalled.hold("exec", NOBODY);
@@ -287,7 +287,7 @@ fn an_interrupt_ends_a_verb_that_is_held_up() {
         User::Same,
         &["attach", "--pages", "kernel", &held.to_string()],
     );
-    let mut attach = Running::start(command.stderr(Stdio::piped()));
+    let mut attach = ChildGuard::start(command.stderr(Stdio::piped()));
     thread::sleep(Duration::from_millis(300));
     attach.signal(Signal::INT);
     let (done, ended) = channel();
@@ -296,7 +296,7 @@ fn an_interrupt_ends_a_verb_that_is_held_up() {
         done.send(()).unwrap();
         (status, attach)
     });
-    ended.recv_timeout(PATIENCE).unwrap();
+    ended.recv_timeout(TEST_TIMEOUT).unwrap();
     waiter.join().unwrap();
     drop(stalled);
 }
@@ -372,7 +372,9 @@ fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
     }
     for (what, seconds) in [("read", "0.4"), ("errors", STALLS)] {
         let machine = rules();
-        let Some(mut stalled) = Stalled::for_seconds(machine.folder.path(), what, seconds) else {
+        let Some(mut stalled) =
+            StalledFileSystem::for_seconds(machine.folder.path(), what, seconds)
+        else {
             return;
         };
         let daemon = machine.start();
@@ -389,10 +391,10 @@ fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
 }
 
 /// A process of a user that is hard to read (`scripts/hostile.d/strange.c`), once it is; `None`, with a visible skip, where that is impossible.
-fn strange(how: &str, user: u32) -> Option<Running> {
+fn strange(how: &str, user: u32) -> Option<ChildGuard> {
     let source = include_str!("../../../scripts/hostile.d/strange.c");
     let mut command = Command::new(compiled("strange", source)?);
-    let mut process = Running::start(
+    let mut process = ChildGuard::start(
         command
             .arg(how)
             .uid(user)
@@ -421,7 +423,7 @@ fn frozen_groups_delay_nobody_else() {
     }
     for version in [1, 2] {
         let machine = rules();
-        let mut frozen = Running::start(filler(8, NOBODY).stdout(Stdio::piped()));
+        let mut frozen = ChildGuard::start(filler(8, NOBODY).stdout(Stdio::piped()));
         assert_eq!(first_line(&mut frozen), "filled\n");
         // Dropped before the process, which could not be ended.
         let Some(freezer) = Freezer::new(version) else {
@@ -517,14 +519,14 @@ fn missing_pages_that_a_program_is_told_of_stay_missing() {
 }
 
 /// Starts a process with a number that has just become free; `None`, with a visible skip, where that is impossible.
-fn start_as(pid: u32, command: &mut Command) -> Option<Running> {
+fn start_as(pid: u32, command: &mut Command) -> Option<ChildGuard> {
     for _ in 0..1000 {
         let last = (pid - 1).to_string();
         if let Err(error) = fs::write("/proc/sys/kernel/ns_last_pid", last) {
             skip("ns_last_pid", &error.to_string());
             return None;
         }
-        let process = Running::start(command);
+        let process = ChildGuard::start(command);
         if process.pid() == pid {
             return Some(process);
         }

@@ -22,19 +22,19 @@ use ::superhue::act::{Journal, SwapInUse};
 use ::superhue::procfs::Roots;
 use rustix::process::Signal;
 use support::{
-    PATIENCE, Running, User, is_root, lives, number, output, processes_with, send, skip, superhue,
-    text, until,
+    ChildGuard, TEST_TIMEOUT, User, is_root, lives, number, output, processes_with, send, skip,
+    superhue, text, until,
 };
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The machine's huge page settings; whatever happens in a test, they are restored at its end.
-struct Saved {
+struct SavedSettings {
     settings: BTreeMap<PathBuf, String>,
     _alone: File,
 }
 
-impl Saved {
+impl SavedSettings {
     /// Saves them; `None`, with a visible skip, where settings may not be changed.
     fn take() -> Option<Self> {
         let enabled = Path::new(FOLDER).join("enabled");
@@ -56,7 +56,7 @@ impl Saved {
     }
 }
 
-impl Drop for Saved {
+impl Drop for SavedSettings {
     fn drop(&mut self) {
         for (path, value) in &self.settings {
             if read(path).as_ref() != Some(value) {
@@ -126,7 +126,9 @@ fn other_mode(now: &str) -> &'static str {
 
 #[test]
 fn settings_hold_meanwhile_and_are_put_back() {
-    let Some(saved) = Saved::take() else { return };
+    let Some(saved) = SavedSettings::take() else {
+        return;
+    };
     let mode = read(&Path::new(FOLDER).join("enabled")).unwrap();
     let wanted = other_mode(&mode);
     let script = format!("cat {FOLDER}/enabled; exit 3");
@@ -146,7 +148,7 @@ fn settings_hold_meanwhile_and_are_put_back() {
     assert!(journals().is_empty());
 
     // Another superhue may not change the same setting meanwhile; one that changes nothing may run.
-    let first = Running::start(&mut superhue(
+    let first = ChildGuard::start(&mut superhue(
         User::Same,
         &["run", "--quiet", "--system", wanted, "--", "sleep", "60"],
     ));
@@ -171,9 +173,11 @@ fn settings_hold_meanwhile_and_are_put_back() {
 
 #[test]
 fn what_somebody_else_has_set_since_is_left_alone() {
-    let Some(saved) = Saved::take() else { return };
+    let Some(saved) = SavedSettings::take() else {
+        return;
+    };
     let path = Path::new(FOLDER).join("khugepaged/pages_to_scan");
-    let mut running = Running::start(&mut superhue(
+    let mut running = ChildGuard::start(&mut superhue(
         User::Same,
         &[
             "run",
@@ -199,7 +203,9 @@ fn what_somebody_else_has_set_since_is_left_alone() {
 /// In a namespace of its own, where `/run` is empty: with an open umask, and with a file that an ordinary user has put there.
 #[test]
 fn an_ordinary_user_can_neither_see_nor_block_the_journal() {
-    let Some(saved) = Saved::take() else { return };
+    let Some(saved) = SavedSettings::take() else {
+        return;
+    };
     let program = r#"
         mount -t tmpfs -o mode=755 none /run || exit 99
         nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
@@ -262,7 +268,7 @@ fn child() {
     }
     let swap = SwapInUse::make(&Journal::default()).unwrap();
     println!("made {}", swap.own().unwrap().display());
-    thread::sleep(PATIENCE * 10);
+    thread::sleep(TEST_TIMEOUT * 10);
 }
 
 /// The test looks for its own devices one by one: other programs may make some meanwhile.
@@ -271,7 +277,9 @@ fn swap_that_a_killed_superhue_left_is_removed() {
     if let Err(error) = SwapInUse::may_make(&Roots::default()) {
         return skip("zram", &error.to_string());
     }
-    let Some(_saved) = Saved::take() else { return };
+    let Some(_saved) = SavedSettings::take() else {
+        return;
+    };
     for options in [&[][..], &["--json"]] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
@@ -310,7 +318,9 @@ fn swap_that_a_killed_superhue_left_is_removed() {
 
 #[test]
 fn killed_at_any_moment() {
-    let Some(saved) = Saved::take() else { return };
+    let Some(saved) = SavedSettings::take() else {
+        return;
+    };
     let mode = saved.settings[&Path::new(FOLDER).join("enabled")].clone();
     let kills = number("SUPERHUE_KILLS", 20);
     let mut random = Random(1);
@@ -320,7 +330,12 @@ fn killed_at_any_moment() {
 
     // Time until the command runs: kills are spread over moments before and after that.
     let begun = Instant::now();
-    drop(killed(&mode, 0, PATIENCE, "SUPERHUE_TEST=journal-first"));
+    drop(killed(
+        &mode,
+        0,
+        TEST_TIMEOUT,
+        "SUPERHUE_TEST=journal-first",
+    ));
     let span = begun
         .elapsed()
         .clamp(Duration::from_millis(5), Duration::from_millis(100));
@@ -408,7 +423,7 @@ fn killed(mode: &str, turn: usize, delay: Duration, marker: &str) -> Option<Targ
         arguments.extend(["--system", "khugepaged/scan_sleep_millisecs=4999"]);
     }
     arguments.extend(["--", "sleep", "60"]);
-    let mut running = Running::start(superhue(User::Same, &arguments).env(name, value));
+    let mut running = ChildGuard::start(superhue(User::Same, &arguments).env(name, value));
     // Superhue itself and, between fork and exec, its child carry the marker too.
     let target = || {
         processes_with(marker).into_iter().find(|&pid| {
@@ -416,7 +431,7 @@ fn killed(mode: &str, turn: usize, delay: Duration, marker: &str) -> Option<Targ
             words.starts_with(b"sleep\0")
         })
     };
-    if delay == PATIENCE {
+    if delay == TEST_TIMEOUT {
         until("the command runs", target);
     } else {
         thread::sleep(delay);

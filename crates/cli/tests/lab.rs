@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Running, User, copy_program, folder, output, send, skip, state, superhue, text, until,
+    ChildGuard, User, copy_program, folder, output, send, skip, state, superhue, text, until,
 };
 
 fn lab(arguments: &[&str]) -> Output {
@@ -515,7 +515,7 @@ fn an_interrupted_prediction_tells_what_there_is() {
         ],
     );
     command.stdout(fs::File::create(&out).unwrap());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
     until("it is seen", || (busy(emulator) > 50).then_some(()));
     running.signal(Signal::INT);
@@ -527,7 +527,7 @@ fn an_interrupted_prediction_tells_what_there_is() {
     );
     assert!(!support::lives(emulator), "the program goes on");
     // If superhue itself is killed, the program goes on, unobserved.
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
     until("it is seen", || (busy(emulator) > 50).then_some(()));
     running.signal(Signal::KILL);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use superhue_daemon::metrics::FAMILIES;
 use support::daemon::{Machine, OFF, Slice};
-use support::{FILLING, PATIENCE, Running, text, until};
+use support::{ChildGuard, FILLING, TEST_TIMEOUT, text, until};
 
 const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n";
 
@@ -34,7 +34,7 @@ fn settings(address: impl std::fmt::Display, rules: &str) -> String {
 }
 
 /// A daemon that serves at a port of its own.
-fn serving(rules: &str) -> (Machine, Running, SocketAddr) {
+fn serving(rules: &str) -> (Machine, ChildGuard, SocketAddr) {
     loop {
         let port = free();
         let machine = Machine::new(&settings(port, rules));
@@ -46,9 +46,9 @@ fn serving(rules: &str) -> (Machine, Running, SocketAddr) {
 }
 
 fn connect(port: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&port, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let stream = TcpStream::connect_timeout(&port, TEST_TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 
@@ -190,7 +190,7 @@ fn a_squatted_port_and_a_new_address_do_not_end_the_daemon() {
 
 fn over(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.write_all(GET).unwrap();
     whole(stream).split_once("\r\n\r\n").unwrap().1.to_owned()
 }
@@ -218,7 +218,7 @@ fn who_is_silent_slow_or_too_loud_holds_nobody_up() {
     });
     let knocking = thread::spawn(move || {
         for _ in 0..2000 {
-            drop(TcpStream::connect_timeout(&port, PATIENCE));
+            drop(TcpStream::connect_timeout(&port, TEST_TIMEOUT));
         }
     });
     assert!(scrape(port).contains("superhue_rules 1\n"));
@@ -289,7 +289,7 @@ fn names_of_services_are_told_as_they_are() {
         let name = OsStr::from_bytes(name);
         let folder = slice.0.join(name);
         fs::create_dir(&folder).unwrap();
-        let server = Running::start(server(4).stdin(std::process::Stdio::null()));
+        let server = ChildGuard::start(server(4).stdin(std::process::Stdio::null()));
         let moved = fs::write(folder.join("cgroup.procs"), server.pid().to_string());
         moved.unwrap();
         running.push(server);

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use support::{FILLING, Running, User, folder, output, python, sampled, superhue, text, until};
+use support::{ChildGuard, FILLING, User, folder, output, python, sampled, superhue, text, until};
 
 /// Verbs with `--json`, and the file of each.
 const DOCUMENTED: [(&str, &str); 17] = [
@@ -91,7 +91,7 @@ fn said(arguments: &[&str]) -> Value {
 }
 
 /// A process with 16 MiB in memory, until it is dropped.
-fn target() -> Option<Running> {
+fn target() -> Option<ChildGuard> {
     let program = format!(
         "{FILLING}\nm = fill(16)\nprint(flush=True)\nimport time\nwhile True:\n m[::4096]\n time.sleep(.01)"
     );
@@ -100,7 +100,7 @@ fn target() -> Option<Running> {
         .args(["-c", &program])
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    let running = Running::start(&mut command);
+    let running = ChildGuard::start(&mut command);
     let statm = format!("/proc/{}/statm", running.pid());
     until("the memory is filled", || {
         let statm = fs::read_to_string(&statm).ok()?;

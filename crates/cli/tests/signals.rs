@@ -14,16 +14,16 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
-use support::{Running, User, installed, lives, output, send, state, text, until};
+use support::{ChildGuard, User, installed, lives, output, send, state, text, until};
 
 /// A command under superhue, with pipes to its input and output.
-struct Talk {
-    running: Running,
+struct PipedCommand {
+    running: ChildGuard,
     input: Option<ChildStdin>,
     said: BufReader<ChildStdout>,
 }
 
-impl Talk {
+impl PipedCommand {
     fn start(user: User, script: &str) -> Self {
         let arguments = ["run", "--quiet", "--", "sh", "-c", script];
         let mut command = with_default_signals(installed().join("superhue"));
@@ -32,7 +32,7 @@ impl Talk {
         // A process group whose parent is in another one of the session: in an orphaned group, as that of a test run
         // started by a service manager, SIGTSTP stops no process.
         command.process_group(0);
-        let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut running = ChildGuard::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let input = running.0.stdin.take();
         let said = BufReader::new(running.0.stdout.take().unwrap());
         Self {
@@ -72,7 +72,7 @@ fn pid_of(number: u32) -> Pid {
 }
 
 /// Waits, with a deadline, for a state change of a child of ours.
-fn change(running: &Running, options: WaitOptions) -> WaitStatus {
+fn change(running: &ChildGuard, options: WaitOptions) -> WaitStatus {
     until("the child changes", || {
         let options = options | WaitOptions::NOHANG;
         waitpid(Some(pid_of(running.pid())), options)
@@ -96,7 +96,7 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
             "n=0; trap 'n=$((n+1)); echo got' {name}; echo ready; \
              while ! read word; do :; done; echo $n; exit 7"
         );
-        let mut talk = Talk::start(User::Same, &script);
+        let mut talk = PipedCommand::start(User::Same, &script);
         assert_eq!(talk.line(), "ready");
         talk.running.signal(signal);
         assert_eq!(talk.line(), "got", "{name}");
@@ -109,7 +109,7 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
 #[test]
 fn a_signal_that_ends_the_command_ends_superhue_alike() {
     for user in [User::Same, User::Ordinary] {
-        let mut talk = Talk::start(user, "echo ready; exec sleep 60");
+        let mut talk = PipedCommand::start(user, "echo ready; exec sleep 60");
         assert_eq!(talk.line(), "ready");
         talk.running.signal(Signal::TERM);
         let status = talk.running.wait();
@@ -124,7 +124,7 @@ fn a_signal_that_ends_the_command_ends_superhue_alike() {
 fn when_the_command_stops_superhue_stops_and_both_go_on() {
     for signal in [Signal::STOP, Signal::TSTP] {
         let script = "echo $$; read word; echo went on; exit 4";
-        let mut talk = Talk::start(User::Same, script);
+        let mut talk = PipedCommand::start(User::Same, script);
         let command: u32 = talk.line().parse().unwrap();
         for _ in 0..2 {
             send(command, signal);
@@ -150,7 +150,7 @@ fn when_the_command_stops_superhue_stops_and_both_go_on() {
 fn killing_superhue_leaves_the_command_alive_and_well() {
     for user in [User::Same, User::Ordinary] {
         let script = "echo $$; while read word; do echo \"heard $word\"; done; echo done";
-        let mut talk = Talk::start(user, script);
+        let mut talk = PipedCommand::start(user, script);
         let command: u32 = talk.line().parse().unwrap();
         talk.say("one");
         assert_eq!(talk.line(), "heard one");

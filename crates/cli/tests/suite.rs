@@ -14,7 +14,7 @@ use std::process::Output;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, User, folder, output, superhue, text, until};
+use support::{ChildGuard, User, folder, output, superhue, text, until};
 
 /// A suite in a folder of its own.
 struct Scratch(tempfile::TempDir);
@@ -483,7 +483,7 @@ fn what_is_done_is_kept() {
         command
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::piped());
-        let mut running = Running::start(&mut command);
+        let mut running = ChildGuard::start(&mut command);
         let ran = || scratch.lines("one") + scratch.lines("two");
         let before = ran();
         until("ten runs have begun", || {

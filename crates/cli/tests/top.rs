@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::{
-    FILLING, Running, User, cgroups, collapse_works, is_root, output, python, skip, superhue, text,
-    until,
+    ChildGuard, FILLING, User, cgroups, collapse_works, is_root, output, python, skip, superhue,
+    text, until,
 };
 
 /// A terminal with a program in it, which executes the given steps and prints the results.
@@ -176,7 +176,7 @@ fn is_restored(told: &Value, status: i32) {
 
 #[test]
 fn keys_and_sizes() {
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     let pid = sleeper.pid().to_string();
     let steps = json!([
         ["wait", "SERVICE"],
@@ -270,7 +270,7 @@ fn the_terminal_is_restored_however_it_ends() {
 /// Neither a terminal that is gone nor one that accepts nothing more blocks superhue, or makes it loop for ever.
 #[test]
 fn a_terminal_that_goes_away_ends_it() {
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     let pid = sleeper.pid().to_string();
     let tracks = output(&mut superhue(User::Same, &["heat", "--for", "300ms", &pid]));
     let heat = [
@@ -343,7 +343,7 @@ open('/proc/self/comm', 'wb').write(b'\\x1b]0;pwn\\x07\\xe2\\x80\\xae\\xc2\\x9bz
 print(flush=True)
 time.sleep(1000)";
     let mut evil = Command::new(python);
-    let mut evil = Running::start(evil.args(["-c", program]).stdout(Stdio::piped()));
+    let mut evil = ChildGuard::start(evil.args(["-c", program]).stdout(Stdio::piped()));
     let mut line = String::new();
     std::io::BufRead::read_line(
         &mut std::io::BufReader::new(evil.0.stdout.take().unwrap()),
@@ -407,7 +407,7 @@ fn what_may_not_be_read_is_counted_and_not_0() {
     if !is_root() {
         return skip("root", "another user's process is made by root here");
     }
-    let sleeper = Running::start(Command::new("sleep").arg("1000"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     let told = output(&mut superhue(User::Ordinary, &["top", "--json"]));
     let told: Value = serde_json::from_slice(&told.stdout).unwrap();
     assert!(told["processes_denied"].as_u64() > Some(0));
@@ -429,12 +429,12 @@ fn what_may_not_be_read_is_counted_and_not_0() {
 }
 
 /// A daemon with one rule, for one cgroup of the test's own.
-struct Ruled {
+struct SingleRuleDaemon {
     folder: tempfile::TempDir,
     group: PathBuf,
 }
 
-impl Ruled {
+impl SingleRuleDaemon {
     fn new() -> Option<Self> {
         let group = cgroups()?.join(format!("superhue-top-{}.slice", std::process::id()));
         let service = group.join("memory.service");
@@ -464,15 +464,15 @@ impl Ruled {
             .to_owned()
     }
 
-    fn daemon(&self) -> Running {
+    fn daemon(&self) -> ChildGuard {
         let config = self.folder.path().join("etc");
         let arguments = ["daemon", "--socket", &self.socket(), "--config"];
         let mut command = superhue(User::Same, &arguments);
-        Running::start(command.arg(config).stderr(Stdio::null()))
+        ChildGuard::start(command.arg(config).stderr(Stdio::null()))
     }
 }
 
-impl Drop for Ruled {
+impl Drop for SingleRuleDaemon {
     fn drop(&mut self) {
         let _ = fs::remove_dir(self.group.join("memory.service"));
         let _ = fs::remove_dir(&self.group);
@@ -487,7 +487,9 @@ fn what_a_daemon_does_is_shown() {
     let (Some(python), true) = (python(), collapse_works()) else {
         return;
     };
-    let Some(ruled) = Ruled::new() else { return };
+    let Some(ruled) = SingleRuleDaemon::new() else {
+        return;
+    };
     let _daemon = ruled.daemon();
     let program = format!(
         "{FILLING}
@@ -498,7 +500,7 @@ while True:
     m.close()"
     );
     let mut command = Command::new(python);
-    let memory = Running::start(command.args(["-c", &program]).stdin(Stdio::null()));
+    let memory = ChildGuard::start(command.args(["-c", &program]).stdin(Stdio::null()));
     let members = ruled.group.join("memory.service/cgroup.procs");
     fs::write(members, memory.pid().to_string()).unwrap();
     let socket = ruled.socket();

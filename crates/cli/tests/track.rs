@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use superhue::sys::anonymous::AnonymousMemory;
 use superhue_client::{ClientError, Decision, Options, Page, Tracking, act_on};
-use support::{NOBODY, PATIENCE, User, is_root, skip, sticky_folder, superhue};
+use support::{NOBODY, TEST_TIMEOUT, User, is_root, skip, sticky_folder, superhue};
 
 /// A service as a process, killed at the end.
 struct Service {
@@ -64,7 +64,7 @@ impl Drop for Service {
 fn options(socket: &Path) -> Options {
     Options {
         socket: socket.to_owned(),
-        timeout: PATIENCE,
+        timeout: TEST_TIMEOUT,
         ..Options::default()
     }
 }
@@ -79,7 +79,7 @@ fn touch_until(
 ) -> Vec<Page> {
     let begun = std::time::Instant::now();
     loop {
-        assert!(begun.elapsed() < PATIENCE, "the pages were never told");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "the pages were never told");
         for page in 0..pages {
             let at = (region + page * 4096) as *mut u8;
             // SAFETY: memory of the test's own.
@@ -143,7 +143,7 @@ fn an_application_learns_what_it_touches() {
     // After a kill, the next service takes the path over, and the application gets an error.
     service.signal(rustix::process::Signal::KILL);
     let error = loop {
-        match tracking.wait(Some(PATIENCE)) {
+        match tracking.wait(Some(TEST_TIMEOUT)) {
             Ok(Some(_)) => {}
             Ok(None) => panic!("the death of the service was not told"),
             Err(error) => break error,

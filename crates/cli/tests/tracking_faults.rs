@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    Freezer, Running, User, folder, installed, is_root, output, python, sampled, skip, state,
+    ChildGuard, Freezer, User, folder, installed, is_root, output, python, sampled, skip, state,
     sticky_folder, superhue, text, until,
 };
 
@@ -55,7 +55,7 @@ sys.exit(0 if check(range(PAGES)) and not any(m[page * 4096 + 8] for page in ran
 
 /// A process that checks its own memory all the time.
 struct Worker {
-    process: Running,
+    process: ChildGuard,
     /// True if it executes itself: it then has no signal handler for a while after each execution.
     executes: bool,
     _folder: tempfile::TempDir,
@@ -72,7 +72,7 @@ impl Worker {
             .arg(&ready)
             .args([execs.to_string(), forks.to_string()])
             .env("WORKER", WORKER);
-        let process = Running::start(&mut command);
+        let process = ChildGuard::start(&mut command);
         until("the worker works", || ready.exists().then_some(()));
         Some(Self {
             process,
@@ -348,7 +348,7 @@ fn a_process_in_a_pid_namespace_of_its_own_is_tracked() {
         .arg(&ready)
         .args(["0", "0"])
         .stderr(Stdio::null());
-    let mut outer = Running::start(&mut command);
+    let mut outer = ChildGuard::start(&mut command);
     let started = until("the worker works", || {
         let ended = outer.0.try_wait().unwrap().is_some();
         (ended || ready.exists()).then_some(!ended)
@@ -483,7 +483,7 @@ fn superhue_may_be_killed_at_any_moment() {
         };
         arguments.extend(["--report", kept.to_str().unwrap()]);
         let mut command = superhue(User::Same, &arguments);
-        let mut killed = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let mut killed = ChildGuard::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
         // No synchronisation: any moment will do, from before `main` to well after the first samples and collapses.
         thread::sleep(Duration::from_millis(round * round));
         let early = killed.0.try_wait().unwrap();

@@ -26,8 +26,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{
-    PATIENCE, User, copy_program, folder, installed, is_root, number, processes_with, skip, text,
-    until,
+    TEST_TIMEOUT, User, copy_program, folder, installed, is_root, number, processes_with, skip,
+    text, until,
 };
 
 /// Programs that need no preparation: a name, and the script for `sh -c`.
@@ -237,7 +237,7 @@ impl Bench {
     }
 
     /// Runs a case; under superhue if there are options for it.
-    fn run(&self, case: &Case, way: Option<Way>, user: User) -> Behaviour {
+    fn run(&self, case: &Case, way: Option<RunOptions>, user: User) -> Behaviour {
         let mut words: Vec<String> = Vec::new();
         if let Some(outer) = &case.outer {
             words.extend(["sh", "-c", outer, "sh"].map(str::to_owned));
@@ -405,16 +405,16 @@ fn setuid_cases(bench: &Bench) -> Vec<Case> {
 }
 
 /// Options of `superhue run`.
-type Way = &'static [&'static str];
+type RunOptions = &'static [&'static str];
 
 /// All ways of running a program under superhue.
-fn ways() -> Vec<(Way, User)> {
+fn ways() -> Vec<(RunOptions, User)> {
     let users = if is_root() {
         vec![User::Same, User::Ordinary]
     } else {
         vec![User::Same]
     };
-    let ways: [Way; 6] = [
+    let ways: [RunOptions; 6] = [
         // The default: `hot` where accesses can be tracked.
         &[],
         &["--pages", "resident"],
@@ -480,7 +480,7 @@ fn programs_behave_alike_with_and_without() {
 
     // Daemons end a moment after the program that started them.
     let mut processes = processes_with(&bench.marker);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !processes.is_empty() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
         processes = processes_with(&bench.marker);

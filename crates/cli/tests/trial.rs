@@ -15,12 +15,12 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    FILLING, Running, User, cgroups, collapse_works, folder, output, python, skip, superhue, text,
-    until,
+    ChildGuard, FILLING, User, cgroups, collapse_works, folder, output, python, skip, superhue,
+    text, until,
 };
 
 /// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
-fn target(mebibytes: u32) -> Option<Running> {
+fn target(mebibytes: u32) -> Option<ChildGuard> {
     let program = format!(
         "{FILLING}\nimport sys, time, threading\nm = fill({mebibytes})\nprint('filled', flush=True)\n\
          def use():\n while True:\n  m[::4096]\n  time.sleep(.002)\n\
@@ -32,7 +32,7 @@ fn target(mebibytes: u32) -> Option<Running> {
         .args(["-c", &program])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let mut said = [0; b"filled\n".len()];
     let stdout = running.0.stdout.as_mut().unwrap();
     std::io::Read::read_exact(stdout, &mut said).unwrap();
@@ -41,7 +41,7 @@ fn target(mebibytes: u32) -> Option<Running> {
 }
 
 /// Ends the program; returns true if its memory is intact.
-fn is_whole(mut target: Running) -> bool {
+fn is_whole(mut target: ChildGuard) -> bool {
     use std::io::{Read, Write};
     target.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     target.wait();
@@ -206,7 +206,7 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
             .concat(),
         );
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Running::start(&mut command);
+        let mut running = ChildGuard::start(&mut command);
         until("the policy has made memory huge", || {
             (huge(target.pid()) > before + (8 << 20)).then_some(())
         });
@@ -245,7 +245,7 @@ fn a_target_that_ends_ends_the_trial() {
     let pid = target.pid().to_string();
     let mut command = superhue(User::Same, &[&QUICK[..], &["--for", "1h", &pid]].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     until("the policy has made memory huge", || {
         (huge(target.pid()) > 8 << 20).then_some(())
     });
@@ -271,7 +271,7 @@ impl Group {
         }
     }
 
-    fn take(&self, process: &Running) {
+    fn take(&self, process: &ChildGuard) {
         fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).unwrap();
     }
 }
@@ -296,7 +296,7 @@ fn a_service_that_is_started_anew_is_taken_up() {
         .arg(&group.0)
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let before = huge(first.pid());
     for is_huge in [true, false] {
         until("the policy is switched on, and off", || {
@@ -333,7 +333,7 @@ fn a_killed_trial_harms_nobody() {
     let pid = target.pid().to_string();
     let mut command = superhue(User::Same, &[&QUICK[..], &["--for", "1h", &pid]].concat());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     until("the policy has made memory huge", || {
         (huge(target.pid()) > 8 << 20).then_some(())
     });

@@ -25,8 +25,8 @@ use superhue::procfs::Roots;
 use superhue::procfs::process::{identify, is_huge_mapped, maps};
 use support::daemon::Machine;
 use support::{
-    FILLING, NOBODY, PATIENCE, Running, User, copy_program, is_root, lives, python, send, skip,
-    text, until,
+    ChildGuard, FILLING, NOBODY, TEST_TIMEOUT, User, copy_program, is_root, lives, python, send,
+    skip, text, until,
 };
 
 /// Another user that no rule allows.
@@ -78,7 +78,7 @@ fn connect(socket: &Path, uid: u32) -> UnixStream {
 fn connect_with(socket: &Path, uid: u32, groups: &[u32]) -> UnixStream {
     let path = socket.to_owned();
     let stream = as_user(uid, groups, move || UnixStream::connect(path).unwrap());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 
@@ -116,7 +116,7 @@ fn refusal(mut stream: UnixStream) -> String {
 
 /// A program that maps `mebibytes`, writes one page in `every`, and holds them.
 struct Target {
-    program: Running,
+    program: ChildGuard,
     regions: Vec<superhue::model::Region>,
 }
 
@@ -136,7 +136,7 @@ impl Target {
         );
         python.args(["-c", &script]).current_dir("/");
         python.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = Running::start(&mut python);
+        let mut program = ChildGuard::start(&mut python);
         let mut line = String::new();
         let output = program.0.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
@@ -199,14 +199,14 @@ fn ordered(stream: &mut UnixStream, order: &Value) -> BTreeMap<String, usize> {
 }
 
 /// Returns the processes that act for users.
-fn workers(daemon: &Running) -> Vec<u32> {
+fn workers(daemon: &ChildGuard) -> Vec<u32> {
     let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
     let children = fs::read_to_string(children).unwrap_or_default();
     let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
     children.filter(|&pid| lives(pid)).collect()
 }
 
-fn one_worker(daemon: &Running) -> u32 {
+fn one_worker(daemon: &ChildGuard) -> u32 {
     let found = until("a worker is there", || match workers(daemon)[..] {
         [] => None,
         ref all => Some(all.to_vec()),
@@ -237,7 +237,7 @@ fn a_worker_is_its_user_with_one_capability_and_nothing_of_the_daemons() {
     command.arg("sh").arg(support::installed().join("superhue"));
     command.args(["daemon", "--config"]).arg(machine.at("etc"));
     command.arg("--socket").arg(machine.at("run/ctl.sock"));
-    let daemon = Running::start(command.env("LEAKED", "1").stdin(Stdio::null()));
+    let daemon = ChildGuard::start(command.env("LEAKED", "1").stdin(Stdio::null()));
     let socket = served(&machine);
     let mut stream = connect_with(&socket, NOBODY, &[5, 6]);
     assert_eq!(message(&mut stream).unwrap()["greeting"], "welcome");
@@ -642,7 +642,7 @@ fn a_command_of_an_ordinary_user_gets_huge_pages_by_the_daemon() {
     let target = Target::start(NOBODY, 64, 1, "").unwrap();
     let pid = target.program.pid().to_string();
     let mut command = ordinary(&socket, &["attach", "--pages", "resident", &pid]);
-    let mut attached = Running::start(command.stderr(Stdio::null()));
+    let mut attached = ChildGuard::start(command.stderr(Stdio::null()));
     until("it is huge", || {
         (target.huge() * 100 >= target.regions.len() * 95).then_some(())
     });
@@ -749,7 +749,7 @@ fn a_daemon_that_ends_or_hangs_disturbs_no_command() {
         .arg(&twice)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut running = Running::start(&mut command);
+    let mut running = ChildGuard::start(&mut command);
     let mut output = BufReader::new(running.0.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
@@ -792,7 +792,7 @@ fn a_daemon_that_cannot_become_its_users_says_so_and_goes_on() {
     if is_root() {
         chown(machine.at("run"), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let _daemon = Running::start(&mut command);
+    let _daemon = ChildGuard::start(&mut command);
     let status = machine.status(|status| status["users"]["error"].is_string());
     let error = status["users"]["error"].as_str().unwrap();
     assert!(error.contains("CAP_SETUID"), "{error}");

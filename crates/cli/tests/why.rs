@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use support::{Running, User, is_root, output, python, skip, superhue, text};
+use support::{ChildGuard, User, is_root, output, python, skip, superhue, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -85,26 +85,26 @@ os.waitpid(child, 0)
 ";
 
 /// A program that has announced that it is ready, and ends when its input does.
-struct Made {
-    running: Running,
+struct ReadyProgram {
+    running: ChildGuard,
     said: String,
 }
 
-fn make(user: User, program: &str) -> Option<Made> {
+fn make(user: User, program: &str) -> Option<ReadyProgram> {
     let mut command = Command::new(python()?);
     command.args(["-c", &format!("{CALLS}{program}")]);
     Some(started(user, &mut command))
 }
 
-fn started(user: User, command: &mut Command) -> Made {
+fn started(user: User, command: &mut Command) -> ReadyProgram {
     command
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     user.run(command);
-    let mut running = Running::start(command);
+    let mut running = ChildGuard::start(command);
     let said = first_line(&mut running.0);
-    Made { running, said }
+    ReadyProgram { running, said }
 }
 
 fn first_line(child: &mut Child) -> String {
@@ -123,7 +123,7 @@ fn why(user: User, pid: u32) -> Value {
     assert!(said.status.success(), "{}", text(&said.stderr));
     let document: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!(document["schema"], "superhue-status/1");
-    assert!(document["superpages"].is_object());
+    assert!(document["huge_pages"].is_object());
     let why = document["processes"][0]["why"].clone();
     let number = |value: &Value| value.as_u64().unwrap();
     let sum = |value: &Value| {
@@ -388,7 +388,7 @@ fn what_cannot_be_looked_at_is_said_with_what_to_do() {
     if !is_root() {
         return skip("root", "others' processes are made by root here");
     }
-    let sleeper = Running::start(Command::new("sleep").arg("60"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();
     refused(
         User::Ordinary,

@@ -11,11 +11,11 @@ use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours,
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
-use crate::colors::{ColorsError, ColorsReport, Prepared};
+use crate::colors::{ColorSetup, ColorsError, ColorsReport};
 use crate::family::Family;
-use crate::live::{Controls, Live, WatchAccount};
+use crate::live::{AccountPublisher, Controls, WatchAccount};
 use crate::means::WITHOUT_CAPABILITY;
-use crate::report::{CpuReport, Frame, Report};
+use crate::report::{CpuReport, Report, RunFacts};
 use crate::session::new_watch;
 use crate::setup::Setup;
 use crate::targets::Population;
@@ -87,8 +87,8 @@ pub fn attach(
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
     let mut mechanism = running_mechanism(config)?;
-    let mut colors = Prepared::for_running(config)?;
-    let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
+    let mut colors = ColorSetup::for_running(config)?;
+    let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
     let cpu_before: Vec<_> = ids.iter().map(cpu_of).collect();
 
@@ -102,7 +102,7 @@ pub fn attach(
     let setup = Setup::of(config, &mechanism)?;
     let watch = new_watch(config, &mechanism, family, Some(setup));
     let controls = Controls::new(config.max_overhead);
-    let live = Live::of_attached(controls.clone(), &mechanism);
+    let live = AccountPublisher::of_attached(controls.clone(), &mechanism);
     let watch = watch.with_keeper(keeper).with_live(live);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
@@ -133,7 +133,7 @@ pub fn attach(
     stop.now();
     let watched = watcher.join().unwrap_or_default();
     tell_news();
-    let settings = colors.as_mut().map(Prepared::finish).unwrap_or_default();
+    let settings = colors.as_mut().map(ColorSetup::finish).unwrap_or_default();
     let colors = colors.map(|colors| ColorsReport::of_recoloring(&colors, watched.keeper.as_ref()));
 
     // Counts only processes that still exist: the CPU time of the others went with them. A population gets no sum: its members change, so it would
@@ -149,7 +149,7 @@ pub fn attach(
     let (user, system) = used.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     #[allow(clippy::cast_precision_loss, reason = "tick counts are far below 2^52")]
     let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-    let frame = Frame {
+    let frame = RunFacts {
         command: Vec::new(),
         ending: None,
         wall: begun.elapsed(),

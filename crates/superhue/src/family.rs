@@ -14,7 +14,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{descendants, session_members, stat};
 
 use crate::ceiling;
-use crate::live::Fed;
+use crate::live::MemberFeed;
 use crate::targets::Population;
 
 /// Interval between searches of all processes for missed members of sessions.
@@ -48,7 +48,7 @@ enum Source {
     /// They belong to this population.
     Population(Population),
     /// Another part of the program supplies them.
-    Fed(Fed),
+    MemberFeed(MemberFeed),
 }
 
 impl Family {
@@ -64,8 +64,8 @@ impl Family {
     }
 
     /// Watches the members that another part of the program supplies.
-    pub(crate) fn fed(fed: Fed) -> Self {
-        Self::from_source(Source::Fed(fed), BTreeSet::new())
+    pub(crate) fn fed(fed: MemberFeed) -> Self {
+        Self::from_source(Source::MemberFeed(fed), BTreeSet::new())
     }
 
     fn from_source(source: Source, members: BTreeSet<ProcessId>) -> Self {
@@ -113,7 +113,7 @@ impl Family {
         match self.source {
             Source::Named { .. } => self.members.is_empty(),
             Source::Population(_) => self.is_over,
-            Source::Fed(_) => false,
+            Source::MemberFeed(_) => false,
         }
     }
 
@@ -135,7 +135,7 @@ impl Family {
         match &mut self.source {
             Source::Named { .. } => self.update_named(roots, at),
             Source::Population(_) => self.update_population(roots, at),
-            Source::Fed(fed) => {
+            Source::MemberFeed(fed) => {
                 if let Some(members) = fed.take() {
                     self.replace_members(roots, members.keys().copied());
                 }
@@ -265,9 +265,9 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use superhue_procfs::process::identify;
 
-    struct Bounded(Child);
+    struct ChildGuard(Child);
 
-    impl Drop for Bounded {
+    impl Drop for ChildGuard {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -290,7 +290,7 @@ mod tests {
         let has = |family: &Family, pid| family.members().any(|id| id.pid == pid);
         assert!(!has(&mine, std::process::id()), "never oneself");
         let child = Command::new("sleep").arg("60").spawn().unwrap();
-        let child = Bounded(child);
+        let child = ChildGuard(child);
         let pid = child.0.id();
         mine.update(&roots, Duration::from_millis(999));
         assert!(!has(&mine, pid), "too early to search again");
@@ -315,7 +315,7 @@ mod tests {
         std::fs::create_dir_all(&group).unwrap();
         std::fs::create_dir_all(proc.join("self")).unwrap();
         std::fs::write(proc.join("self/mountinfo"), mounts).unwrap();
-        let child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
+        let child = ChildGuard(Command::new("sleep").arg("60").spawn().unwrap());
         let (pid, own) = (child.0.id(), std::process::id());
         // Numbers: of a process that is gone, of one that exists, of one in another namespace, and our own.
         let list = format!("4194305\n{pid}\n0\n{own}\n");
@@ -354,7 +354,7 @@ mod tests {
             .spawn()
             .unwrap();
         std::io::Read::read_exact(opened.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        let opened = Bounded(opened);
+        let opened = ChildGuard(opened);
         let found = descendants(&roots, opened.0.id()).unwrap();
         let leader = found.first().copied().unwrap_or(opened.0.id());
         let before = ProcessId {
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn who_has_ended_is_no_member_though_nobody_waited_for_him() {
         let roots = Roots::default();
-        let mut child = Bounded(Command::new("sleep").arg("60").spawn().unwrap());
+        let mut child = ChildGuard(Command::new("sleep").arg("60").spawn().unwrap());
         let target = identify(&roots, child.0.id()).unwrap();
         let mut family = Family::new([target], true);
         family.update(&roots, Duration::ZERO);
@@ -395,7 +395,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut child = Bounded(child);
+        let mut child = ChildGuard(child);
         // The line shows that the grandchild exists.
         let mut line = [0];
         std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut line).unwrap();

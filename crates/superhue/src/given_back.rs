@@ -1,10 +1,10 @@
 //! Memory that programs have given back, and that the kernel still holds for them.
 //!
 //! ```text
-//!   freed lazily (MADV_FREE)       present until the kernel wants it     counts as absent; no collapse takes it back     LazilyFreed
-//!   parts of a huge page freed     held until the huge page is split     the policy has it split                         Torn
-//!   made huge again by khugepaged  zeroes where the holes were           the policy has it split once more               Torn
-//!   freed during a collapse        the collapse fills the holes          the policy has it split                         Torn
+//!   freed lazily (MADV_FREE)       present until the kernel wants it     counts as absent; no collapse takes it back     LazyFreeFinder
+//!   parts of a huge page freed     held until the huge page is split     the policy has it split                         TornPageFinder
+//!   made huge again by khugepaged  zeroes where the holes were           the policy has it split once more               TornPageFinder
+//!   freed during a collapse        the collapse fills the holes          the policy has it split                         TornPageFinder
 //! ```
 //!
 //! Each full look at a process searches for both kinds. Programs go on freeing between looks, so right before each collapse lazily freed pages are
@@ -47,14 +47,14 @@ const PARTIALLY_MAPPED: &str =
 
 /// Finds pages of processes that were freed lazily.
 #[derive(Debug)]
-pub(crate) struct LazilyFreed {
+pub(crate) struct LazyFreeFinder {
     roots: Roots,
     pages: LazyPages,
     /// For a process without such pages: the machine's count of lazily freed pages when that was found.
     none_at: HashMap<ProcessId, u64>,
 }
 
-impl LazilyFreed {
+impl LazyFreeFinder {
     pub(crate) fn new(roots: &Roots) -> Self {
         Self {
             roots: roots.clone(),
@@ -148,18 +148,18 @@ impl LazilyFreed {
 
 /// Finds huge pages of which processes gave parts back.
 #[derive(Debug)]
-pub(crate) struct Torn {
+pub(crate) struct TornPageFinder {
     roots: Roots,
     /// `None` where flags of frames may not be read. Then regions that an earlier look saw whole count as torn.
     pages: Option<TornPages>,
     zeroes: ZeroPages,
     witness: PathBuf,
-    known: HashMap<ProcessId, Suspects>,
+    known: HashMap<ProcessId, SuspectRegions>,
 }
 
 /// Regions of a process that may be torn.
 #[derive(Debug, Default)]
-struct Suspects {
+struct SuspectRegions {
     /// Regions that may be torn; true for those that a look saw whole.
     regions: BTreeMap<Region, bool>,
     /// Regions that were split for it, and have had holes at each look since.
@@ -172,7 +172,7 @@ struct Suspects {
     search: Duration,
 }
 
-impl Torn {
+impl TornPageFinder {
     pub(crate) fn new(roots: &Roots) -> Self {
         Self {
             roots: roots.clone(),

@@ -36,7 +36,7 @@ use superhue_act::Target;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, SkipReason};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
-use superhue_sys::cgroup::{Gone, Group, Usage, groups};
+use superhue_sys::cgroup::{CgroupRemoved, Group, Usage, groups};
 
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
 const BATCH: u64 = 64;
@@ -55,7 +55,7 @@ const PART_THAT_SHOWS: u64 = 64;
 const WHILE_IT_GROWS: u64 = 32 << 20;
 
 /// Time for which a group must not have grown by itself before anything is added.
-const CALM: Duration = Duration::from_secs(1);
+const MIN_QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// Programs that wait for memory in more than this percentage of the time are short of it. The kernel's own remedies (`kswapd`) keep a busy machine
 /// below 1 %; the daemons that end programs (systemd-oomd, lmkd) begin at 50 to 70 %.
@@ -86,21 +86,21 @@ pub(crate) struct GroupLimits {
     cpus: u64,
     /// True if a budget bounds the growth.
     has_budget: bool,
-    homes: HashMap<ProcessId, Home>,
-    groups: HashMap<PathBuf, Known>,
+    homes: HashMap<ProcessId, ProcessGroups>,
+    groups: HashMap<PathBuf, GroupState>,
     tended: Duration,
 }
 
 /// Groups of a process, its own first.
 #[derive(Debug, Clone)]
-struct Home {
+struct ProcessGroups {
     looked: Duration,
     folders: Arc<[PathBuf]>,
 }
 
 /// State of a group.
 #[derive(Debug)]
-struct Known {
+struct GroupState {
     files: Option<Group>,
     asked: Duration,
     /// Bytes used if all approved collapses were made, and the time of the last approval.
@@ -149,10 +149,10 @@ impl GroupLimits {
         } = *target;
         self.tend(at);
         let first = self.look(at, process, growth.bytes());
-        let looked = first.or_else(|Gone| {
+        let looked = first.or_else(|CgroupRemoved| {
             // A group can only be removed without processes, so its former processes are in another group by now.
             self.homes.clear();
-            self.groups.values_mut().for_each(Known::close);
+            self.groups.values_mut().for_each(GroupState::close);
             self.look(at, process, growth.bytes())
         });
         // The process has moved a second time in the same moment: it does not stay in any group.
@@ -165,7 +165,7 @@ impl GroupLimits {
         at: Duration,
         process: ProcessId,
         growth: ByteCount,
-    ) -> Result<Option<SkipReason>, Gone> {
+    ) -> Result<Option<SkipReason>, CgroupRemoved> {
         let folders = self.home(at, process);
         let mut pressed = None;
         for folder in folders.iter() {
@@ -188,13 +188,13 @@ impl GroupLimits {
     }
 
     fn home(&mut self, at: Duration, process: ProcessId) -> Arc<[PathBuf]> {
-        let is_known = |home: &&Home| at.saturating_sub(home.looked) < HOME_KNOWN_FOR;
+        let is_known = |home: &&ProcessGroups| at.saturating_sub(home.looked) < HOME_KNOWN_FOR;
         if let Some(home) = self.homes.get(&process).filter(is_known) {
             return Arc::clone(&home.folders);
         }
         let Roots { proc, sys } = &self.roots;
         let folders: Arc<[PathBuf]> = groups(proc, sys, &process.pid.to_string()).into();
-        let home = Home {
+        let home = ProcessGroups {
             looked: at,
             folders: Arc::clone(&folders),
         };
@@ -207,7 +207,7 @@ impl GroupLimits {
         let is_older = |then: Duration, age| at.saturating_sub(then) >= age;
         let open = self.groups.values().filter(|known| known.files.is_some());
         if open.count() > MOST_OPEN {
-            self.groups.values_mut().for_each(Known::close);
+            self.groups.values_mut().for_each(GroupState::close);
         }
         if !is_older(self.tended, HOME_KNOWN_FOR) {
             return;
@@ -220,18 +220,18 @@ impl GroupLimits {
         let unused = self.groups.values_mut();
         unused
             .filter(|known| is_older(known.asked, HOME_KNOWN_FOR))
-            .for_each(Known::close);
+            .for_each(GroupState::close);
     }
 }
 
 /// Returns the state of the group at `folder`, its files open.
 fn known_of<'a>(
-    groups: &'a mut HashMap<PathBuf, Known>,
+    groups: &'a mut HashMap<PathBuf, GroupState>,
     folder: &Path,
     at: Duration,
-) -> &'a mut Known {
+) -> &'a mut GroupState {
     let known = groups.entry(folder.to_owned());
-    let known = known.or_insert_with(|| Known::new(at));
+    let known = known.or_insert_with(|| GroupState::new(at));
     known.asked = at;
     if known.files.is_none() {
         known.files = Some(Group::open(folder));
@@ -239,7 +239,7 @@ fn known_of<'a>(
     known
 }
 
-impl Known {
+impl GroupState {
     /// Makes an empty state. The group may have grown just now.
     const fn new(at: Duration) -> Self {
         Self {
@@ -284,7 +284,7 @@ impl Known {
         growth: ByteCount,
         cpus: u64,
         has_budget: bool,
-    ) -> Result<Option<SkipReason>, Gone> {
+    ) -> Result<Option<SkipReason>, CgroupRemoved> {
         let Some(files) = &self.files else {
             return Ok(None);
         };
@@ -313,7 +313,7 @@ impl Known {
             ..usage
         };
         let batches = BATCH * BASE_PAGE_SIZE * cpus;
-        let is_growing = at.saturating_sub(self.grown) < CALM;
+        let is_growing = at.saturating_sub(self.grown) < MIN_QUIET_TIME;
         let own = if is_growing { WHILE_IT_GROWS } else { 0 };
         let for_a_moment = HUGE_PAGE_SIZE + batches + limit / PART_FOR_A_MOMENT + own;
         let for_good = growth.0 + limit / PART_FOR_GOOD;

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use superhue_sys::busy::{Board, Busy};
+use superhue_sys::busy::{BusyBoard, BusyThread};
 
 /// Time that a worker may sleep in a call on one process.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct SleepLimits {
     /// In an uninterruptible sleep, which only its own end or the worker's ends: on the locks of a process, and in the file systems below it.
     pub uninterruptible: Duration,
     /// In a sleep that a signal would end: in a file system in user space that has just been asked.
@@ -27,7 +27,7 @@ pub struct Patience {
 
 /// A process that holds a worker up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldUp {
+pub struct BlockingProcess {
     /// Its number.
     pub process: u32,
     /// Time since the first look at this sleep.
@@ -37,23 +37,23 @@ pub struct HeldUp {
 /// A sleep of a thread, as it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sleep {
-    busy: Busy,
+    busy: BusyThread,
     /// Number of context switches of the thread so far.
     switches: u64,
 }
 
 /// Remembers the sleeps of one worker's threads.
 #[derive(Debug)]
-pub struct Minder {
-    patience: Patience,
+pub struct SleepMonitor {
+    patience: SleepLimits,
     /// By thread: its sleep, and the time of the first look at it.
     sleeps: BTreeMap<u32, (Sleep, Instant)>,
 }
 
-impl Minder {
+impl SleepMonitor {
     /// Makes one for a worker of which nothing is known yet.
     #[must_use]
-    pub const fn new(patience: Patience) -> Self {
+    pub const fn new(patience: SleepLimits) -> Self {
         Self {
             patience,
             sleeps: BTreeMap::new(),
@@ -61,13 +61,13 @@ impl Minder {
     }
 
     /// Looks at the threads of process `worker`, which writes on `board`. Must be called several times within the patience.
-    pub fn look(&mut self, worker: u32, board: &Board) -> Option<HeldUp> {
+    pub fn look(&mut self, worker: u32, board: &BusyBoard) -> Option<BlockingProcess> {
         self.look_at(worker, &board.busy(), Instant::now())
     }
 
     /// Looks at `reader`, a process of one thread that does nothing but read `process`.
-    pub fn look_at_reader(&mut self, reader: u32, process: u32) -> Option<HeldUp> {
-        let busy = Busy {
+    pub fn look_at_reader(&mut self, reader: u32, process: u32) -> Option<BlockingProcess> {
+        let busy = BusyThread {
             thread: reader,
             process,
             count: 0,
@@ -75,9 +75,14 @@ impl Minder {
         self.look_at(reader, &[busy], Instant::now())
     }
 
-    fn look_at(&mut self, worker: u32, busy: &[Busy], now: Instant) -> Option<HeldUp> {
+    fn look_at(
+        &mut self,
+        worker: u32,
+        busy: &[BusyThread],
+        now: Instant,
+    ) -> Option<BlockingProcess> {
         let mut sleeps = BTreeMap::new();
-        let mut found: Option<HeldUp> = None;
+        let mut found: Option<BlockingProcess> = None;
         for &busy in busy {
             let Some((state, switches)) = state_of(worker, busy.thread) else {
                 continue;
@@ -94,7 +99,7 @@ impl Minder {
             sleeps.insert(busy.thread, (sleep, since));
             let lasts = now.saturating_duration_since(since);
             if lasts >= patience && found.is_none_or(|found| lasts > found.lasts) {
-                found = Some(HeldUp {
+                found = Some(BlockingProcess {
                     process: busy.process,
                     lasts,
                 });
@@ -156,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience = Patience {
+    const SLEEP_LIMITS: SleepLimits = SleepLimits {
         uninterruptible: Duration::from_millis(100),
         in_files: Duration::from_secs(1),
     };
@@ -176,11 +181,12 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
         // Opening a pipe without a writer stands for a file whose server does not answer.
         let mut command = Command::new("cat");
-        let waits = superhue_testing::Scoped::spawn(command.arg(&fifo).stdout(Stdio::null()));
+        let waits = superhue_testing::ChildGuard::spawn(command.arg(&fifo).stdout(Stdio::null()));
         let mut command = Command::new("sleep");
-        let sleeps = superhue_testing::Scoped::spawn(command.arg("60"));
+        let sleeps = superhue_testing::ChildGuard::spawn(command.arg("60"));
         let mut command = Command::new("sh");
-        let works = superhue_testing::Scoped::spawn(command.args(["-c", "while :; do :; done"]));
+        let works =
+            superhue_testing::ChildGuard::spawn(command.args(["-c", "while :; do :; done"]));
         wait_for(waits.pid(), b'S');
         wait_for(sleeps.pid(), b'S');
         while !sleeps_in_files(waits.pid(), waits.pid()) {
@@ -188,34 +194,34 @@ mod tests {
         }
         let begun = Instant::now();
         for (child, is_held_up) in [(&waits, true), (&sleeps, false), (&works, false)] {
-            let mut minder = Minder::new(PATIENCE);
-            let busy = [Busy {
+            let mut minder = SleepMonitor::new(SLEEP_LIMITS);
+            let busy = [BusyThread {
                 thread: child.pid(),
                 process: 7,
                 count: 3,
             }];
             let pid = child.pid();
             assert_eq!(minder.look_at(pid, &busy, begun), None, "not yet");
-            let later = begun + PATIENCE.in_files;
+            let later = begun + SLEEP_LIMITS.in_files;
             let found = minder.look_at(pid, &busy, later);
-            let expected = HeldUp {
+            let expected = BlockingProcess {
                 process: 7,
-                lasts: PATIENCE.in_files,
+                lasts: SLEEP_LIMITS.in_files,
             };
             assert_eq!(found, is_held_up.then_some(expected));
             // The thread has made progress meanwhile.
-            let busy = [Busy {
+            let busy = [BusyThread {
                 count: 4,
                 ..busy[0]
             }];
             assert_eq!(minder.look_at(pid, &busy, later), None);
         }
-        let nobody = [Busy {
+        let nobody = [BusyThread {
             thread: u32::MAX >> 1,
             process: 7,
             count: 3,
         }];
-        let mut minder = Minder::new(PATIENCE);
+        let mut minder = SleepMonitor::new(SLEEP_LIMITS);
         assert_eq!(minder.look_at(u32::MAX >> 1, &nobody, begun), None);
     }
 }

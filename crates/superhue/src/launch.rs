@@ -21,7 +21,7 @@ const SIGCHLD: i32 = 17;
 
 /// State that the caller gave this process and that a command must get too, noted before Rust's runtime changed it (see the command's `main`).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Preserved {
+pub struct InheritedState {
     /// `SIGPIPE` was ignored.
     pub sigpipe_ignored: bool,
     /// `SIGCHLD` was ignored.
@@ -32,7 +32,7 @@ pub struct Preserved {
     pub blocked: Option<SignalSet>,
 }
 
-impl Preserved {
+impl InheritedState {
     /// Notes the present state. Meaningful only before Rust's runtime has started.
     #[must_use]
     pub fn now() -> Self {
@@ -99,7 +99,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) switch: ThpSwitch,
     /// Page colors that the kernel shall give it.
     pub(crate) colors: Option<&'a KernelPolicy>,
-    pub(crate) preserved: Preserved,
+    pub(crate) preserved: InheritedState,
     /// The signals that were blocked before Superhue blocked its own; used if `preserved` has none.
     pub(crate) signals: SignalSet,
     /// File that receives standard output and error in place of Superhue's own.

@@ -96,7 +96,7 @@ pub use config::{
     Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, stall_bound,
 };
 pub use cpu::cpu_time;
-pub use launch::{LaunchError, Preserved};
+pub use launch::{InheritedState, LaunchError};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
 pub use pages::Pages;

@@ -20,12 +20,12 @@ pub(crate) enum Means {
     #[default]
     Own,
     /// The daemon.
-    Service(Served),
+    Service(ServiceAccess),
 }
 
 /// A daemon that allows this user.
 #[derive(Debug, Clone)]
-pub(crate) struct Served {
+pub(crate) struct ServiceAccess {
     service: UserService,
     terms: Terms,
     /// Connection for the first actuator; later actuators open their own.
@@ -34,7 +34,7 @@ pub(crate) struct Served {
 
 /// Reason why nothing can collapse memory, as a clause.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NoMeans {
+pub(crate) enum MeansError {
     /// The caller has no permission, and no daemon acts for it.
     NotPermitted(String),
     /// It does not work here for any caller.
@@ -46,7 +46,7 @@ impl Means {
     ///
     /// # Errors
     /// Neither works.
-    pub(crate) fn find(roots: &Roots) -> Result<Self, NoMeans> {
+    pub(crate) fn find(roots: &Roots) -> Result<Self, MeansError> {
         if let Some(found) = one("remote-collapse", roots) {
             // Partial means that no huge page is free at this moment; the permission is what counts.
             if matches!(
@@ -59,23 +59,23 @@ impl Means {
                 .iter()
                 .any(|errno| found.found.contains(errno))
             {
-                return Err(NoMeans::Impossible(found.found));
+                return Err(MeansError::Impossible(found.found));
             }
         }
         let service = UserService::default();
         match service.connect() {
-            Ok(connection) => Ok(Self::Service(Served {
+            Ok(connection) => Ok(Self::Service(ServiceAccess {
                 service,
                 terms: connection.terms(),
                 connection: Arc::new(Mutex::new(Some(connection))),
             })),
-            Err(error) => Err(NoMeans::NotPermitted(error.to_string())),
+            Err(error) => Err(MeansError::NotPermitted(error.to_string())),
         }
     }
 
     /// Returns a sentence for the report, if the daemon acts.
     pub(crate) fn note(&self) -> Option<String> {
-        let Self::Service(Served { service, terms, .. }) = self else {
+        let Self::Service(ServiceAccess { service, terms, .. }) = self else {
             return None;
         };
         let rate = terms.rate.map_or(String::new(), |rate| {
@@ -119,7 +119,7 @@ mod tests {
     fn a_daemon_that_acts_is_named_with_its_terms() {
         assert_eq!(Means::Own.note(), None);
         let served = |rate| {
-            Means::Service(Served {
+            Means::Service(ServiceAccess {
                 service: UserService::at("/run/x.sock".as_ref()),
                 terms: Terms {
                     budget: Share::BasisPoints(500),

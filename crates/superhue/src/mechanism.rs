@@ -19,7 +19,7 @@ use superhue_procfs::system::ThpSettings;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
-use crate::means::{Means, NoMeans, WITHOUT_CAPABILITY};
+use crate::means::{Means, MeansError, WITHOUT_CAPABILITY};
 use crate::{Config, Pages};
 
 /// Means by which a policy acts.
@@ -41,15 +41,15 @@ impl Mechanism {
     /// Returns the mechanism for a command that the caller starts.
     #[must_use]
     pub fn for_command(config: &Config) -> Self {
-        let mode = ThpSettings::read_superpage_mode(&config.roots);
+        let mode = ThpSettings::read_huge_page_mode(&config.roots);
         let mut mechanism = Self::plan(config.likely_pages(), mode, only_advised_works());
         if let Err(why) = mechanism.find_means(config) {
             mechanism.collapses = false;
             mechanism.notes.push(match why {
-                NoMeans::NotPermitted(why) => format!(
+                MeansError::NotPermitted(why) => format!(
                     "no huge pages were made, as that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"
                 ),
-                NoMeans::Impossible(why) => format!("no huge pages were made: {why}"),
+                MeansError::Impossible(why) => format!("no huge pages were made: {why}"),
             });
         }
         mechanism
@@ -60,7 +60,7 @@ impl Mechanism {
     /// # Errors
     /// The reason why the caller may not act on them, as a clause.
     pub(crate) fn for_running(config: &Config) -> Result<Self, String> {
-        let mode = ThpSettings::read_superpage_mode(&config.roots);
+        let mode = ThpSettings::read_huge_page_mode(&config.roots);
         let pages = config.likely_pages();
         let mut notes = Vec::new();
         match (pages, mode) {
@@ -87,12 +87,12 @@ impl Mechanism {
         };
         match mechanism.find_means(config) {
             Ok(()) => Ok(mechanism),
-            Err(NoMeans::NotPermitted(why) | NoMeans::Impossible(why)) => Err(why),
+            Err(MeansError::NotPermitted(why) | MeansError::Impossible(why)) => Err(why),
         }
     }
 
     /// Finds the means of collapsing, if the policy collapses anything.
-    fn find_means(&mut self, config: &Config) -> Result<(), NoMeans> {
+    fn find_means(&mut self, config: &Config) -> Result<(), MeansError> {
         if self.collapses && !config.dry_run {
             self.means = Means::find(&config.roots)?;
             self.notes.extend(self.means.note());

@@ -21,17 +21,17 @@ const PACE: u32 = 50;
 #[derive(Debug)]
 pub(crate) struct Obstacles {
     roots: Roots,
-    known: HashMap<ProcessId, Known>,
+    known: HashMap<ProcessId, CachedMappings>,
 }
 
 /// The mappings of a process, ascending.
 #[derive(Debug)]
-struct Known {
+struct CachedMappings {
     mappings: Vec<(VirtRange, Mapping)>,
     until: Instant,
 }
 
-impl Known {
+impl CachedMappings {
     /// Returns the mapping that contains the whole region.
     fn mapping_of(&self, region: Region) -> Option<&Mapping> {
         let range = region.range();
@@ -103,7 +103,7 @@ impl Obstacles {
         let mappings = mappings.collect();
         let now = Instant::now();
         let until = now + BELIEVED.max((now - begun) * PACE);
-        self.known.insert(id, Known { mappings, until });
+        self.known.insert(id, CachedMappings { mappings, until });
     }
 
     fn of_region(&self, id: ProcessId, region: Region) -> Option<SkipReason> {

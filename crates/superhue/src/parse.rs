@@ -74,13 +74,13 @@ pub fn colors(text: &str) -> Result<ColorRequest, String> {
 
 /// Lines and columns in a text, for messages about files that users write.
 #[derive(Debug, Clone)]
-pub struct Places<'a> {
+pub struct TextPositions<'a> {
     text: &'a str,
     /// Offsets in bytes at which lines begin.
     lines: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> TextPositions<'a> {
     /// Indexes the lines of a text.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn places_are_counted_in_characters_from_one() {
-        let places = Places::new("ab\n\u{fc}b = 1\n");
+        let places = TextPositions::new("ab\n\u{fc}b = 1\n");
         assert_eq!(places.of(0), (1, 1));
         assert_eq!(places.of(2), (1, 3));
         assert_eq!(places.of(3), (2, 1));
         assert_eq!(places.of(5), (2, 2));
-        assert_eq!(Places::new("").of(0), (1, 1));
+        assert_eq!(TextPositions::new("").of(0), (1, 1));
     }
 
     #[test]

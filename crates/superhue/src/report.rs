@@ -13,7 +13,7 @@ use superhue_sys::process::own_usage;
 
 use crate::colors::ColorsReport;
 use crate::shared_report::{ObjectReport, object_lines, objects_report};
-use crate::watch::Watched;
+use crate::watch::WatchResults;
 use crate::{Config, Mechanism, Pages, Sample};
 
 /// Name and version of the report's layout.
@@ -230,7 +230,7 @@ pub struct OwnCost {
 
 /// Facts that the caller of a watch knows.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct RunFacts {
     pub(crate) command: Vec<String>,
     pub(crate) ending: Option<Ending>,
     pub(crate) wall: Duration,
@@ -240,7 +240,7 @@ pub(crate) struct Frame {
     pub(crate) settings: RestoreReport,
 }
 
-fn tracking_report(config: &Config, watched: &Watched) -> Option<TrackingReport> {
+fn tracking_report(config: &Config, watched: &WatchResults) -> Option<TrackingReport> {
     let tracked = &watched.tracked;
     let tracker = tracked.chosen.as_ref()?.tracker?;
     let cost = &tracked.cost;
@@ -274,8 +274,8 @@ impl Report {
     pub(crate) fn new(
         config: &Config,
         mechanism: Mechanism,
-        watched: Watched,
-        frame: Frame,
+        watched: WatchResults,
+        frame: RunFacts,
     ) -> Self {
         let own = own_usage();
         let own_cpu = (own.user + own.system).saturating_sub(frame.own_cpu_before);

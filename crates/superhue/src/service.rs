@@ -6,12 +6,12 @@
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use superhue_act::{Metered, ServeError, Sight, Terms, serve};
+use superhue_act::{LimitedActuator, ResidencyView, ServeError, Terms, serve};
 use superhue_model::{ByteCount, PageCount, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{is_huge_mapped, resident_pages, status};
 
-use crate::given_back::LazilyFreed;
+use crate::given_back::LazyFreeFinder;
 use crate::session::kernel_actuator;
 
 /// Carries out the orders of a client on `stream` until it closes the stream. `client` is the number of its process.
@@ -26,21 +26,21 @@ pub fn serve_user(
 ) -> Result<(), ServeError> {
     serve(stream, client, terms, |ways| {
         let inner = kernel_actuator(roots, ways.mappers(), true);
-        let sight = Box::new(Seen {
+        let sight = Box::new(LocalSight {
             roots: roots.clone(),
-            lazily_freed: Mutex::new(LazilyFreed::new(roots)),
+            lazily_freed: Mutex::new(LazyFreeFinder::new(roots)),
         });
-        Box::new(Metered::new(inner, sight, terms, ways.mappers()))
+        Box::new(LimitedActuator::new(inner, sight, terms, ways.mappers()))
     })
 }
 
-/// Sight with the rights of this process.
-struct Seen {
+/// ResidencyView with the rights of this process.
+struct LocalSight {
     roots: Roots,
-    lazily_freed: Mutex<LazilyFreed>,
+    lazily_freed: Mutex<LazyFreeFinder>,
 }
 
-impl Sight for Seen {
+impl ResidencyView for LocalSight {
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount> {
         let present = resident_pages(&self.roots, process, region).ok()?;
         let lazily_freed = self.lazily_freed.lock();

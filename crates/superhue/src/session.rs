@@ -19,17 +19,17 @@ use superhue_procfs::system::PageColors;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::{Usage, own_usage};
 
-use crate::colors::{Census, ColorsError, ColorsReport, Prepared, kernel_report};
+use crate::colors::{Census, ColorSetup, ColorsError, ColorsReport, kernel_report};
 use crate::family::Family;
-use crate::given_back::LazilyFreed;
+use crate::given_back::LazyFreeFinder;
 use crate::group_limits::GroupLimits;
-use crate::launch::{Launch, LaunchError, Preserved};
+use crate::launch::{InheritedState, Launch, LaunchError};
 use crate::means::Means;
 use crate::obstacles::Obstacles;
-use crate::report::{CpuReport, Ending, Frame, Report};
+use crate::report::{CpuReport, Ending, Report, RunFacts};
 use crate::setup::Setup;
-use crate::supervise::{End, Seen, Signals, send};
-use crate::watch::{Mappings, Stop, Watch, Watched};
+use crate::supervise::{End, Signals, SupervisionEvent, send};
+use crate::watch::{Mappings, Stop, Watch, WatchResults};
 use crate::{Config, Mechanism, Pages};
 use crate::{files, tmpfs_room};
 
@@ -78,10 +78,10 @@ pub struct Session {
     begun: Instant,
     own_cpu_before: Duration,
     stop: Stop,
-    watcher: Option<JoinHandle<Watched>>,
+    watcher: Option<JoinHandle<WatchResults>>,
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
-    colors: Option<Prepared>,
+    colors: Option<ColorSetup>,
 }
 
 impl Session {
@@ -95,12 +95,12 @@ impl Session {
     pub fn start(
         config: Config,
         command: Vec<OsString>,
-        preserved: Preserved,
+        preserved: InheritedState,
         output: Option<&File>,
         group: Option<&File>,
     ) -> Result<Self, SessionError> {
         // Before signals are held, so that they can end this process: finding colors may take seconds.
-        let colors = Prepared::new(&config)?;
+        let colors = ColorSetup::new(&config)?;
         // Before any change: from here on no signal but SIGKILL keeps Superhue from undoing it.
         let signals = Signals::hold();
         Self::start_holding(signals, colors, config, command, preserved, output, group)
@@ -109,10 +109,10 @@ impl Session {
 
     fn start_holding(
         signals: Signals,
-        mut colors: Option<Prepared>,
+        mut colors: Option<ColorSetup>,
         config: Config,
         command: Vec<OsString>,
-        preserved: Preserved,
+        preserved: InheritedState,
         output: Option<&File>,
         group: Option<&File>,
     ) -> Result<Self, SessionError> {
@@ -123,7 +123,7 @@ impl Session {
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings, on which the mechanism depends.
         let mut mechanism = Mechanism::for_command(&config);
-        let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
+        let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
         // Before the command runs if it may fail; otherwise once there is memory to place.
         let setup = Setup::if_asked(&config, &mechanism)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
@@ -132,7 +132,7 @@ impl Session {
             command: &command,
             environment: &config.environment,
             switch: mechanism.switch,
-            colors: colors.as_ref().and_then(Prepared::policy),
+            colors: colors.as_ref().and_then(ColorSetup::policy),
             preserved,
             signals: signals.before,
             output,
@@ -160,7 +160,7 @@ impl Session {
         // A command that has already ended keeps its number until this process, its parent, waits for it.
         let target = identify(&session.config.roots, pid).ok();
         let family = Family::new(target, session.config.follow);
-        let policy = session.colors.as_ref().and_then(Prepared::policy);
+        let policy = session.colors.as_ref().and_then(ColorSetup::policy);
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
         let watch = new_watch(&session.config, &session.mechanism, family, setup)
             .with_census(census)
@@ -191,9 +191,9 @@ impl Session {
             return Step::Ended(ending);
         }
         match self.signals.step(self.pid, timeout) {
-            Seen::Nothing => Step::Running,
-            Seen::Interrupted => Step::Interrupted,
-            Seen::Ended(end, usage) => {
+            SupervisionEvent::Nothing => Step::Running,
+            SupervisionEvent::Interrupted => Step::Interrupted,
+            SupervisionEvent::Ended(end, usage) => {
                 let ending = match end {
                     End::Exited(status) => Ending::Exited { status },
                     End::Killed(signal) => Ending::Killed { signal },
@@ -241,7 +241,7 @@ impl Session {
             Some((ending, usage, wall)) => (Some(ending), Some(usage), wall),
             None => (None, None, self.begun.elapsed()),
         };
-        let frame = Frame {
+        let frame = RunFacts {
             command: self
                 .command
                 .iter()
@@ -343,7 +343,7 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
         let mut obstacles = obstacles.lock().unwrap_or_else(PoisonError::into_inner);
         obstacles.explain(process, region, errno)
     }));
-    let mut lazily_freed = LazilyFreed::new(roots);
+    let mut lazily_freed = LazyFreeFinder::new(roots);
     let actuator = actuator.with_objection(Box::new(move |target| lazily_freed.object(target)));
     let sight = roots.clone();
     let actuator = actuator.with_objection(Box::new(move |target| {

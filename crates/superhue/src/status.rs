@@ -37,7 +37,7 @@ pub struct ProcessStatus {
     /// Memory of hugetlbfs, which `rss_bytes` leaves out.
     pub hugetlb_bytes: Option<ByteCount>,
     /// True if the process may have huge pages at all (`PR_SET_THP_DISABLE`).
-    pub superpages_allowed: Option<bool>,
+    pub huge_pages_allowed: Option<bool>,
     /// Reason why sizes are missing.
     pub unknown_because: Option<String>,
     /// Its page colors; `None` on a kernel without page coloring, and for processes of other users.
@@ -93,7 +93,7 @@ pub fn explained(roots: &Roots, pid: u32, machine: &Machine) -> Result<ProcessSt
     let mut shown = brief(roots, pid)?;
     shown.fill(&memory_use(roots, pid)?);
     let vmas = vma_uses(roots, pid)?;
-    let disabled = shown.superpages_allowed == Some(false);
+    let disabled = shown.huge_pages_allowed == Some(false);
     shown.why = Some(explain(roots, id, &vmas, disabled, machine)?);
     shown.mappings = mappings(vmas);
     shown.colors = of_process(roots, pid, true);
@@ -159,7 +159,7 @@ pub(crate) fn brief(roots: &Roots, pid: u32) -> Result<ProcessStatus, StatusErro
         bloat_bound_bytes: None,
         swap_bytes: status.swap,
         hugetlb_bytes: status.hugetlb,
-        superpages_allowed: status.thp_enabled,
+        huge_pages_allowed: status.thp_enabled,
         unknown_because: None,
         colors: None,
         mappings: Vec::new(),

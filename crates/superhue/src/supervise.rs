@@ -35,7 +35,7 @@ pub(crate) enum End {
 
 /// Result of one step of supervision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum SupervisionEvent {
     /// Nothing that matters.
     Nothing,
     /// Superhue received a signal to end (from the terminal or a process); the command received it as well.
@@ -65,7 +65,7 @@ impl Signals {
     }
 
     /// Waits up to `timeout` for an event of the command `pid` or a signal to Superhue, and handles it.
-    pub(crate) fn step(&self, pid: u32, timeout: Duration) -> Seen {
+    pub(crate) fn step(&self, pid: u32, timeout: Duration) -> SupervisionEvent {
         if let Some(signal) = self.watched.wait(timeout) {
             let interrupted = matches!(
                 signal.number,
@@ -79,14 +79,18 @@ impl Signals {
             if interrupted {
                 // The command may have ended of it by now. Its SIGCHLD is still pending, so the next step
                 // sees that at once; reported now, the end would hide the interrupt.
-                return Seen::Interrupted;
+                return SupervisionEvent::Interrupted;
             }
         }
         // Checked after every signal and timeout: one SIGCHLD may stand for several changes.
         while let Ok(Some((event, usage))) = child_event(pid) {
             match event {
-                ChildEvent::Exited(status) => return Seen::Ended(End::Exited(status), usage),
-                ChildEvent::Killed(signal) => return Seen::Ended(End::Killed(signal), usage),
+                ChildEvent::Exited(status) => {
+                    return SupervisionEvent::Ended(End::Exited(status), usage);
+                }
+                ChildEvent::Killed(signal) => {
+                    return SupervisionEvent::Ended(End::Killed(signal), usage);
+                }
                 ChildEvent::Continued => {}
                 ChildEvent::Stopped(_) => {
                     stop_here();
@@ -97,7 +101,7 @@ impl Signals {
                 }
             }
         }
-        Seen::Nothing
+        SupervisionEvent::Nothing
     }
 }
 
@@ -135,11 +139,14 @@ mod tests {
         // A SIGCHLD, if another thread of the test program did not take it, comes after both.
         while seen.len() < 2 {
             assert!(Instant::now() < deadline, "{seen:?}");
-            seen.extend(Some(signals.step(child.id(), patience)).filter(|s| *s != Seen::Nothing));
+            seen.extend(
+                Some(signals.step(child.id(), patience))
+                    .filter(|s| *s != SupervisionEvent::Nothing),
+            );
         }
-        assert_eq!(seen[0], Seen::Interrupted);
+        assert_eq!(seen[0], SupervisionEvent::Interrupted);
         assert!(
-            matches!(seen[1], Seen::Ended(End::Exited(0), _)),
+            matches!(seen[1], SupervisionEvent::Ended(End::Exited(0), _)),
             "{seen:?}"
         );
         signals.release();

@@ -37,7 +37,7 @@ const OF_ONE_BY_THE_CLOCK: f64 = 0.25;
 const ADVANCE: Duration = Duration::from_millis(200);
 
 /// Approximate upper bound on the time of one step, however much is left to do.
-const TURN: Duration = Duration::from_millis(50);
+const MAX_STEP_TIME: Duration = Duration::from_millis(50);
 
 /// The parts of the share: listing processes, wanted processes, new processes, all processes in turn.
 const LISTING: f64 = 0.2;
@@ -46,11 +46,11 @@ const NEW: f64 = 0.25;
 const TURN_BY_TURN: f64 = 0.3;
 
 /// Intervals until the next look at a process whose size has not changed.
-const CALM: u32 = 15;
+const STEADY_INTERVALS: u32 = 15;
 
 /// State of one process in a survey.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Surveyed {
+pub struct ProcessEntry {
     /// Identity of the process.
     pub id: ProcessId,
     /// Command name, without control characters.
@@ -106,7 +106,7 @@ impl From<MemoryUse> for Memory {
     }
 }
 
-impl Surveyed {
+impl ProcessEntry {
     /// Returns its memory and the time of the look; `None` if no look succeeded.
     #[must_use]
     pub fn memory(&self) -> Option<(Duration, &Memory)> {
@@ -119,9 +119,9 @@ impl Surveyed {
 
 /// State of one number in `/proc`.
 #[derive(Debug)]
-struct Known {
+struct PidState {
     /// `None` for processes without memory: kernel threads, zombies.
-    process: Option<Surveyed>,
+    process: Option<ProcessEntry>,
     /// Earliest time of the next look; `due` is the time at which it should happen.
     not_before: Duration,
     due: Duration,
@@ -133,7 +133,7 @@ pub struct Survey {
     roots: Roots,
     interval: Duration,
     share: f64,
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, PidState>,
     fresh: Vec<u32>,
     unlisted: u64,
     /// Processes that are never looked at; `shunned` holds processes of which nothing is read.
@@ -149,7 +149,7 @@ pub struct Survey {
 
 /// A process whose files are being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub struct ProcessRead {
     /// Number of the process.
     pub pid: u32,
     /// True for a look at all its memory, false for a read of only its identity and size.
@@ -157,7 +157,7 @@ pub struct Reading {
 }
 
 /// Function that the survey calls with the process that it is about to read, and with `None` after the read.
-pub type Told<'a> = &'a mut dyn FnMut(Option<Reading>);
+pub type ReadCallback<'a> = &'a mut dyn FnMut(Option<ProcessRead>);
 
 impl Survey {
     /// Makes a survey of the processes under `roots`. Its figures may be `interval` old; it takes `share` of one CPU's time.
@@ -196,7 +196,7 @@ impl Survey {
     }
 
     /// Returns all known processes, by number.
-    pub fn processes(&self) -> impl Iterator<Item = &Surveyed> {
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessEntry> {
         self.known
             .values()
             .filter_map(|known| known.process.as_ref())
@@ -216,7 +216,7 @@ impl Survey {
         &mut self,
         at: Duration,
         wanted: &[u32],
-        told: Told<'_>,
+        told: ReadCallback<'_>,
     ) -> Result<bool, ReadError> {
         let clock = Clock::at(at);
         if at >= self.next_list {
@@ -244,7 +244,7 @@ impl Survey {
     ///
     /// # Errors
     /// Processes cannot be listed.
-    pub fn look_at_all(&mut self, at: Duration, told: Told<'_>) -> Result<(), ReadError> {
+    pub fn look_at_all(&mut self, at: Duration, told: ReadCallback<'_>) -> Result<(), ReadError> {
         self.list()?;
         let clock = Clock::at(at);
         for pid in std::mem::take(&mut self.fresh) {
@@ -259,14 +259,14 @@ impl Survey {
     }
 
     /// Enters new processes, and looks at processes without a look so far, the largest first.
-    fn see_new(&mut self, clock: &Clock, told: Told<'_>) {
+    fn see_new(&mut self, clock: &Clock, told: ReadCallback<'_>) {
         while let Some(pid) = self.fresh.pop() {
             if clock.is_over() || !self.for_new.covers(clock.now(), Duration::ZERO) {
                 self.fresh.push(pid);
                 return;
             }
             let begun = cpu_time();
-            told(Some(Reading {
+            told(Some(ProcessRead {
                 pid,
                 in_full: false,
             }));
@@ -290,13 +290,13 @@ impl Survey {
     }
 
     /// Glances at all processes in turn, and looks at processes that have changed.
-    fn see_others(&mut self, clock: &Clock, told: Told<'_>) {
+    fn see_others(&mut self, clock: &Clock, told: ReadCallback<'_>) {
         for pid in self.in_turn(clock.now()) {
             if clock.is_over() || !self.for_others.covers(clock.now(), Duration::ZERO) {
                 return;
             }
             let begun = cpu_time();
-            told(Some(Reading {
+            told(Some(ProcessRead {
                 pid,
                 in_full: false,
             }));
@@ -304,7 +304,7 @@ impl Survey {
             told(None);
             let mut cost = cpu_time().saturating_sub(begun);
             self.cursor = pid;
-            let is_due = |known: &Known| clock.now() >= known.due.max(known.not_before);
+            let is_due = |known: &PidState| clock.now() >= known.due.max(known.not_before);
             if self.known.get(&pid).is_some_and(is_due) {
                 cost += self.look(pid, clock, told);
             }
@@ -316,7 +316,7 @@ impl Survey {
     fn in_turn(&self, at: Duration) -> Vec<u32> {
         let after = self.known.range(self.cursor.saturating_add(1)..);
         let before = self.known.range(..=self.cursor);
-        let is_due = |known: &Known| match &known.process {
+        let is_due = |known: &PidState| match &known.process {
             Some(process) => at >= process.glanced + self.interval,
             None => at >= known.due,
         };
@@ -342,7 +342,7 @@ impl Survey {
     fn enter(&mut self, pid: u32, at: Duration) {
         if self.shunned.contains(&pid) {
             // The entry keeps its number from being read again.
-            let known = Known {
+            let known = PidState {
                 process: None,
                 not_before: Duration::MAX,
                 due: Duration::MAX,
@@ -360,7 +360,7 @@ impl Survey {
             let (total, anonymous) = resident.map_or_else(Default::default, |resident| {
                 (resident.total.bytes(), resident.anonymous().bytes())
             });
-            Surveyed {
+            ProcessEntry {
                 id: ProcessId {
                     pid,
                     start_ticks: stat.start_ticks,
@@ -374,14 +374,14 @@ impl Survey {
                 gain: None,
             }
         });
-        let known = Known {
+        let known = PidState {
             process,
             not_before: Duration::ZERO,
             due: if has_memory {
                 // No look so far: `see_new` takes the largest first.
                 Duration::MAX
             } else {
-                at + self.interval * CALM
+                at + self.interval * STEADY_INTERVALS
             },
         };
         self.known.insert(pid, known);
@@ -409,7 +409,7 @@ impl Survey {
         };
         let total = resident.total.bytes();
         let Some(process) = &mut known.process else {
-            known.due = at + self.interval * CALM;
+            known.due = at + self.interval * STEADY_INTERVALS;
             if total.0 > 0 {
                 self.enter(pid, at);
             }
@@ -437,7 +437,7 @@ impl Survey {
     }
 
     /// Looks at the page tables of a process; returns the CPU time of the look.
-    fn look(&mut self, pid: u32, clock: &Clock, told: Told<'_>) -> Duration {
+    fn look(&mut self, pid: u32, clock: &Clock, told: ReadCallback<'_>) -> Duration {
         let cpu = cpu_time();
         let begun = Instant::now();
         let is_somebody = (self.known.get(&pid)).is_some_and(|known| known.process.is_some());
@@ -447,7 +447,7 @@ impl Survey {
         let found = if self.avoided.contains(&pid) {
             None
         } else {
-            told(Some(Reading { pid, in_full: true }));
+            told(Some(ProcessRead { pid, in_full: true }));
             Some(memory_use(&self.roots, pid))
         };
         let apart = apart(cpu_time().saturating_sub(cpu), OF_ONE)
@@ -478,7 +478,7 @@ impl Survey {
             process.cgroup = cgroup;
         }
         known.not_before = at + self.interval.max(apart);
-        known.due = at + self.interval * CALM;
+        known.due = at + self.interval * STEADY_INTERVALS;
         let look = match found {
             Some(Ok(memory)) => Look::Done(at, memory.into()),
             Some(Err(ReadError::Denied { .. })) => Look::Denied,
@@ -524,7 +524,7 @@ impl Clock {
     }
 
     fn is_over(&self) -> bool {
-        self.begun.elapsed() >= TURN
+        self.begun.elapsed() >= MAX_STEP_TIME
     }
 }
 

@@ -242,7 +242,7 @@ fn a_filter_that_refuses_is_named_in_the_remedy() {
 
 /// Needs no debugfs and, from inside, no capability.
 #[test]
-fn a_superpage_is_split_by_advice() {
+fn a_huge_page_is_split_by_advice() {
     let split = probe::one("split", &Roots::default()).unwrap();
     if probe::one("collapse", &Roots::default())
         .unwrap()
@@ -275,7 +275,7 @@ fn a_superpage_is_split_by_advice() {
 }
 
 #[test]
-fn a_superpage_is_split_where_debugfs_is_mounted() {
+fn a_huge_page_is_split_where_debugfs_is_mounted() {
     let mut command = Command::new("unshare");
     // A mount namespace of its own, which ends with the command.
     let script = "mount -t debugfs none /sys/kernel/debug && exec \"$0\"";
@@ -296,7 +296,7 @@ fn a_superpage_is_split_where_debugfs_is_mounted() {
 }
 
 #[test]
-fn a_program_barred_from_superpages_is_told_so() {
+fn a_program_barred_from_huge_pages_is_told_so() {
     let report = match Report::of(Command::new(program()).arg("--barred")) {
         Ok(report) => report,
         Err(reason) => return skip("thp-per-process", &reason),

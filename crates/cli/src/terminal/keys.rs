@@ -27,14 +27,14 @@ pub enum Key {
 }
 
 /// The longest sequence that terminals send for a key; a longer one is no key.
-const LONGEST: usize = 32;
+const MAX_SEQUENCE_BYTES: usize = 32;
 
 /// Bytes that have arrived and are not a key yet.
 #[derive(Debug, Default)]
 pub(super) struct Keys(VecDeque<u8>);
 
 /// Meaning of the first bytes.
-enum First {
+enum KeyMatch {
     /// Number of bytes, and their key; `None` if they mean nothing here.
     Is(usize, Option<Key>),
     /// More bytes are needed to know.
@@ -56,11 +56,11 @@ impl Keys {
         loop {
             let bytes = self.0.make_contiguous();
             let (length, key) = match first(bytes) {
-                First::Is(length, key) => (length, key),
-                First::Incomplete if is_all && !bytes.is_empty() => {
+                KeyMatch::Is(length, key) => (length, key),
+                KeyMatch::Incomplete if is_all && !bytes.is_empty() => {
                     (1, (bytes[0] == 0x1b).then_some(Key::Escape))
                 }
-                First::Incomplete => return None,
+                KeyMatch::Incomplete => return None,
             };
             self.0.drain(..length.max(1));
             if key.is_some() {
@@ -70,60 +70,60 @@ impl Keys {
     }
 }
 
-fn first(bytes: &[u8]) -> First {
+fn first(bytes: &[u8]) -> KeyMatch {
     let Some(&byte) = bytes.first() else {
-        return First::Incomplete;
+        return KeyMatch::Incomplete;
     };
-    let one = |key| First::Is(1, Some(key));
+    let one = |key| KeyMatch::Is(1, Some(key));
     match byte {
         b'\r' | b'\n' => one(Key::Enter),
         b'\t' => one(Key::Tab),
         0x08 | 0x7f => one(Key::Backspace),
         0x1b => sequence(bytes),
         1..=26 => one(Key::Control(char::from(byte - 1 + b'a'))),
-        0..=0x1f => First::Is(1, None),
+        0..=0x1f => KeyMatch::Is(1, None),
         0x20..=0x7e => one(Key::Char(char::from(byte))),
         _ => letter(bytes),
     }
 }
 
 /// A character of several bytes.
-fn letter(bytes: &[u8]) -> First {
+fn letter(bytes: &[u8]) -> KeyMatch {
     let length = match bytes[0] {
         0xc2..=0xdf => 2,
         0xe0..=0xef => 3,
         0xf0..=0xf4 => 4,
-        _ => return First::Is(1, None),
+        _ => return KeyMatch::Is(1, None),
     };
     let Some(bytes) = bytes.get(..length) else {
-        return First::Incomplete;
+        return KeyMatch::Incomplete;
     };
     match str::from_utf8(bytes).ok().and_then(|it| it.chars().next()) {
-        Some(letter) if is_harmless(letter) => First::Is(length, Some(Key::Char(letter))),
-        Some(_) => First::Is(length, None),
-        None => First::Is(1, None),
+        Some(letter) if is_harmless(letter) => KeyMatch::Is(length, Some(Key::Char(letter))),
+        Some(_) => KeyMatch::Is(length, None),
+        None => KeyMatch::Is(1, None),
     }
 }
 
 /// A sequence that begins with an escape: `ESC [ parameters letter`, `ESC O letter` (ECMA-48, and the sequences of xterm).
-fn sequence(bytes: &[u8]) -> First {
+fn sequence(bytes: &[u8]) -> KeyMatch {
     match bytes.get(1) {
-        None => First::Incomplete,
+        None => KeyMatch::Incomplete,
         Some(b'O') => match bytes.get(2) {
-            None => First::Incomplete,
-            Some(&letter) => First::Is(3, named(&[], letter)),
+            None => KeyMatch::Incomplete,
+            Some(&letter) => KeyMatch::Is(3, named(&[], letter)),
         },
         Some(b'[') => {
             let rest = &bytes[2..];
             let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
             match end {
-                Some(end) => First::Is(end + 3, named(&rest[..end], rest[end])),
-                None if rest.len() >= LONGEST => First::Is(bytes.len(), None),
-                None => First::Incomplete,
+                Some(end) => KeyMatch::Is(end + 3, named(&rest[..end], rest[end])),
+                None if rest.len() >= MAX_SEQUENCE_BYTES => KeyMatch::Is(bytes.len(), None),
+                None => KeyMatch::Incomplete,
             }
         }
         // Escape and then another key, or Alt with a key, which means nothing here.
-        Some(_) => First::Is(1, Some(Key::Escape)),
+        Some(_) => KeyMatch::Is(1, Some(Key::Escape)),
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superhue::advise::estimate::Interval;
-use superhue::advise::{Advice, AdviseError, Asked, MachineFacts, ProcessAdvice, advise as look};
+use superhue::advise::{
+    Advice, AdviseError, AdviseRequest, MachineFacts, ProcessAdvice, advise as look,
+};
 use superhue::model::ByteCount;
 use superhue::procfs::hardware::Cpuid;
 use superhue::procfs::{ReadError, Roots};
@@ -35,7 +37,7 @@ const LEAST_SHOWN: ByteCount = ByteCount(16 << 20);
 pub fn advise(args: &AdviseArgs) -> VerbResult {
     let roots = Roots::default();
     let pids = pids(&roots, args)?;
-    let asked = Asked {
+    let asked = AdviseRequest {
         pids: pids.clone().unwrap_or_default(),
         time: args.time,
         largest_footprint: args.footprint,

@@ -12,17 +12,17 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use superhue::Preserved;
+use superhue::InheritedState;
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
 use superhue::procfs::Roots;
 use superhue_compare::{Arm, Comparison, Context, Design, Settings, Suite, UserMetric, execute};
 
 use self::arms::Arms;
 use self::files::Files;
-use self::progress::Shown;
+use self::progress::RunProgress;
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document};
-use crate::verb::document::{LARGEST, read_document};
+use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::restore::recover;
 
 /// Default number of measured runs of each arm.
@@ -45,7 +45,7 @@ impl Form {
 }
 
 /// Runs the comparison, or shows one that was run before.
-pub fn compare(args: &CompareArgs, preserved: Preserved) -> VerbResult {
+pub fn compare(args: &CompareArgs, preserved: InheritedState) -> VerbResult {
     if let Some(path) = &args.suite.suite {
         return suite::measure(args, path, preserved);
     }
@@ -177,7 +177,7 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
 /// Runs the schedule, with progress on a terminal.
 fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Execution {
     let schedule = design.schedule();
-    let mut shown = Shown::new(schedule.turns().len());
+    let mut shown = RunProgress::new(schedule.turns().len());
     shown.turn_to(None, design.arms());
     let stop = std::cell::Cell::new(false);
     let between = experiment.interrupt_check();
@@ -247,7 +247,7 @@ fn why_nothing(comparison: &Comparison) -> Option<String> {
 
 /// Returns the text of an earlier result.
 fn read(path: &Path) -> Result<String, Failure> {
-    read_document(path, LARGEST).map_err(|error| cannot_show(path, error))
+    read_document(path, MAX_DOCUMENT_BYTES).map_err(|error| cannot_show(path, error))
 }
 
 fn cannot_show(path: &Path, error: anyhow::Error) -> Failure {

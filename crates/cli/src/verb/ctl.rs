@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue_daemon::account::{DaemonAccount, PodsAccount, UsersAccount};
-use superhue_daemon::ctl::{Answer, AskError, Request, RuleShown, Why, ask};
+use superhue_daemon::ctl::{Answer, AskError, Request, RuleSummary, Why, ask};
 use superhue_daemon::metrics::Format;
 
 use crate::args::{CtlArgs, CtlRequest};
@@ -300,7 +300,7 @@ fn seconds(seconds: f64) -> String {
 }
 
 /// Returns a table of the rules, in order.
-pub fn rules_table(rules: &[RuleShown]) -> String {
+pub fn rules_table(rules: &[RuleSummary]) -> String {
     if rules.is_empty() {
         return "there are no rules: every process is left alone\n".to_owned();
     }

@@ -10,8 +10,8 @@ use superhue::procfs::Roots;
 use superhue::sys::process::SignalSet;
 use superhue::sys::signal::signal_descriptor;
 use superhue_daemon::config::Problem;
-use superhue_daemon::ctl::RuleShown;
-use superhue_daemon::{Checked, Daemon, DaemonError, Options, check};
+use superhue_daemon::ctl::RuleSummary;
+use superhue_daemon::{CheckReport, Daemon, DaemonError, Options, check};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -28,13 +28,13 @@ const SIGNALS: [i32; 3] = [1, 2, 15];
 struct Document {
     schema: &'static str,
     files: Vec<String>,
-    rules: Vec<RuleShown>,
+    rules: Vec<RuleSummary>,
     warnings: Vec<String>,
-    problems: Vec<ProblemShown>,
+    problems: Vec<ProblemEntry>,
 }
 
 #[derive(Serialize)]
-struct ProblemShown {
+struct ProblemEntry {
     file: String,
     line: Option<usize>,
     column: Option<usize>,
@@ -102,7 +102,7 @@ fn checked(args: &DaemonArgs) -> VerbResult {
     }
 }
 
-fn document(result: Result<Checked, Vec<Problem>>) -> Document {
+fn document(result: Result<CheckReport, Vec<Problem>>) -> Document {
     let schema = "superhue-daemon-check/1";
     match result {
         Ok(checked) => Document {
@@ -117,18 +117,19 @@ fn document(result: Result<Checked, Vec<Problem>>) -> Document {
             files: Vec::new(),
             rules: Vec::new(),
             warnings: Vec::new(),
-            problems: problems.into_iter().map(ProblemShown::from).collect(),
+            problems: problems.into_iter().map(ProblemEntry::from).collect(),
         },
     }
 }
 
-fn shown(checked: &Checked) -> Vec<RuleShown> {
+fn shown(checked: &CheckReport) -> Vec<RuleSummary> {
     let rules = checked.settings.rules.iter();
-    let shown = rules.map(|rule| RuleShown::of(rule, checked.processes.get(&*rule.name).copied()));
+    let shown =
+        rules.map(|rule| RuleSummary::of(rule, checked.processes.get(&*rule.name).copied()));
     shown.collect()
 }
 
-impl From<Problem> for ProblemShown {
+impl From<Problem> for ProblemEntry {
     fn from(problem: Problem) -> Self {
         Self {
             file: problem.file,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use superhue::state::read_regular;
 
 /// Larger files are no documents of `compare` and `bench`: the longest have some tens of MiB.
-pub(crate) const LARGEST: u64 = 256 << 20;
+pub(crate) const MAX_DOCUMENT_BYTES: u64 = 256 << 20;
 
 /// Returns the text of a document, from a regular file of at most `largest` bytes.
 ///

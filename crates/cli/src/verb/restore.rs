@@ -3,14 +3,14 @@
 use serde::Serialize;
 use superhue::act::{Journal, RestoreReport};
 use superhue::procfs::Roots;
-use superhue::trackers::{DamonLeft, end_left_damon};
+use superhue::trackers::{DamonCleanup, end_left_damon};
 
 use crate::args::RestoreArgs;
 use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};
 
 /// Everything that was undone.
 #[derive(Debug, Serialize)]
-struct Undone {
+struct RestoreOutcome {
     /// Name and version of this layout.
     schema: &'static str,
     #[serde(flatten)]
@@ -19,12 +19,15 @@ struct Undone {
     kdamonds_ended: u64,
 }
 
-impl Undone {
-    fn new(mut settings: RestoreReport, damon: DamonLeft) -> Self {
-        settings.hidden |= damon == DamonLeft::Hidden;
+impl RestoreOutcome {
+    fn new(mut settings: RestoreReport, damon: DamonCleanup) -> Self {
+        settings.hidden |= damon == DamonCleanup::Hidden;
         let kdamonds_ended = match damon {
-            DamonLeft::Ended(count) => count,
-            DamonLeft::Nothing | DamonLeft::InUse(_) | DamonLeft::Foreign | DamonLeft::Hidden => 0,
+            DamonCleanup::Ended(count) => count,
+            DamonCleanup::Nothing
+            | DamonCleanup::InUse(_)
+            | DamonCleanup::Foreign
+            | DamonCleanup::Hidden => 0,
         };
         Self {
             schema: "superhue-restore/1",
@@ -34,7 +37,7 @@ impl Undone {
     }
 }
 
-fn undo() -> Result<Undone, Failure> {
+fn undo() -> Result<RestoreOutcome, Failure> {
     let settings = Journal::default()
         .recover()
         .map_err(|error| Failure::new(FAILED, error))?;
@@ -44,7 +47,7 @@ fn undo() -> Result<Undone, Failure> {
             format!("cannot end what was left of DAMON: {error}"),
         )
     })?;
-    Ok(Undone::new(settings, damon))
+    Ok(RestoreOutcome::new(settings, damon))
 }
 
 /// Undoes the changes that killed superhues left behind, and prints them.
@@ -69,8 +72,8 @@ pub fn restore(args: &RestoreArgs) -> VerbResult {
 /// Undoes such changes before a verb starts, if the caller may; prints them unless `quiet`.
 pub fn recover(quiet: bool) {
     if let Ok(settings) = Journal::default().recover() {
-        let damon = end_left_damon(&Roots::default()).unwrap_or(DamonLeft::Nothing);
-        let undone = Undone::new(settings, damon);
+        let damon = end_left_damon(&Roots::default()).unwrap_or(DamonCleanup::Nothing);
+        let undone = RestoreOutcome::new(settings, damon);
         let settings = &undone.settings;
         let found = !settings.restored.is_empty()
             || !settings.swap_removed.is_empty()
@@ -82,7 +85,7 @@ pub fn recover(quiet: bool) {
     }
 }
 
-fn describe(undone: &Undone) -> String {
+fn describe(undone: &RestoreOutcome) -> String {
     let mut text = String::new();
     let report = &undone.settings;
     for restored in &report.restored {

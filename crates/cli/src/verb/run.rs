@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use superhue::act::SettingsError;
 use superhue::sys::process::die_by;
-use superhue::{ColorsError, Ending, LaunchError, Preserved, Report, Session, SessionError};
+use superhue::{ColorsError, Ending, InheritedState, LaunchError, Report, Session, SessionError};
 
 use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
@@ -13,7 +13,7 @@ use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover;
 
 /// Runs the command; returns its status, or ends superhue by the signal that ended the command.
-pub fn run(args: RunArgs, preserved: Preserved) -> VerbResult {
+pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
     check_budget(args.placement.budget)?;
     recover(args.quiet);
     let report_file = ReportFile::open_if(args.report.as_ref())

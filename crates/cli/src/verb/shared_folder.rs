@@ -22,7 +22,7 @@ use rustix::io::Errno;
 const LINKS: usize = 40;
 
 /// The longest link.
-const LONGEST: usize = 4096;
+const MAX_LINK_BYTES: usize = 4096;
 
 /// Opens `path` for writing, and makes it if it is missing; returns true with the file if it was made.
 ///
@@ -102,7 +102,7 @@ fn open_itself(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
 }
 
 fn target(folder: &OwnedFd, name: &OsStr) -> io::Result<OsString> {
-    let target: CString = readlinkat(folder, name, Vec::with_capacity(LONGEST))?;
+    let target: CString = readlinkat(folder, name, Vec::with_capacity(MAX_LINK_BYTES))?;
     Ok(OsString::from_vec(target.into_bytes()))
 }
 

@@ -25,7 +25,7 @@ struct Document {
     page_coloring: Option<ColoringStatus>,
     /// The machine's settings for huge pages; with `--why`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    superpages: Option<Machine>,
+    huge_pages: Option<Machine>,
     processes: Vec<ProcessStatus>,
     /// The shared objects that they map, with all their mappers.
     objects: Vec<SharedObject>,
@@ -38,13 +38,13 @@ pub fn status(args: &StatusArgs) -> VerbResult {
     let is_named = members.is_some();
     let pids = members.unwrap_or_else(|| args.pids.clone());
     let mut failed = None;
-    let superpages = args.why.then(|| Machine::read(&roots));
+    let huge_pages = args.why.then(|| Machine::read(&roots));
     let processes = if pids.is_empty() {
         status_of_all(&roots).map_err(|error| Failure::new(FAILED, error))?
     } else {
         let mut shown = Vec::new();
         for &pid in &pids {
-            let process = match &superpages {
+            let process = match &huge_pages {
                 Some(machine) => status_explained(&roots, pid, machine),
                 None => status_of(&roots, pid),
             };
@@ -69,11 +69,11 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         print_json(&Document {
             schema: "superhue-status/1",
             page_coloring,
-            superpages,
+            huge_pages,
             processes,
             objects,
         })?;
-    } else if let Some(machine) = superpages.filter(|_| !processes.is_empty()) {
+    } else if let Some(machine) = huge_pages.filter(|_| !processes.is_empty()) {
         for reason in &machine.unknown_because {
             note(reason);
         }
@@ -127,7 +127,7 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
             None if process.huge_bytes.is_some() => "-".to_owned(),
             None => "?".to_owned(),
         };
-        let note = match process.superpages_allowed {
+        let note = match process.huge_pages_allowed {
             Some(false) => "huge pages off",
             _ => "",
         };

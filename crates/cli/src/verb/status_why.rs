@@ -15,7 +15,7 @@ const LEAST_SHOWN: u64 = 100;
 /// Returns the machine's settings.
 pub fn machine(machine: &Machine) -> String {
     let mode = |mode: Option<String>| mode.unwrap_or_else(|| "?".to_owned());
-    let free = machine.free_superpages.map_or_else(
+    let free = machine.free_huge_pages.map_or_else(
         || "an unknown number of".to_owned(),
         |free| match free {
             0 => "no".to_owned(),
@@ -47,7 +47,7 @@ pub fn process(process: &ProcessStatus, why: &Why) -> String {
         process.name,
         why.resident_bytes,
         why.huge_bytes,
-        match process.superpages_allowed {
+        match process.huge_pages_allowed {
             Some(false) => "; huge pages are switched off for it (PR_SET_THP_DISABLE)",
             Some(true) => "; huge pages are allowed for it",
             None => "",

@@ -9,7 +9,7 @@ use superhue::procfs::ReadError;
 use superhue::procfs::cgroup::CgroupError;
 use superhue::sys::process::SignalSet;
 use superhue::trial::{
-    Guard, GuardSource, Limit, Source, TrialError, TrialPlan, TrialStep, TrialTargets, WhoError,
+    Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
     expression,
 };
 use superhue::{AttachError, Pages};
@@ -26,13 +26,13 @@ use crate::verb::outputs::Outputs;
 const ENDING: [i32; 3] = [1, 2, 15];
 
 /// Larger files are no trials.
-const LARGEST: u64 = 64 << 20;
+const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
 /// Switches a policy on and off until it is clear whether it pays.
 pub fn trial(args: &TrialArgs) -> VerbResult {
     let outputs = |report| Outputs::open(report, &args.plots);
     if let Some(path) = &args.from {
-        let trial = read_document(path, LARGEST)
+        let trial = read_document(path, MAX_DOCUMENT_BYTES)
             .and_then(|text| Ok(Trial::from_json(&text)?))
             .map_err(|error| Failure::new(FAILED, format!("{}: {error:#}", path.display())))?;
         outputs(None)?.pictures.draw(|| plot::to_svg(&trial))?;
@@ -105,10 +105,10 @@ fn code_of(error: &TrialError) -> u8 {
     match error {
         TrialError::Attach(AttachError::MayNotAct(_) | AttachError::Tracker(_))
         | TrialError::Who(
-            WhoError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
-            | WhoError::Cgroup(CgroupError::NotMounted),
+            TargetError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
+            | TargetError::Cgroup(CgroupError::NotMounted),
         ) => UNABLE,
-        TrialError::Who(WhoError::Cgroup(CgroupError::NotAPath { .. })) => USAGE,
+        TrialError::Who(TargetError::Cgroup(CgroupError::NotAPath { .. })) => USAGE,
         _ => FAILED,
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use superhue::procfs::Roots;
 use superhue::procfs::cgroup::unified_mount;
 
-use super::{PATIENCE, Running, User, skip, superhue};
+use super::{ChildGuard, TEST_TIMEOUT, User, skip, superhue};
 
 pub(crate) const OFF: &str = "[[rule]]\nname = \"all\"\nany = true\npages = \"off\"\n";
 
@@ -49,12 +49,12 @@ impl Machine {
     }
 
     /// The daemon, which may still be starting.
-    pub(crate) fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> ChildGuard {
         let mut command = self.command(&["daemon", "--config"]);
         command
             .arg(self.at("etc"))
             .stderr(fs::File::create(self.at("log")).unwrap());
-        Running::start(&mut command)
+        ChildGuard::start(&mut command)
     }
 
     pub(crate) fn log(&self) -> String {
@@ -73,7 +73,7 @@ impl Machine {
 
     /// Returns the account, once `what` holds for it.
     pub(crate) fn status(&self, what: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let answer = self.json("status");
             if let Some(status) = answer
@@ -132,7 +132,7 @@ impl Slice {
     }
 
     /// Starts a process in the service `unit`, for which it makes the cgroup, as a service manager does.
-    pub(crate) fn service(&self, unit: &str, command: &mut Command) -> Running {
+    pub(crate) fn service(&self, unit: &str, command: &mut Command) -> ChildGuard {
         use std::os::unix::process::CommandExt;
         let folder = self.0.join(unit);
         fs::create_dir(&folder).unwrap();
@@ -148,11 +148,11 @@ impl Slice {
                     .map_err(Into::into)
             });
         }
-        Running::start(command.stdin(Stdio::null()))
+        ChildGuard::start(command.stdin(Stdio::null()))
     }
 
     pub(crate) fn end(&self, unit: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while fs::remove_dir(self.0.join(unit)).is_err() {
             assert!(Instant::now() < deadline, "{unit} stays");
             thread::sleep(Duration::from_millis(2));

@@ -39,7 +39,7 @@ def whole(memory, seed=1):
 ";
 
 /// Deadline for anything that normally takes a moment; on a busy machine, and not optimized, it takes longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns a number from the environment, such as a number of repetitions.
 pub(crate) fn number(variable: &str, default: usize) -> usize {
@@ -121,9 +121,9 @@ pub(crate) fn sticky_folder() -> tempfile::TempDir {
 
 /// A child that does not outlive its test.
 #[derive(Debug)]
-pub(crate) struct Running(pub(crate) Child);
+pub(crate) struct ChildGuard(pub(crate) Child);
 
-impl Running {
+impl ChildGuard {
     pub(crate) fn start(command: &mut Command) -> Self {
         Self(command.spawn().unwrap())
     }
@@ -138,7 +138,7 @@ impl Running {
 
     /// Waits for the end; fails if it takes too long.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
@@ -149,7 +149,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -166,7 +166,8 @@ pub(crate) fn output(command: &mut Command) -> Output {
     let pid = child.id();
     let (done, ended) = std::sync::mpsc::channel::<()>();
     let watchdog = thread::spawn(move || {
-        let late = ended.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        let late =
+            ended.recv_timeout(TEST_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
         if late {
             send(pid, Signal::KILL);
         }
@@ -196,7 +197,7 @@ pub(crate) fn send(pid: u32, signal: Signal) {
 
 /// Waits until `found` finds something; fails if it takes too long.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(found) = found() {
             return found;

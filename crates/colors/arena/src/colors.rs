@@ -9,13 +9,13 @@ use rustix::process::{Pid, getpid};
 use superhue_color::Page;
 use superhue_color::choice::Walk;
 use superhue_color::oracles::OracleKind;
-use superhue_color::place::{Placed, Placer, Pool, PoolConfig, Refusal};
+use superhue_color::place::{PlacementCounts, Placer, Pool, PoolConfig, Refusal};
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
 use superhue_sys::cgroup::headroom;
 
 use crate::heap::PAGE;
-use crate::measured::Measured;
-use crate::place::{Hands, Mover, POOL_CHUNK, pool_error};
+use crate::measured::PaletteOracle;
+use crate::place::{Mover, POOL_CHUNK, PlacementTools, pool_error};
 use crate::residence::Residence;
 use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
@@ -62,7 +62,7 @@ impl Colors {
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
     pub fn open() -> Result<Self, ColorError> {
-        Self::with_oracle(Measured::open(true)?)
+        Self::with_oracle(PaletteOracle::open(true)?)
     }
 
     /// Like [`Self::open`], but fails if no process has found the colors yet: for programs that have no time to search.
@@ -70,7 +70,7 @@ impl Colors {
     /// # Errors
     /// [`ColorError::Unknown`] with the reason.
     pub fn open_known() -> Result<Self, ColorError> {
-        Self::with_oracle(Measured::open(false)?)
+        Self::with_oracle(PaletteOracle::open(false)?)
     }
 
     /// Takes the colors from an oracle of the caller.
@@ -243,11 +243,15 @@ impl Colors {
 
     /// Fills the holes of `range`. Returns the pages filled, and the error if there was one. The caller is inside the
     /// gate.
-    pub(crate) fn fill(&self, range: VirtRange, walk: &mut Walk) -> (Placed, Option<ColorError>) {
+    pub(crate) fn fill(
+        &self,
+        range: VirtRange,
+        walk: &mut Walk,
+    ) -> (PlacementCounts, Option<ColorError>) {
         let mut machine = self.machine();
         let hands = match machine.hands() {
             Ok(hands) => hands,
-            Err(error) => return (Placed::default(), Some(error)),
+            Err(error) => return (PlacementCounts::default(), Some(error)),
         };
         let (placed, trouble) = match hands.placer.fill(range, walk, hands.judge) {
             Ok(placed) if placed.refused.contains_key(&Refusal::NoPage) => {
@@ -256,7 +260,7 @@ impl Colors {
                 (placed, trouble.map(ColorError::from))
             }
             Ok(placed) => (placed, None),
-            Err(error) => (Placed::default(), Some(pool_error(error))),
+            Err(error) => (PlacementCounts::default(), Some(pool_error(error))),
         };
         machine.tidy();
         (placed, trouble)
@@ -282,7 +286,7 @@ impl Colors {
 
 impl Machine {
     /// Returns the tools that place pages of this process; makes them when first needed.
-    fn hands(&mut self) -> Result<Hands<'_>, ColorError> {
+    fn hands(&mut self) -> Result<PlacementTools<'_>, ColorError> {
         if self.process != getpid() {
             // The old ones stayed with the parent. Their addresses may hold other memory now, which must not be unmapped.
             forget(self.placer.take());
@@ -299,7 +303,7 @@ impl Machine {
             Some(mover) => mover,
             None => Mover::new()?,
         };
-        Ok(Hands {
+        Ok(PlacementTools {
             placer,
             mover: self.mover.insert(mover),
             judge: &mut *self.judge,

@@ -19,7 +19,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 
 /// Guard: while it lives, the C library does not fork.
 #[derive(Debug)]
-pub struct Inside(());
+pub struct ForkGuard(());
 
 /// Makes forks wait from now on.
 ///
@@ -35,7 +35,7 @@ pub fn install() -> Result<(), Errno> {
 
 /// Waits for a fork that happens, then keeps further forks from happening. A thread inside the gate must not call it: with a fork
 /// that begins to wait between the two calls, both would wait for ever.
-pub fn enter() -> Inside {
+pub fn enter() -> ForkGuard {
     let mut now = STATE.load(Ordering::Relaxed);
     loop {
         if now >= FORK {
@@ -46,13 +46,13 @@ pub fn enter() -> Inside {
         let entered =
             STATE.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed);
         match entered {
-            Ok(_) => return Inside(()),
+            Ok(_) => return ForkGuard(()),
             Err(other) => now = other,
         }
     }
 }
 
-impl Drop for Inside {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         if STATE.fetch_sub(1, Ordering::Release) > FORK {
             wake_all();

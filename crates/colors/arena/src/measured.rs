@@ -13,9 +13,9 @@ use crate::{ColorError, Judge};
 
 /// Oracle by the palette that all processes share. Forked children continue to use it: its pages are those of a file.
 #[derive(Debug)]
-pub struct Measured(MeasuredOracle<HardwareProbe>);
+pub struct PaletteOracle(MeasuredOracle<HardwareProbe>);
 
-impl Measured {
+impl PaletteOracle {
     /// Opens the palette; if there is none and `search` is set, finds the colors.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Measured {
     }
 }
 
-impl Oracle for Measured {
+impl Oracle for PaletteOracle {
     fn kind(&self) -> OracleKind {
         self.0.kind()
     }
@@ -53,7 +53,7 @@ impl Oracle for Measured {
     }
 }
 
-impl Judge for Measured {
+impl Judge for PaletteOracle {
     fn agreement(&mut self, pages: &[(Page, Color)]) -> Result<Agreement, OracleError> {
         let (palette, probe) = self.0.parts();
         Ok(palette.agreement(probe, pages))

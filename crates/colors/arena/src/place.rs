@@ -23,7 +23,7 @@ use superhue_sys::frames::{Frames, Grain, copy_page};
 use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
 
 use crate::heap::PAGE;
-use crate::residence::{Residence, Resident};
+use crate::residence::{Residence, ResidentPage};
 use crate::{ColorError, Judge, Placement};
 
 /// Bytes that a pool maps and classifies at a time.
@@ -94,7 +94,7 @@ impl Mover {
 }
 
 /// Tools that place pages.
-pub struct Hands<'a> {
+pub struct PlacementTools<'a> {
     /// Owner of the pool.
     pub placer: &'a mut Placer,
     /// Mover of pages.
@@ -113,9 +113,9 @@ pub struct Hands<'a> {
 pub unsafe fn exclusive(
     range: VirtRange,
     set: &ColorSet,
-    hands: Hands<'_>,
+    hands: PlacementTools<'_>,
 ) -> Result<Placement, ColorError> {
-    let Hands {
+    let PlacementTools {
         placer,
         mover,
         judge,
@@ -166,7 +166,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn all(&mut self, range: VirtRange, resident: &[Resident]) -> Result<(), ColorError> {
+    fn all(&mut self, range: VirtRange, resident: &[ResidentPage]) -> Result<(), ColorError> {
         let window = self.order.len() * PAGE;
         let mut colors = BTreeMap::new();
         let mut rest = resident.iter().peekable();
@@ -193,7 +193,7 @@ impl Work<'_> {
 
     fn tell(
         &mut self,
-        resident: &[Resident],
+        resident: &[ResidentPage],
     ) -> Result<BTreeMap<usize, Option<Color>>, ColorError> {
         let told = resident.iter().filter(|page| !page.zero);
         // SAFETY: resident, and in a range that the caller of `exclusive` promised to be mapped.
@@ -211,7 +211,7 @@ impl Work<'_> {
     fn window(
         &mut self,
         addresses: std::ops::Range<usize>,
-        there: &BTreeMap<usize, Resident>,
+        there: &BTreeMap<usize, ResidentPage>,
         colors: &BTreeMap<usize, Option<Color>>,
     ) {
         let mut missing: VecDeque<Color> = self.order.iter().copied().collect();
@@ -223,7 +223,7 @@ impl Work<'_> {
             };
             let color = colors.get(&at).copied().flatten();
             let refusal = match color {
-                _ if page.huge => Some(Refusal::Superpage),
+                _ if page.huge => Some(Refusal::HugePage),
                 _ if page.file => Some(Refusal::NotAnonymous),
                 None if page.zero => None,
                 None => Some(Refusal::Unsure),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use superhue_color::place::{Placed, Refusal};
+use superhue_color::place::{PlacementCounts, Refusal};
 use superhue_model::{ByteCount, PageCount};
 
 /// Result of a placement.
@@ -32,8 +32,8 @@ impl Placement {
     }
 }
 
-impl From<Placed> for Placement {
-    fn from(placed: Placed) -> Self {
+impl From<PlacementCounts> for Placement {
+    fn from(placed: PlacementCounts) -> Self {
         Self {
             placed: placed.placed,
             already: placed.already,

@@ -6,15 +6,15 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use superhue_model::VirtRange;
 use superhue_sys::pagemap::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, WORD_EXCLUSIVE,
-    WORD_PRESENT, Wanted, for_each_run,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion,
+    WORD_EXCLUSIVE, WORD_PRESENT, for_each_run,
 };
 
 use crate::heap::PAGE;
 
 /// A resident page.
 #[derive(Debug, Clone, Copy)]
-pub struct Resident {
+pub struct ResidentPage {
     /// Its first byte.
     pub address: usize,
     /// True for the kernel's shared zero page, which stands for a page that was only read.
@@ -45,10 +45,10 @@ impl Residence {
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7; those of reading.
-    pub fn of(&self, range: VirtRange) -> Result<Vec<Resident>, Errno> {
+    pub fn of(&self, range: VirtRange) -> Result<Vec<ResidentPage>, Errno> {
         let mut pages = Vec::new();
         let mut noted = Ok(());
-        let present = Wanted::All(PAGE_IS_PRESENT);
+        let present = PageCategories::All(PAGE_IS_PRESENT);
         let told = PAGE_IS_PFNZERO | PAGE_IS_FILE | PAGE_IS_HUGE;
         let mut runs = [PageRegion::default(); 64];
         for_each_run(&self.0, range, present, told, &mut runs, |run| {
@@ -66,7 +66,7 @@ impl Residence {
         Some(u64::from_ne_bytes(entry) & WORD_PRESENT != 0)
     }
 
-    fn note(&self, run: &PageRegion, pages: &mut Vec<Resident>) -> Result<(), Errno> {
+    fn note(&self, run: &PageRegion, pages: &mut Vec<ResidentPage>) -> Result<(), Errno> {
         let (mut at, end) = (address(run.start), address(run.end));
         let mut entries = [0_u8; 8 * 512];
         while at < end {
@@ -78,7 +78,7 @@ impl Residence {
             for (place, entry) in wanted.as_chunks::<8>().0.iter().enumerate() {
                 let entry = u64::from_ne_bytes(*entry);
                 if entry & WORD_PRESENT != 0 {
-                    pages.push(Resident {
+                    pages.push(ResidentPage {
                         address: at + place * PAGE,
                         zero: run.categories & PAGE_IS_PFNZERO != 0,
                         huge: run.categories & PAGE_IS_HUGE != 0,

@@ -36,7 +36,7 @@ const TURNS: usize = 7;
 const STRIDE: usize = 7919;
 
 /// Upper bound of a share of the time.
-const MOST: f64 = 0.95;
+const MAX_TIME_SHARE: f64 = 0.95;
 
 /// Shortest time that one way of reading is timed in a turn.
 const SPELL: Duration = Duration::from_millis(8);
@@ -127,7 +127,7 @@ fn in_huge_pages(length: usize) -> Result<Scratch, Errno> {
 
 /// Timings of one way of reading at one footprint.
 #[derive(Debug, Clone, Default)]
-struct Spells {
+struct ReadTimings {
     /// Nanoseconds with base pages, for each load or each page in order.
     of_base: Vec<f64>,
     /// Nanoseconds saved with huge pages in the adjacent spell.
@@ -135,16 +135,16 @@ struct Spells {
 }
 
 /// The ways at one footprint.
-type Timed = [Spells; Way::ALL.len()];
+type OrderTimings = [ReadTimings; ReadOrder::ALL.len()];
 
 /// Reads each mapping in base pages in turns with the one in huge pages. A turn goes through all footprints and ways: a
 /// disturbance of a second by another process then spoils one turn of each, and not all turns of one.
-fn in_turns(bases: [&Scratch; 2], huge: &Scratch, footprints: &[u64]) -> [Vec<Timed>; 2] {
-    let mut timed = bases.map(|_| vec![Timed::default(); footprints.len()]);
+fn in_turns(bases: [&Scratch; 2], huge: &Scratch, footprints: &[u64]) -> [Vec<OrderTimings>; 2] {
+    let mut timed = bases.map(|_| vec![OrderTimings::default(); footprints.len()]);
     for turn in 0..TURNS {
         for (base, timed) in bases.iter().zip(&mut timed) {
             for (&footprint, ways) in footprints.iter().zip(timed) {
-                for (way, spells) in Way::ALL.into_iter().zip(ways) {
+                for (way, spells) in ReadOrder::ALL.into_iter().zip(ways) {
                     let spell = |memory| time(memory, footprint, way, turn as u64 + 1);
                     let (with_base, with_huge) = if turn % 2 == 0 {
                         let with_base = spell(base);
@@ -162,7 +162,7 @@ fn in_turns(bases: [&Scratch; 2], huge: &Scratch, footprints: &[u64]) -> [Vec<Ti
     timed
 }
 
-fn by_footprint(footprints: &[u64], timed: &[Timed]) -> Vec<WalkCost> {
+fn by_footprint(footprints: &[u64], timed: &[OrderTimings]) -> Vec<WalkCost> {
     let mut costs: Vec<WalkCost> = footprints
         .iter()
         .zip(timed)
@@ -196,11 +196,11 @@ fn by_footprint(footprints: &[u64], timed: &[Timed]) -> Vec<WalkCost> {
 }
 
 /// Takes the median difference of two adjacent spells: a disturbance of the caches by another process affects both.
-fn cost(spells: &Spells) -> Cost {
+fn cost(spells: &ReadTimings) -> Cost {
     let ns = median(spells.saved.clone()).max(0.0);
     Cost {
         ns,
-        gain: (ns / median(spells.of_base.clone())).clamp(0.0, MOST),
+        gain: (ns / median(spells.of_base.clone())).clamp(0.0, MAX_TIME_SHARE),
     }
 }
 
@@ -240,18 +240,18 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 /// Order in which memory is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ReadOrder {
     Apart,
     Chained,
     InOrder,
 }
 
-impl Way {
+impl ReadOrder {
     const ALL: [Self; 3] = [Self::Apart, Self::Chained, Self::InOrder];
 }
 
 /// Nanoseconds for each load, or each page read in order.
-fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
+fn time(memory: &Scratch, footprint: u64, way: ReadOrder, seed: u64) -> f64 {
     let words = footprint / WORD;
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let (mut sum, mut done) = (0_u64, 0_u64);
@@ -261,7 +261,7 @@ fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
     for warm in [true, false] {
         let (begun, cpu_begun) = (Instant::now(), cpu_seconds());
         let spell = if warm { SPELL / 4 } else { SPELL };
-        let least = if warm && way != Way::InOrder {
+        let least = if warm && way != ReadOrder::InOrder {
             lines * WARM_READS_PER_LINE
         } else {
             0
@@ -269,20 +269,20 @@ fn time(memory: &Scratch, footprint: u64, way: Way, seed: u64) -> f64 {
         done = 0;
         loop {
             match way {
-                Way::Apart => {
+                ReadOrder::Apart => {
                     for _ in 0..BATCH {
                         sum = sum.wrapping_add(memory.load_word(scale(next(&mut state), words)));
                     }
                     done += BATCH;
                 }
-                Way::Chained => {
+                ReadOrder::Chained => {
                     for _ in 0..BATCH / 8 {
                         // The compiler does not know that the word is small.
                         sum = memory.load_word(scale(next(&mut state) ^ sum, words));
                     }
                     done += BATCH / 8;
                 }
-                Way::InOrder => {
+                ReadOrder::InOrder => {
                     for _ in 0..BATCH / 32 {
                         for line in 0..BASE_PAGE_SIZE / LINE {
                             sum = sum.wrapping_add(memory.load_word((place + line * LINE) / WORD));

@@ -14,7 +14,7 @@ use superhue_color::oracles::{HardwareProbe, MeasuredOracle, PaletteConfig, Shar
 use superhue_model::{ColorRequest, PageCount, ProcessId, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{identify, maps, present_pages, still_runs};
-use superhue_recolor::{Placed, Price, RecolorError, Recolorer, Want};
+use superhue_recolor::{Price, RecolorError, RecolorResult, Recolorer, TargetColors};
 
 /// Pages requested at a time, and pages looked at in one turn.
 const ASKED: usize = 256;
@@ -79,7 +79,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
         let upper = upper.of(all)?.ok_or("no colors")?;
         'turns: loop {
             for set in [&lower, &upper] {
-                let want = Want::Within(set.clone());
+                let want = TargetColors::Within(set.clone());
                 let there = pages(&roots, id);
                 // The process has ended, or is about to end.
                 if there.is_empty() && (Instant::now() >= end || !still_runs(&roots, id)) {
@@ -102,8 +102,8 @@ fn soak() -> Result<(), Box<dyn Error>> {
                         Ok(placed) => {
                             for (page, placed) in part.iter().zip(placed) {
                                 match placed {
-                                    Placed::Recolored(_) => recolored += 1,
-                                    Placed::Unmapped => drop(pending.insert(*page)),
+                                    RecolorResult::Recolored(_) => recolored += 1,
+                                    RecolorResult::Unmapped => drop(pending.insert(*page)),
                                     _ => {}
                                 }
                             }

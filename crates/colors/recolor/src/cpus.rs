@@ -69,12 +69,12 @@ fn isolated(roots: &Roots) -> Vec<usize> {
 /// thread takes a frame between its dealing and its use. Only this thread of ours is scheduled this way, never a
 /// program's thread.
 #[derive(Debug)]
-pub(crate) struct FirstServed {
+pub(crate) struct FifoScheduling {
     affinity: Option<CpuSet>,
     scheduling: Option<Scheduling>,
 }
 
-impl FirstServed {
+impl FifoScheduling {
     /// Moves to `cpu`, or stays on the current one.
     ///
     /// Without the right to real-time scheduling the thread keeps its scheduling: other threads may then run in between.
@@ -107,7 +107,7 @@ impl FirstServed {
     }
 }
 
-impl Drop for FirstServed {
+impl Drop for FifoScheduling {
     fn drop(&mut self) {
         if let Some(scheduling) = &self.scheduling {
             let _ = scheduling.set(0);
@@ -149,7 +149,7 @@ mod tests {
     fn the_thread_is_as_before_afterwards() {
         let before = (sched_getaffinity(None).unwrap(), Scheduling::of(0).unwrap());
         {
-            let served = FirstServed::on(None);
+            let served = FifoScheduling::on(None);
             assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
             assert!(served.go(CpuSet::MAX_CPU).is_err());
         }

@@ -35,4 +35,4 @@ mod want;
 
 pub use frames::FrameColors;
 pub use recolorer::{Price, RecolorError, Recolorer};
-pub use want::{Kept, Placed, Want};
+pub use want::{Kept, RecolorResult, TargetColors};

@@ -10,12 +10,12 @@ use superhue_procfs::process::{PageWord, stat};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 
-use crate::cpus::{FirstServed, ProgramCpus};
+use crate::cpus::{FifoScheduling, ProgramCpus};
 use crate::frames::FrameColors;
-use crate::round::{BATCH, Elsewhere, Job, is_out, run};
+use crate::round::{BATCH, Job, OtherCpuFrames, is_out, run};
 use crate::stock::Stock;
-use crate::target::{Movable, Target};
-use crate::want::{Kept, Placed, Want};
+use crate::target::{MovablePage, Target};
+use crate::want::{Kept, RecolorResult, TargetColors};
 
 /// Attempts in one call for pages that did not get the dealt frame.
 const ROUNDS: usize = 3;
@@ -82,16 +82,16 @@ pub struct Recolorer {
     known: FrameColors,
     flags: PageFlagsFile,
     roots: Roots,
-    targets: BTreeMap<ProcessId, Opened>,
+    targets: BTreeMap<ProcessId, TargetState>,
     begun: Instant,
     price: Price,
 }
 
 /// A process that is being recolored.
 #[derive(Debug)]
-struct Opened {
+struct TargetState {
     target: Target,
-    elsewhere: Elsewhere,
+    elsewhere: OtherCpuFrames,
     /// Pages that were not mapped again at the last look, and the frames that they had before they went out.
     unmapped: HashMap<VirtAddr, Pfn>,
 }
@@ -158,9 +158,9 @@ impl Recolorer {
         &mut self,
         id: ProcessId,
         pages: &[VirtAddr],
-        want: &Want,
+        want: &TargetColors,
         hold: PageCount,
-    ) -> Result<Vec<Placed>, RecolorError> {
+    ) -> Result<Vec<RecolorResult>, RecolorError> {
         let (cpu, faults) = (cpu_time(), self.faults_of(id));
         let placed = self.place_in_rounds(id, pages, want, hold);
         self.price.cpu += cpu_time().saturating_sub(cpu);
@@ -177,12 +177,12 @@ impl Recolorer {
         &mut self,
         id: ProcessId,
         pages: &[VirtAddr],
-        want: &Want,
+        want: &TargetColors,
         hold: PageCount,
-    ) -> Result<Vec<Placed>, RecolorError> {
+    ) -> Result<Vec<RecolorResult>, RecolorError> {
         let mut states = vec![State::default(); pages.len()];
         let mut hungry: Vec<usize> = (0..pages.len()).collect();
-        if let Want::Each(wanted) = want {
+        if let TargetColors::Each(wanted) = want {
             hungry.truncate(wanted.len());
         }
         for round in 0..=ROUNDS {
@@ -193,11 +193,11 @@ impl Recolorer {
             self.price.rounds += 1;
             let jobs = self.jobs(pages, want, &movable, hold)?;
             for &(at, _) in &movable {
-                states[at].result = Some(Placed::Kept(Kept::NoFrame));
+                states[at].result = Some(RecolorResult::Kept(Kept::NoFrame));
             }
             for job in &jobs {
                 // Holds unless a later look shows another result.
-                states[job.at].result = Some(Placed::Kept(Kept::InUse));
+                states[job.at].result = Some(RecolorResult::Kept(Kept::InUse));
             }
             let cpus = ProgramCpus::of(&self.roots, id.pid);
             for batch in jobs.chunks(BATCH) {
@@ -210,7 +210,7 @@ impl Recolorer {
             hungry = jobs.iter().map(|job| job.at).collect();
         }
         if let Some(opened) = self.targets.get_mut(&id) {
-            let is_out = |state: &State| state.result == Some(Placed::Unmapped);
+            let is_out = |state: &State| state.result == Some(RecolorResult::Unmapped);
             let out = pages.iter().zip(&states).filter(|(_, state)| is_out(state));
             let out = out.filter_map(|(page, state)| Some((*page, state.first?)));
             opened.unmapped.extend(out);
@@ -219,7 +219,7 @@ impl Recolorer {
                 opened.unmapped.clear();
             }
         }
-        let nothing = Placed::Kept(Kept::NoFrame);
+        let nothing = RecolorResult::Kept(Kept::NoFrame);
         Ok(states
             .into_iter()
             .map(|state| state.result.unwrap_or(nothing))
@@ -231,10 +231,10 @@ impl Recolorer {
         &mut self,
         id: ProcessId,
         pages: &[VirtAddr],
-        want: &Want,
+        want: &TargetColors,
         hungry: &[usize],
         states: &mut [State],
-    ) -> Result<Vec<(usize, Movable)>, RecolorError> {
+    ) -> Result<Vec<(usize, MovablePage)>, RecolorError> {
         let now = self.begun.elapsed();
         let asked: Vec<VirtAddr> = hungry.iter().map(|&at| pages[at]).collect();
         let words = self.words(id, &asked)?;
@@ -248,37 +248,38 @@ impl Recolorer {
                 opened.elsewhere.note(frame);
                 // The page was out and came back to the same frame: something holds a reference to it.
                 if opened.unmapped.remove(&pages[at]) == Some(frame) {
-                    state.result = Some(Placed::Kept(Kept::InUse));
+                    state.result = Some(RecolorResult::Kept(Kept::InUse));
                     continue;
                 }
             }
             let is_new = state.first.is_some() && frame.is_some() && state.first != frame;
             state.first = state.first.or(frame);
-            let may_split = matches!(want, Want::Within(_));
+            let may_split = matches!(want, TargetColors::Within(_));
             let movable = Target::movable(word, &self.flags, may_split)?;
             state.result = Some(match (color, movable) {
                 (Some(color), _)
-                    if is_new && (matches!(want, Want::Each(_)) || want.accepts(at, color)) =>
+                    if is_new
+                        && (matches!(want, TargetColors::Each(_)) || want.accepts(at, color)) =>
                 {
-                    Placed::Recolored(color)
+                    RecolorResult::Recolored(color)
                 }
-                (Some(color), _) if want.accepts(at, color) => Placed::Already(color),
+                (Some(color), _) if want.accepts(at, color) => RecolorResult::Already(color),
                 (_, Ok(movable)) => {
                     state.shared = !movable.private;
                     again.push((at, movable));
                     if is_new {
-                        Placed::Missed
+                        RecolorResult::Missed
                     } else {
-                        Placed::Kept(Kept::InUse)
+                        RecolorResult::Kept(Kept::InUse)
                     }
                 }
                 // `pagemap` does not mark shared memory that is out.
                 (_, Err(Kept::Absent))
                     if state.first.is_some() && (word.is_swapped() || state.shared) =>
                 {
-                    Placed::Unmapped
+                    RecolorResult::Unmapped
                 }
-                (_, Err(kept)) => Placed::Kept(kept),
+                (_, Err(kept)) => RecolorResult::Kept(kept),
             });
         }
         Ok(again)
@@ -288,14 +289,14 @@ impl Recolorer {
     fn jobs(
         &mut self,
         pages: &[VirtAddr],
-        want: &Want,
-        movable: &[(usize, Movable)],
+        want: &TargetColors,
+        movable: &[(usize, MovablePage)],
         hold: PageCount,
     ) -> Result<Vec<Job>, RecolorError> {
         let now = self.begun.elapsed();
         let mut wanted = vec![0_usize; self.stock.colors()];
         match want {
-            Want::Each(colors) => {
+            TargetColors::Each(colors) => {
                 let each = movable.iter().filter_map(|(at, _)| colors.get(*at));
                 for color in each {
                     // One for home, one for another CPU of the program.
@@ -304,7 +305,7 @@ impl Recolorer {
                     }
                 }
             }
-            Want::Within(set) => {
+            TargetColors::Within(set) => {
                 let each = (2 * movable.len()).div_ceil(set.len().max(1));
                 for color in set.iter() {
                     if let Some(wanted) = wanted.get_mut(usize::from(color.0)) {
@@ -320,8 +321,8 @@ impl Recolorer {
         let mut jobs = Vec::with_capacity(movable.len());
         for &(at, movable) in movable {
             let color = match want {
-                Want::Each(colors) => colors.get(at).copied(),
-                Want::Within(set) => set
+                TargetColors::Each(colors) => colors.get(at).copied(),
+                TargetColors::Within(set) => set
                     .iter()
                     .max_by_key(|color| left.get(usize::from(color.0)).copied()),
             };
@@ -393,10 +394,10 @@ impl Recolorer {
         let cpus = ProgramCpus::of(&self.roots, id.pid);
         let mut caught = Vec::new();
         for batch in jobs.chunks(BATCH) {
-            let Some(Opened { target, .. }) = self.targets.get(&id) else {
+            let Some(TargetState { target, .. }) = self.targets.get(&id) else {
                 return Err(RecolorError::Gone);
             };
-            let _served = FirstServed::on(cpus.home);
+            let _served = FifoScheduling::on(cpus.home);
             for job in batch {
                 self.price.attempts += 1;
                 if target.page_out(job.page).is_err() || !is_out(target, job) {
@@ -442,9 +443,9 @@ impl Recolorer {
     fn words(&mut self, id: ProcessId, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
         if !self.targets.contains_key(&id) {
             let target = Target::open(&self.roots, id)?;
-            let opened = Opened {
+            let opened = TargetState {
                 target,
-                elsewhere: Elsewhere::default(),
+                elsewhere: OtherCpuFrames::default(),
                 unmapped: HashMap::new(),
             };
             self.targets.insert(id, opened);
@@ -481,7 +482,7 @@ struct State {
     first: Option<Pfn>,
     /// True if it belongs to shared memory.
     shared: bool,
-    result: Option<Placed>,
+    result: Option<RecolorResult>,
 }
 
 /// CPU time of the calling thread.

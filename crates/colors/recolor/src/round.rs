@@ -5,7 +5,7 @@
 //!   home         for each page:  out ── still mapped? it stays ── deal ── in
 //! ```
 //!
-//! All of this happens at the front of the CPU's queue (`FirstServed`), for a few pages at a time. So a program whose
+//! All of this happens at the front of the CPU's queue (`FifoScheduling`), for a few pages at a time. So a program whose
 //! only thread runs there never meets a page that is out, and waits for less than a millisecond.
 
 use std::collections::HashSet;
@@ -13,10 +13,10 @@ use std::collections::HashSet;
 use superhue_model::{Color, Pfn, VirtAddr};
 use superhue_sys::advise::drain_new_pages;
 
-use crate::cpus::{FirstServed, ProgramCpus};
+use crate::cpus::{FifoScheduling, ProgramCpus};
 use crate::recolorer::Price;
 use crate::stock::Stock;
-use crate::target::{Movable, Target};
+use crate::target::{MovablePage, Target};
 
 /// Pages in one batch: 16 take some 0.2 ms.
 pub(crate) const BATCH: usize = 16;
@@ -31,17 +31,17 @@ pub(crate) struct Job {
     pub(crate) at: usize,
     pub(crate) page: VirtAddr,
     pub(crate) color: Color,
-    pub(crate) movable: Movable,
+    pub(crate) movable: MovablePage,
 }
 
 /// Frames dealt for one process on CPUs other than home, and how many of them its pages got.
 #[derive(Debug, Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct OtherCpuFrames {
     dealt: HashSet<Pfn>,
     taken: usize,
 }
 
-impl Elsewhere {
+impl OtherCpuFrames {
     /// Records the frame that a page has now.
     pub(crate) fn note(&mut self, frame: Pfn) {
         self.taken += usize::from(self.dealt.remove(&frame));
@@ -61,10 +61,10 @@ pub(crate) fn run(
     (stock, price): (&mut Stock, &mut Price),
     target: &Target,
     cpus: &ProgramCpus,
-    elsewhere: &mut Elsewhere,
+    elsewhere: &mut OtherCpuFrames,
     jobs: &[Job],
 ) {
-    let served = FirstServed::on(cpus.home);
+    let served = FifoScheduling::on(cpus.home);
     let count = elsewhere.begin();
     for &other in &cpus.others {
         if served.go(other).is_err() {

@@ -26,19 +26,19 @@ use crate::FrameColors;
 const CHUNK: u32 = 64;
 
 /// Address space of the stock, in pages; resident are the pages that were looked at and not dealt.
-const LARGEST: u32 = 1 << 20;
+const STOCK_PAGES: u32 = 1 << 20;
 
 /// Most pages looked at in one call; and most steps in a row in which no color could be measured.
-const AT_ONCE: u32 = 1 << 15;
-const IN_VAIN: u32 = 4;
+const MAX_PAGES_PER_CALL: u32 = 1 << 15;
+const MAX_UNMEASURED_STEPS: u32 = 4;
 
-/// More than `MUCH` pages are not kept if fewer than `FEW` are wanted.
-const MUCH: u32 = 1 << 12;
+/// More than `LARGE_STOCK_PAGES` pages are not kept if fewer than `FEW` are wanted.
+const LARGE_STOCK_PAGES: u32 = 1 << 12;
 const FEW: usize = 64;
 
 /// A frame of the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct StockFrame {
     /// Number of its page in the file.
     number: u32,
     /// The frame.
@@ -54,7 +54,7 @@ pub(crate) struct Stock {
     pagemap: Pagemap,
     file: OwnedFd,
     mapping: Mapping,
-    by_color: Vec<Vec<Held>>,
+    by_color: Vec<Vec<StockFrame>>,
     /// Number of pages that were looked at and are still there.
     held: u32,
     /// The first page that was not looked at yet.
@@ -67,7 +67,7 @@ impl Stock {
             OracleError::Unavailable(format!("no memory for frames of known colors: {errno}"))
         };
         let file = memfd_create("superhue-stock", MemfdFlags::CLOEXEC).map_err(unavailable)?;
-        let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
+        let length = u64::from(STOCK_PAGES) * BASE_PAGE_SIZE;
         ftruncate(&file, length).map_err(unavailable)?;
         let mapped = usize::try_from(length).map_err(|_| Errno::NOMEM);
         let mapping = mapped
@@ -107,13 +107,16 @@ impl Stock {
         known: &mut FrameColors,
         now: Duration,
     ) -> Result<(), OracleError> {
-        let limit = u32::try_from(limit.0).unwrap_or(u32::MAX).min(LARGEST);
+        let limit = u32::try_from(limit.0).unwrap_or(u32::MAX).min(STOCK_PAGES);
         let (mut searched, mut in_vain) = (0, 0);
-        if self.held > MUCH && wanted.iter().sum::<usize>() < FEW {
+        if self.held > LARGE_STOCK_PAGES && wanted.iter().sum::<usize>() < FEW {
             self.give_back();
         }
-        while self.lacks(wanted) && searched < limit.min(AT_ONCE) && in_vain < IN_VAIN {
-            if self.next + CHUNK > LARGEST || self.held + CHUNK > limit {
+        while self.lacks(wanted)
+            && searched < limit.min(MAX_PAGES_PER_CALL)
+            && in_vain < MAX_UNMEASURED_STEPS
+        {
+            if self.next + CHUNK > STOCK_PAGES || self.held + CHUNK > limit {
                 // The held frames lack a wanted color: give them back, in the hope of others.
                 self.give_back();
             }
@@ -148,14 +151,14 @@ impl Stock {
         Ok(told)
     }
 
-    fn sort(&mut self, held: Held) {
+    fn sort(&mut self, held: StockFrame) {
         if let Some(list) = self.by_color.get_mut(usize::from(held.color.0)) {
             list.push(held);
         }
     }
 
     /// Returns those pages of the file whose frame and color can be found.
-    fn measure(&mut self, numbers: &[u32]) -> Result<Vec<Held>, OracleError> {
+    fn measure(&mut self, numbers: &[u32]) -> Result<Vec<StockFrame>, OracleError> {
         let pages: Vec<Page> = numbers
             .iter()
             .filter_map(|number| self.mapping.page(*number))
@@ -172,7 +175,7 @@ impl Stock {
             .filter_map(|(((first, again), frame), &number)| {
                 let color = first.filter(|_| first == again)?;
                 let frame = frame?;
-                Some(Held {
+                Some(StockFrame {
                     number,
                     frame,
                     color,
@@ -182,7 +185,7 @@ impl Stock {
     }
 
     /// Frees a frame of this color on the CPU of the calling thread; returns the frame.
-    pub(crate) fn deal(&mut self, color: Color) -> Option<Held> {
+    pub(crate) fn deal(&mut self, color: Color) -> Option<StockFrame> {
         let dealt = self.by_color.get_mut(usize::from(color.0))?.pop()?;
         self.held = self.held.saturating_sub(1);
         let offset = u64::from(dealt.number) * BASE_PAGE_SIZE;
@@ -196,8 +199,8 @@ impl Stock {
     ///
     /// # Errors
     /// Without memory, or if frame numbers are hidden.
-    pub(crate) fn catch(&mut self) -> Result<Caught, OracleError> {
-        if self.next >= LARGEST {
+    pub(crate) fn catch(&mut self) -> Result<UnmeasuredFrame, OracleError> {
+        if self.next >= STOCK_PAGES {
             self.give_back();
         }
         let number = self.next;
@@ -212,7 +215,7 @@ impl Stock {
             page.touch();
             self.pagemap.frames(&[page], &mut frame)?;
             let [frame] = frame;
-            return Ok(Caught { number, frame });
+            return Ok(UnmeasuredFrame { number, frame });
         }
         Err(OracleError::Unavailable("no memory".to_owned()))
     }
@@ -223,7 +226,7 @@ impl Stock {
     /// As for [`Self::provide`].
     pub(crate) fn measure_caught(
         &mut self,
-        caught: &[Caught],
+        caught: &[UnmeasuredFrame],
     ) -> Result<Vec<Option<Color>>, OracleError> {
         let numbers: Vec<u32> = caught.iter().map(|it| it.number).collect();
         let found = self.measure(&numbers)?;
@@ -247,7 +250,7 @@ impl Stock {
         if self.held == 0 && self.next == 0 {
             return;
         }
-        let length = u64::from(LARGEST) * BASE_PAGE_SIZE;
+        let length = u64::from(STOCK_PAGES) * BASE_PAGE_SIZE;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Memory that cannot be given back stays ours.
         let _ = fallocate(&self.file, punch, 0, length);
@@ -258,7 +261,7 @@ impl Stock {
 
 /// A frame taken off the CPU's list, not measured yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caught {
+pub(crate) struct UnmeasuredFrame {
     number: u32,
     /// The frame; `None` if it is unknown.
     pub(crate) frame: Option<Pfn>,

@@ -20,7 +20,7 @@ use crate::recolorer::RecolorError;
 const WORD: usize = 8;
 
 /// Shortest time for which a check for userfaultfds is valid; and that time as a multiple of the duration of the check.
-const BELIEVED: Duration = Duration::from_secs(1);
+const MIN_CHECK_LIFETIME: Duration = Duration::from_secs(1);
 const PACE: u32 = 50;
 
 /// Words read at a time.
@@ -37,7 +37,7 @@ pub(crate) struct Target {
 
 /// A page that may be taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Movable {
+pub(crate) struct MovablePage {
     /// Its current frame.
     pub(crate) frame: Pfn,
     /// True for private anonymous memory, false for shared memory.
@@ -94,7 +94,7 @@ impl Target {
             return Err(RecolorError::Userfaultfd);
         }
         let now = Instant::now();
-        self.unwatched_until = Some(now + BELIEVED.max((now - begun) * PACE));
+        self.unwatched_until = Some(now + MIN_CHECK_LIFETIME.max((now - begun) * PACE));
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Target {
         word: PageWord,
         flags: &PageFlagsFile,
         may_split: bool,
-    ) -> Result<Result<Movable, Kept>, RecolorError> {
+    ) -> Result<Result<MovablePage, Kept>, RecolorError> {
         if !word.is_present() {
             return Ok(Err(Kept::Absent));
         }
@@ -167,7 +167,7 @@ impl Target {
         };
         Ok(match kept {
             Some(kept) => Err(kept),
-            None => Ok(Movable {
+            None => Ok(MovablePage {
                 frame,
                 private: !word.is_file(),
             }),

@@ -4,14 +4,14 @@ use superhue_model::{Color, ColorSet};
 
 /// The colors that pages are to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum TargetColors {
     /// One color for each page, in order; as many colors as pages.
     Each(Vec<Color>),
     /// Any color of the set. Larger folios are split for it: a huge page spans all colors.
     Within(ColorSet),
 }
 
-impl Want {
+impl TargetColors {
     /// Returns true if `color` suits the requested page at index `at`.
     pub(crate) fn accepts(&self, at: usize, color: Color) -> bool {
         match self {
@@ -23,7 +23,7 @@ impl Want {
 
 /// The result of one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placed {
+pub enum RecolorResult {
     /// It has a new frame, of this color.
     Recolored(Color),
     /// It had a frame of a wanted color already.

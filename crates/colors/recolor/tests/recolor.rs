@@ -13,7 +13,7 @@ use superhue_color::oracles::{
 use superhue_model::{BASE_PAGE_SIZE, Color, ColorRequest, PageCount, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::identify;
-use superhue_recolor::{Kept, Placed, RecolorError, Recolorer, Want};
+use superhue_recolor::{Kept, RecolorError, RecolorResult, Recolorer, TargetColors};
 use superhue_sys::scratch::Scratch;
 use superhue_sys::scratch_child::{Backing, ScratchChild};
 use superhue_sys::userfaultfd::{Faults, Mode, Userfault};
@@ -43,7 +43,7 @@ fn recolorer(folder: &std::path::Path) -> Option<(SwapInUse, Recolorer)> {
         places: Vec::new(),
         pool: PaletteConfig::POOL,
         search: Search::default(),
-        patience: PaletteConfig::PATIENCE,
+        patience: PaletteConfig::SEARCH_TIME_LIMIT,
     };
     let found = HardwareProbe::new().map_err(|error| error.to_string());
     let found = found.and_then(|mut probe| {
@@ -89,7 +89,7 @@ fn pages_keep_their_bytes(recolorer: &mut Recolorer) {
 
     let half: ColorRequest = "50%".parse().unwrap();
     let set = half.of(recolorer.colors()).unwrap().unwrap();
-    let want = Want::Within(set.clone());
+    let want = TargetColors::Within(set.clone());
     let is_right = |color: &Option<Color>| color.is_some_and(|color| set.contains(color));
     let mut colors = Vec::new();
     for _ in 0..CALLS {
@@ -130,9 +130,9 @@ fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
     let holes: Vec<VirtAddr> = (8..16)
         .map(|at| VirtAddr(region.start().0 + at * BASE_PAGE_SIZE))
         .collect();
-    let want = Want::Each(vec![Color(0); holes.len()]);
+    let want = TargetColors::Each(vec![Color(0); holes.len()]);
     let placed = recolorer.place(id, &holes, &want, HOLD).unwrap();
-    assert_eq!(placed, vec![Placed::Kept(Kept::Absent); holes.len()]);
+    assert_eq!(placed, vec![RecolorResult::Kept(Kept::Absent); holes.len()]);
     assert_eq!(recolorer.price().attempts, 0);
     drop(child);
     let gone = recolorer.place(id, &holes, &want, HOLD);
@@ -150,7 +150,7 @@ fn who_uses_a_userfaultfd_is_left_alone(recolorer: &mut Recolorer) {
         .collect();
     userfault.register(range, Mode::Nothing).unwrap();
     let id = identify(&Roots::default(), std::process::id()).unwrap();
-    let want = Want::Each(vec![Color(0); pages.len()]);
+    let want = TargetColors::Each(vec![Color(0); pages.len()]);
     let before = recolorer.price().attempts;
     let placed = recolorer.place(id, &pages, &want, HOLD);
     assert_eq!(placed, Err(RecolorError::Userfaultfd));

@@ -10,7 +10,7 @@ pub struct Memory<'a> {
     /// Its owner.
     pub owner: Owner,
     /// Mappings in which regions may be collapsed.
-    ground: Ground<'a>,
+    ground: MappedRanges<'a>,
     /// Regions with resident pages, ascending and disjoint.
     pub regions: &'a [RegionView],
     /// Huge pages of which parts were given back, ascending.
@@ -25,7 +25,7 @@ pub struct Memory<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Ground<'a> {
+enum MappedRanges<'a> {
     Vmas(&'a [Vma]),
     Parts(&'a [VirtRange]),
 }
@@ -36,7 +36,7 @@ impl<'a> Memory<'a> {
     pub fn of_process(view: &'a ProcessView) -> Self {
         Self {
             owner: view.id.into(),
-            ground: Ground::Vmas(&view.vmas),
+            ground: MappedRanges::Vmas(&view.vmas),
             regions: &view.regions,
             torn: &view.torn,
             heat: view.heat.as_ref(),
@@ -50,7 +50,7 @@ impl<'a> Memory<'a> {
     pub fn of_object(view: &'a ObjectView) -> Self {
         Self {
             owner: view.id.into(),
-            ground: Ground::Parts(&view.mapped),
+            ground: MappedRanges::Parts(&view.mapped),
             regions: &view.regions,
             torn: &[],
             heat: view.heat.as_ref(),
@@ -67,8 +67,8 @@ impl<'a> Memory<'a> {
     /// offsets in it.
     pub fn promotable(&self) -> impl Iterator<Item = VirtRange> + use<'a> {
         let (vmas, parts) = match self.ground {
-            Ground::Vmas(vmas) => (vmas, &[][..]),
-            Ground::Parts(parts) => (&[][..], parts),
+            MappedRanges::Vmas(vmas) => (vmas, &[][..]),
+            MappedRanges::Parts(parts) => (&[][..], parts),
         };
         let vmas = vmas.iter().filter(|vma| vma.is_promotable());
         vmas.map(|vma| vma.range).chain(parts.iter().copied())
@@ -78,8 +78,8 @@ impl<'a> Memory<'a> {
     #[must_use]
     pub fn is_mapped(&self, range: &VirtRange) -> bool {
         match self.ground {
-            Ground::Vmas(vmas) => vmas.iter().any(|vma| vma.range.contains(range)),
-            Ground::Parts(parts) => parts.iter().any(|part| part.contains(range)),
+            MappedRanges::Vmas(vmas) => vmas.iter().any(|vma| vma.range.contains(range)),
+            MappedRanges::Parts(parts) => parts.iter().any(|part| part.contains(range)),
         }
     }
 }

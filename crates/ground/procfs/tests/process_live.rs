@@ -13,7 +13,7 @@ use superhue_procfs::process::{
     session_members, stat, status, still_is, view, vma_uses,
 };
 use superhue_procfs::{ReadError, Roots};
-use superhue_testing::{NOBODY, Scoped, skip};
+use superhue_testing::{ChildGuard, NOBODY, skip};
 
 fn own_pid() -> u32 {
     std::process::id()
@@ -57,7 +57,7 @@ fn we_can_look_at_ourselves() {
 #[test]
 fn exact_sizes_are_those_of_the_vmas() {
     // A sleeping process does not change between the two reads.
-    let child = Scoped::sleeper();
+    let child = ChildGuard::sleeper();
     let roots = Roots::default();
     wait_until_asleep(&roots, child.pid());
     let total = match memory_use(&roots, child.pid()) {
@@ -78,7 +78,7 @@ fn exact_sizes_are_those_of_the_vmas() {
 
 #[test]
 fn another_process_can_be_viewed() {
-    let child = Scoped::sleeper();
+    let child = ChildGuard::sleeper();
     let roots = Roots::default();
     let id = identify(&roots, child.pid()).unwrap();
     let seen = match view(&roots, &mut PageScanner::new(), id) {
@@ -107,7 +107,7 @@ fn wait_until_asleep(roots: &Roots, pid: u32) {
 fn a_process_that_executes_programs_all_the_time_has_memory() {
     let roots = Roots::default();
     let script = r#"exec sh -c "$0" "$0""#;
-    let child = Scoped::spawn(Command::new("sh").args(["-c", script, script]));
+    let child = ChildGuard::spawn(Command::new("sh").args(["-c", script, script]));
     let pid = child.pid();
     let id = identify(&roots, pid).unwrap();
     for _ in 0..2000 {
@@ -124,7 +124,7 @@ fn a_process_that_executes_programs_all_the_time_has_memory() {
 #[test]
 fn an_exited_process_is_first_a_zombie_and_then_nothing() {
     let roots = Roots::default();
-    let mut child = Scoped::sleeper();
+    let mut child = ChildGuard::sleeper();
     let pid = child.pid();
     let id = identify(&roots, pid).unwrap();
     child.0.kill().unwrap();
@@ -176,7 +176,7 @@ fn a_kernel_thread_is_called_one() {
 #[test]
 fn descendants_and_session_are_found() {
     let roots = Roots::default();
-    let mut shell = Scoped::spawn(
+    let mut shell = ChildGuard::spawn(
         Command::new("sh")
             .args(["-c", "sleep 1000 & echo $!; wait"])
             .stdout(Stdio::piped()),
@@ -232,7 +232,7 @@ fn what_may_not_be_read_is_denied_and_not_gone() {
     if !rustix::process::geteuid().is_root() {
         return skip("other-user", "only root can become another user");
     }
-    let child = Scoped::sleeper();
+    let child = ChildGuard::sleeper();
     let copy = Command::new(env::current_exe().unwrap())
         .args(["--exact", "what_may_not_be_read_is_denied_and_not_gone"])
         .env(FORBIDDEN, child.pid().to_string())

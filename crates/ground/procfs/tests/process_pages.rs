@@ -77,14 +77,14 @@ impl Memory {
     }
 }
 
-struct Looker {
+struct ScanFixture {
     roots: Roots,
     id: ProcessId,
     scan: PageScanner,
     words: PageScanner,
 }
 
-impl Looker {
+impl ScanFixture {
     /// Returns the results of both methods, after checking that they agree: the second may know less about huge
     /// mappings, but no count may differ, and no known mapping.
     fn look(&mut self, memory: &Memory) -> [Vec<(usize, u64, Option<bool>)>; 2] {
@@ -121,7 +121,7 @@ fn both_methods_find_the_pages_that_are_there() {
     }
     let roots = Roots::default();
     let id = identify(&roots, std::process::id()).unwrap();
-    let mut looker = Looker {
+    let mut looker = ScanFixture {
         roots,
         id,
         scan: PageScanner::new(),
@@ -164,12 +164,12 @@ fn both_methods_find_the_pages_that_are_there() {
     windows_agree(&mut looker, &memory);
     collapse_some(&mut looker, &mut memory);
     windows_agree(&mut looker, &memory);
-    zero_superpages_are_not_resident(&mut looker);
+    zero_huge_pages_are_not_resident(&mut looker);
     view_agrees(&mut looker, &memory);
 }
 
 /// Checks that both methods find the same pages in the same windows of the memory, and the same number of huge windows.
-fn windows_agree(looker: &mut Looker, memory: &Memory) {
+fn windows_agree(looker: &mut ScanFixture, memory: &Memory) {
     let vmas = vma_uses(&looker.roots, looker.id.pid).unwrap();
     let first = memory.region(0);
     let place = vmas
@@ -199,7 +199,7 @@ fn windows_agree(looker: &mut Looker, memory: &Memory) {
 }
 
 // Makes huge pages from full regions, and from one that is not full.
-fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
+fn collapse_some(looker: &mut ScanFixture, memory: &mut Memory) {
     for index in [1, 6, 8] {
         if let Err(errno) = own_collapse(memory.region(index)) {
             return skip("collapse", &format!("MADV_COLLAPSE failed: {errno}"));
@@ -242,10 +242,10 @@ fn collapse_some(looker: &mut Looker, memory: &mut Memory) {
 }
 
 /// Reading advised memory maps the huge zero page.
-fn zero_superpages_are_not_resident(looker: &mut Looker) {
+fn zero_huge_pages_are_not_resident(looker: &mut ScanFixture) {
     let mut scratch = Scratch::untouched(2 * HUGE).unwrap();
     if let Err(errno) = scratch.advise_huge() {
-        return skip("superpages", &format!("MADV_HUGEPAGE failed: {errno}"));
+        return skip("huge-pages", &format!("MADV_HUGEPAGE failed: {errno}"));
     }
     assert_eq!(scratch.peek(), 0);
     let first = scratch.region();
@@ -267,7 +267,7 @@ fn zero_superpages_are_not_resident(looker: &mut Looker) {
 }
 
 /// The view agrees with its parts.
-fn view_agrees(looker: &mut Looker, memory: &Memory) {
+fn view_agrees(looker: &mut ScanFixture, memory: &Memory) {
     let seen = view(&looker.roots, &mut looker.scan, looker.id).unwrap();
     let [by_scan, _] = looker.look(memory);
     assert_eq!(memory.own(&seen.regions), by_scan);

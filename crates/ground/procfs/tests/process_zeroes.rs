@@ -79,7 +79,7 @@ fn the_pages_that_were_never_written_are_counted() {
 }
 
 #[test]
-fn a_full_superpage_is_left_after_a_few_samples() {
+fn a_full_huge_page_is_left_after_a_few_samples() {
     let roots = Roots::default();
     let id = identify(&roots, std::process::id()).unwrap();
     let mut scratch = Scratch::in_base_pages(HUGE).unwrap();
@@ -97,7 +97,7 @@ fn a_full_superpage_is_left_after_a_few_samples() {
 
 /// Reading by pinning would unshare the huge page: split it, and copy the read part.
 #[test]
-fn a_superpage_shared_since_a_fork_stays_as_it_is() {
+fn a_huge_page_shared_since_a_fork_stays_as_it_is() {
     let roots = Roots::default();
     let id = identify(&roots, std::process::id()).unwrap();
     let mut bytes = std::hint::black_box(vec![0_u8; 64 << 20]);

@@ -1,7 +1,7 @@
 //! Record of the other process with which each thread of this one is busy, for the parent process.
 //!
 //! A read of `/proc/PID`, or a call that changes a process, can wait for that process for as long as its owner likes, and this process cannot
-//! end the wait itself. Another process can. So [`note`] writes the number of the process into a page of memory, the [`Board`], which is
+//! end the wait itself. Another process can. So [`note`] writes the number of the process into a page of memory, the [`BusyBoard`], which is
 //! shared with a parent that watches this process:
 //!
 //! ```text
@@ -44,10 +44,10 @@ struct Slot {
 type Slots = [Slot; SLOTS];
 
 /// Board on which this process writes.
-static HERE: AtomicPtr<Slots> = AtomicPtr::new(std::ptr::null_mut());
+static OWN_BOARD: AtomicPtr<Slots> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Number of boards that this process has had: a place on an earlier board is not valid any more.
-static TURN: AtomicU32 = AtomicU32::new(0);
+static BOARD_GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Processes to leave alone; below, true if there are any.
 static LEFT_ALONE: RwLock<BTreeSet<u32>> = RwLock::new(BTreeSet::new());
@@ -59,7 +59,7 @@ struct Place(Cell<(u32, Option<usize>)>);
 impl Drop for Place {
     fn drop(&mut self) {
         if let (turn, Some(index)) = self.0.get()
-            && turn == TURN.load(Ordering::Relaxed)
+            && turn == BOARD_GENERATION.load(Ordering::Relaxed)
             && let Some(slot) = slots().and_then(|slots| slots.get(index))
         {
             slot.process.store(0, Ordering::Relaxed);
@@ -74,7 +74,7 @@ thread_local! {
 
 /// Thread of another process, as its board shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Busy {
+pub struct BusyThread {
     /// Thread id.
     pub thread: u32,
     /// Process with which the thread is busy.
@@ -85,14 +85,14 @@ pub struct Busy {
 
 /// Memory shared with a process that records the processes with which it is busy.
 #[derive(Debug)]
-pub struct Board(NonNull<Slots>);
+pub struct BusyBoard(NonNull<Slots>);
 
 // SAFETY: the memory is mapped until the board is dropped, and holds atomics only.
-unsafe impl Send for Board {}
+unsafe impl Send for BusyBoard {}
 // SAFETY: as above.
-unsafe impl Sync for Board {}
+unsafe impl Sync for BusyBoard {}
 
-impl Board {
+impl BusyBoard {
     /// Makes a board for forked children.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl Board {
 
     /// Makes this process write on the board from now on. A child calls it right after the fork.
     pub fn write_here(&self) {
-        HERE.store(self.0.as_ptr(), Ordering::Release);
-        TURN.fetch_add(1, Ordering::Relaxed);
+        OWN_BOARD.store(self.0.as_ptr(), Ordering::Release);
+        BOARD_GENERATION.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Clears the board for another process.
@@ -147,9 +147,9 @@ impl Board {
 
     /// Returns the threads that are busy with a process.
     #[must_use]
-    pub fn busy(&self) -> Vec<Busy> {
+    pub fn busy(&self) -> Vec<BusyThread> {
         let busy = |slot: &Slot| {
-            let found = Busy {
+            let found = BusyThread {
                 thread: slot.thread.load(Ordering::Acquire),
                 process: slot.process.load(Ordering::Acquire),
                 count: slot.count.load(Ordering::Acquire),
@@ -165,9 +165,9 @@ impl Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for BusyBoard {
     fn drop(&mut self) {
-        if HERE.load(Ordering::Acquire) == self.0.as_ptr() {
+        if OWN_BOARD.load(Ordering::Acquire) == self.0.as_ptr() {
             // This process writes on the board: the memory has to stay mapped.
             return;
         }
@@ -176,7 +176,7 @@ impl Drop for Board {
     }
 }
 
-/// Writes on the board in this file ([`Board::in_file`]) from now on.
+/// Writes on the board in this file ([`BusyBoard::in_file`]) from now on.
 ///
 /// # Errors
 /// `EINVAL` for a file that is too short; those of `mmap(2)`.
@@ -186,7 +186,7 @@ pub fn tell(file: impl AsFd) -> Result<(), Errno> {
         // A touch of the missing part would end the process with SIGBUS.
         return Err(Errno::INVAL);
     }
-    let board = Board::of_file(file)?;
+    let board = BusyBoard::of_file(file)?;
     board.write_here();
     // The board stays mapped until the process ends.
     std::mem::forget(board);
@@ -196,7 +196,7 @@ pub fn tell(file: impl AsFd) -> Result<(), Errno> {
 /// Records that this thread is busy with process `pid` from now on; 0 means none.
 pub fn note(pid: u32) {
     let Some(slots) = slots() else { return };
-    let turn = TURN.load(Ordering::Relaxed);
+    let turn = BOARD_GENERATION.load(Ordering::Relaxed);
     // A thread has no place any more when its local variables are gone.
     let _ = PLACE.try_with(|place| {
         if place.0.get().0 != turn {
@@ -227,7 +227,7 @@ pub fn is_left_alone(pid: u32) -> bool {
 }
 
 fn slots() -> Option<&'static Slots> {
-    let here = NonNull::new(HERE.load(Ordering::Acquire))?;
+    let here = NonNull::new(OWN_BOARD.load(Ordering::Acquire))?;
     // SAFETY: the memory stays mapped: a board on which this process writes is never unmapped.
     Some(unsafe { here.as_ref() })
 }
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_board_shows_who_is_busy_with_whom() {
         note(7);
-        let (board, file) = Board::in_file().unwrap();
+        let (board, file) = BusyBoard::in_file().unwrap();
         assert_eq!(board.busy(), []);
         tell(&file).unwrap();
         note(7);

@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<Counts>() == 40);
 
 /// Pages of a file in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cached {
+pub struct CachedPages {
     /// All pages in memory.
     pub pages: PageCount,
     /// Pages that are not written to the disk yet, or are just being written.
@@ -49,7 +49,7 @@ pub fn cached_pages(
     file: impl AsFd,
     offset: ByteCount,
     length: ByteCount,
-) -> Result<Cached, Errno> {
+) -> Result<CachedPages, Errno> {
     let range = Range {
         offset: offset.0,
         length: length.0,
@@ -67,7 +67,7 @@ pub fn cached_pages(
         )
     };
     if done == 0 {
-        Ok(Cached {
+        Ok(CachedPages {
             pages: PageCount(counts.cached),
             unwritten: PageCount(counts.dirty + counts.writeback),
         })

@@ -14,12 +14,12 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// Processes that have received SIGTERM. The drop kills those that still exist; it spares another process that has one of the
 /// numbers by then.
 #[derive(Debug)]
-pub struct Overdue {
+pub struct TerminatingProcesses {
     members: Vec<OwnedFd>,
     since: Instant,
 }
 
-impl Overdue {
+impl TerminatingProcesses {
     /// Sends SIGTERM to these processes, all of which must exist: first a child that its parent has not waited for, then
     /// its descendants. If descriptors run out, later processes receive SIGTERM, but no SIGKILL.
     pub fn tell(processes: impl IntoIterator<Item = u32>) -> Self {
@@ -50,7 +50,7 @@ impl Overdue {
     }
 }
 
-impl Drop for Overdue {
+impl Drop for TerminatingProcesses {
     fn drop(&mut self) {
         for member in &self.members {
             let _ = pidfd_send_signal(member, Signal::KILL);
@@ -95,7 +95,7 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         let told = Instant::now();
-        let overdue = Overdue::tell([obeys.id(), deaf.id()]);
+        let overdue = TerminatingProcesses::tell([obeys.id(), deaf.id()]);
         assert_eq!(signal_of(&mut obeys), Some(Signal::TERM.as_raw()));
         assert!(deaf.try_wait().unwrap().is_none());
         assert!(overdue.deadline() >= told + GRACE);
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_ended_meanwhile_is_left_alone() {
         let mut child = shell("exec sleep 1000");
-        let overdue = Overdue::tell([child.id(), u32::MAX, 0]);
+        let overdue = TerminatingProcesses::tell([child.id(), u32::MAX, 0]);
         assert_eq!(signal_of(&mut child), Some(Signal::TERM.as_raw()));
         assert_eq!(overdue.members.len(), 1);
         // The child was waited for: its number may belong to any process.

@@ -117,7 +117,7 @@ pub fn pagemap_scan(
 
 /// Pages that a walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum PageCategories {
     /// Pages that have all of these categories (`PAGE_IS_*`).
     All(u64),
     /// Pages that have at least one of these; the run reports which.
@@ -138,14 +138,14 @@ pub enum Wanted {
 pub fn for_each_run(
     pagemap: impl AsFd,
     range: VirtRange,
-    wanted: Wanted,
+    wanted: PageCategories,
     told: u64,
     runs: &mut [PageRegion],
     mut each: impl FnMut(&PageRegion) -> bool,
 ) -> Result<(), Errno> {
     let (all, any, told) = match wanted {
-        Wanted::All(all) => (all, 0, told),
-        Wanted::Any(any) => (0, any, any | told),
+        PageCategories::All(all) => (all, 0, told),
+        PageCategories::Any(any) => (0, any, any | told),
     };
     let mut rest = range;
     while !rest.is_empty() {

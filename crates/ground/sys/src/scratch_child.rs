@@ -35,7 +35,7 @@ use crate::seccomp::RiskyCall;
 use crate::thp::{ThpSwitch, set_thp_switch};
 
 /// Maximum time for the answer to an order; all take milliseconds.
-const PATIENCE: Timespec = Timespec {
+const ANSWER_TIMEOUT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
@@ -176,7 +176,7 @@ impl ScratchChild {
         let request = to_bytes([order, argument]);
         rustix::net::send(&self.socket, &request, SendFlags::NOSIGNAL).map_err(|_| Errno::SRCH)?;
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        while match poll(&mut ready, Some(&PATIENCE)) {
+        while match poll(&mut ready, Some(&ANSWER_TIMEOUT)) {
             Ok(0) => return Err(Errno::TIMEDOUT),
             Err(Errno::INTR) => true,
             other => other.map(|_| false)?,

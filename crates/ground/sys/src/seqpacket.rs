@@ -45,7 +45,7 @@ impl From<libc::ucred> for Credentials {
 
 /// Message that arrived.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Number of bytes written into the buffer; 0 also when the other end has closed.
     pub bytes: usize,
     /// True if the message was longer than the buffer; the rest is lost.
@@ -165,7 +165,7 @@ pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EAGAIN` when there is no message; `ECONNRESET`; others of `recvmsg(2)`.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut iov = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -184,7 +184,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> 
     if bytes < 0 {
         return Err(last_errno());
     }
-    let mut received = Received {
+    let mut received = ReceivedMessage {
         bytes: usize::try_from(bytes).unwrap_or(0).min(buffer.len()),
         truncated: message.msg_flags & libc::MSG_TRUNC != 0,
         sender: None,

@@ -71,7 +71,7 @@ pub enum Mode {
 
 /// Progress of a call until its error, if there was one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transferred {
+pub struct TransferResult {
     /// Bytes from the beginning of the range. After an error of `UFFDIO_MOVE` there may be more (see
     /// [`Userfault::move_range`]).
     pub bytes: ByteCount,
@@ -79,7 +79,7 @@ pub struct Transferred {
     pub error: Option<Errno>,
 }
 
-impl Transferred {
+impl TransferResult {
     fn new(result: Result<(), Errno>, done: i64, asked: ByteCount) -> Self {
         match result {
             Ok(()) => Self {
@@ -233,18 +233,18 @@ impl Userfault {
         to: VirtAddr,
         from: VirtAddr,
         length: ByteCount,
-    ) -> Transferred {
+    ) -> TransferResult {
         let mut transfer = transfer(to, from, length);
         // SAFETY: the caller vouches for the bytes; the layout is asserted.
         let result = unsafe { self.update::<{ abi::UFFDIO_COPY }, _>(&mut transfer) };
-        Transferred::new(result, transfer.done, length)
+        TransferResult::new(result, transfer.done, length)
     }
 
     /// Moves page frames of the calling process to holes of the same process, and leaves holes (`UFFDIO_MOVE`, Linux 6.8). Wakes the waiting
     /// threads.
     ///
     /// Do not trust its errors. Linux 6.18 repeats a step that met `EAGAIN` without forgetting that error. So it
-    /// does the step once more after having done it, and returns `EEXIST`: pages past [`Transferred::bytes`] are then
+    /// does the step once more after having done it, and returns `EEXIST`: pages past [`TransferResult::bytes`] are then
     /// moved, and the threads that wait for them are not woken. Check both ends (pagemap), and wake.
     ///
     /// # Errors
@@ -260,11 +260,11 @@ impl Userfault {
         to: VirtAddr,
         from: VirtAddr,
         length: ByteCount,
-    ) -> Transferred {
+    ) -> TransferResult {
         let mut transfer = transfer(to, from, length);
         // SAFETY: the caller vouches for the bytes; the layout is asserted.
         let result = unsafe { self.update::<{ abi::UFFDIO_MOVE }, _>(&mut transfer) };
-        Transferred::new(result, transfer.done, length)
+        TransferResult::new(result, transfer.done, length)
     }
 
     /// # Safety
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_negative_count_is_nothing_done() {
-        let failed = Transferred::new(Err(Errno::BUSY), -16, ByteCount(8192));
+        let failed = TransferResult::new(Err(Errno::BUSY), -16, ByteCount(8192));
         assert_eq!(failed.bytes, ByteCount(0));
         assert_eq!(failed.into_result(), Err(Errno::BUSY));
     }

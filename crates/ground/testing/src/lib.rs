@@ -111,9 +111,9 @@ pub fn forbid(call: i64, answer: Answer) -> Result<(), String> {
 
 /// Child process that dropping it kills and reaps, at the latest at the end of the test.
 #[derive(Debug)]
-pub struct Scoped(pub Child);
+pub struct ChildGuard(pub Child);
 
-impl Scoped {
+impl ChildGuard {
     /// Starts `command` without input.
     ///
     /// # Panics
@@ -139,7 +139,7 @@ impl Scoped {
     }
 }
 
-impl Drop for Scoped {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_scoped_child_does_not_outlive_its_scope() {
-        let child = Scoped::sleeper();
+        let child = ChildGuard::sleeper();
         let place = format!("/proc/{}", child.pid());
         assert!(std::path::Path::new(&place).exists());
         drop(child);

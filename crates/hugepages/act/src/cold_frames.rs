@@ -38,8 +38,8 @@ const WINDOW: usize = 5;
 const PROBE_EVERY: u32 = 64;
 
 /// Plain collapses after warmed ones were no quicker; the number doubles after each further failure.
-const PATIENCE: u32 = 128;
-const MOST_PATIENCE: u32 = 1 << 16;
+const PLAIN_COLLAPSES: u32 = 128;
+const MAX_PLAIN_COLLAPSES: u32 = 1 << 16;
 
 /// Decides before which collapses to touch frames.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl ColdFrames {
             plain: Recent::new(),
             warmed: Recent::new(),
             mode: Mode::Plain { left: 0 },
-            patience: PATIENCE,
+            patience: PLAIN_COLLAPSES,
         }
     }
 
@@ -98,12 +98,12 @@ impl ColdFrames {
                 left: left.saturating_sub(1),
             },
             Mode::Warmed { .. } if !self.is_slow() => {
-                self.patience = PATIENCE;
+                self.patience = PLAIN_COLLAPSES;
                 self.back_to_plain(0)
             }
             Mode::Warmed { .. } if self.is_in_vain() => {
                 let left = self.patience;
-                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                self.patience = (self.patience * 2).min(MAX_PLAIN_COLLAPSES);
                 self.back_to_plain(left)
             }
             Mode::Warmed { made } => Mode::Warmed {
@@ -217,7 +217,7 @@ mod tests {
         let mut frames = ColdFrames::new();
         let window = WINDOW as u32;
         assert_eq!(make(&mut frames, 2 * window, COLD, COLD), window);
-        assert_eq!(make(&mut frames, PATIENCE, COLD, COLD), 0);
+        assert_eq!(make(&mut frames, PLAIN_COLLAPSES, COLD, COLD), 0);
         let touched = make(&mut frames, 100_000, COLD, COLD);
         assert!(touched <= 10 * window, "{touched}");
         // Saving a third of the time is not worth it.

@@ -32,7 +32,7 @@ use superhue_procfs::Roots;
 use superhue_state::{Folder, StateError};
 
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
-use crate::swap::{RealMachine, SwapMachine, Undone, ZramMade, node, zswap};
+use crate::swap::{RealMachine, SwapMachine, UndoResult, ZramDevice, node, zswap};
 
 /// Folder of the journals; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
@@ -41,9 +41,9 @@ const DEFAULT_FOLDER: &str = "/run/superhue/journal";
 const PARENT_MODE: u32 = 0o755;
 const LOCK: &str = "lock";
 /// Time that another superhue may hold the lock. It writes a few small files.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a journal at most; a setting takes some 200.
-const LARGEST: u64 = 1 << 20;
+const MAX_JOURNAL_BYTES: u64 = 1 << 20;
 
 /// One change of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub(crate) enum Change {
     /// A file was written.
     Setting(SettingChange),
     /// A device was made.
-    Zram(ZramMade),
+    Zram(ZramDevice),
 }
 
 impl From<SettingChange> for Change {
@@ -61,8 +61,8 @@ impl From<SettingChange> for Change {
     }
 }
 
-impl From<ZramMade> for Change {
-    fn from(made: ZramMade) -> Self {
+impl From<ZramDevice> for Change {
+    fn from(made: ZramDevice) -> Self {
         Self::Zram(made)
     }
 }
@@ -124,7 +124,7 @@ const FIRST_SCHEMA: &str = "superhue-journal/1";
 const SCHEMAS: &str = "superhue-journal/";
 
 /// Changes that a journal file lists.
-enum Said {
+enum ParsedJournal {
     Changes(Vec<Change>),
     /// It is from before a reboot, or a file that no superhue finished writing.
     Nothing,
@@ -132,7 +132,7 @@ enum Said {
     Newer,
 }
 
-impl Said {
+impl ParsedJournal {
     fn of(bytes: &[u8], boot_id: &str) -> Self {
         let Ok(head) = serde_json::from_slice::<Head>(bytes) else {
             return Self::Nothing;
@@ -159,11 +159,11 @@ impl Said {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RestoreReport {
     /// Files that were given their former value.
-    pub restored: Vec<Restored>,
+    pub restored: Vec<RestoredFile>,
     /// Devices of swap in memory that superhue had made and has removed.
     pub swap_removed: Vec<PathBuf>,
     /// Files and devices that were left as they are, each with the reason.
-    pub left: Vec<LeftAlone>,
+    pub left: Vec<UnrestoredPath>,
     /// Number of journals of running superhues, which undo them on their own.
     pub in_use: u32,
     /// True if the journals belong to another user (root), and the caller may not read them.
@@ -172,7 +172,7 @@ pub struct RestoreReport {
 
 /// A file that was given its former value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Restored {
+pub struct RestoredFile {
     /// Path of the file.
     pub path: PathBuf,
     /// The value it has again.
@@ -181,7 +181,7 @@ pub struct Restored {
 
 /// A file or device that was left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftAlone {
+pub struct UnrestoredPath {
     /// Path of the file or device.
     pub path: PathBuf,
     /// Reason for leaving it.
@@ -223,9 +223,9 @@ enum JournalState {
     /// Its owner lives.
     InUse(Vec<Change>),
     /// Its owner is dead, and its changes are to be undone.
-    Dead(Pending),
+    Dead(OwnedJournal),
     /// It cannot be trusted.
-    Refused(LeftAlone),
+    Refused(UnrestoredPath),
     /// Its owner has removed it meanwhile.
     Gone,
 }
@@ -240,7 +240,7 @@ impl Journal {
             sys: roots.sys.clone(),
             machine: Arc::new(RealMachine::of(roots)),
             boot_id: boot_id.trim().to_owned(),
-            patience: PATIENCE,
+            patience: LOCK_TIMEOUT,
         }
     }
 
@@ -318,7 +318,7 @@ impl Journal {
     pub(crate) fn begin(
         &self,
         read: impl FnOnce() -> Result<Vec<SettingChange>, SettingsError>,
-    ) -> Result<Pending, SettingsError> {
+    ) -> Result<OwnedJournal, SettingsError> {
         let turn = self.turn()?;
         let changes = read()?;
         let theirs = || turn.theirs.iter().filter_map(Change::setting);
@@ -345,7 +345,7 @@ impl Journal {
     }
 
     /// Makes other superhues wait that want to journal or undo something, and undoes what dead ones left.
-    pub(crate) fn turn(&self) -> Result<Turn<'_>, SettingsError> {
+    pub(crate) fn turn(&self) -> Result<JournalLock<'_>, SettingsError> {
         let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
         let lock = self.lock(&folder).map_err(|error| self.error(error))?;
         let mut theirs = Vec::new();
@@ -358,7 +358,7 @@ impl Journal {
                 JournalState::Refused(_) | JournalState::Gone => {}
             }
         }
-        Ok(Turn {
+        Ok(JournalLock {
             journal: self,
             folder,
             theirs,
@@ -374,12 +374,12 @@ impl Journal {
         Folder::make(&self.folder, 0o700)
     }
 
-    fn write(&self, folder: &Arc<Folder>, changes: Vec<Change>) -> io::Result<Pending> {
+    fn write(&self, folder: &Arc<Folder>, changes: Vec<Change>) -> io::Result<OwnedJournal> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         let name = format!("{pid}.{}.json", COUNT.fetch_add(1, Ordering::Relaxed));
         let held = self.write_as(folder, OsStr::new(&name), &changes)?;
-        Ok(Pending {
+        Ok(OwnedJournal {
             changes,
             folder: Arc::clone(folder),
             name: name.into(),
@@ -427,7 +427,7 @@ impl Journal {
     fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<JournalState, StateError> {
         let path = folder.path().join(name);
         let refused = |reason: String| {
-            Ok(JournalState::Refused(LeftAlone {
+            Ok(JournalState::Refused(UnrestoredPath {
                 path: path.clone(),
                 reason,
             }))
@@ -439,11 +439,11 @@ impl Journal {
             Err(error) => return Err(error),
         };
         let lives = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
-        let contents = folder.read(name, &file, LARGEST)?;
-        let changes = match Said::of(&contents, &self.boot_id) {
-            Said::Changes(changes) => changes,
-            Said::Nothing => Vec::new(),
-            Said::Newer => {
+        let contents = folder.read(name, &file, MAX_JOURNAL_BYTES)?;
+        let changes = match ParsedJournal::of(&contents, &self.boot_id) {
+            ParsedJournal::Changes(changes) => changes,
+            ParsedJournal::Nothing => Vec::new(),
+            ParsedJournal::Newer => {
                 let reason = "a newer superhue wrote it: run that one's `superhue restore`";
                 return refused(reason.to_owned());
             }
@@ -459,7 +459,7 @@ impl Journal {
         if lives {
             return Ok(JournalState::InUse(changes));
         }
-        Ok(JournalState::Dead(Pending {
+        Ok(JournalState::Dead(OwnedJournal {
             changes,
             folder: Arc::clone(folder),
             name: name.to_owned(),
@@ -471,7 +471,7 @@ impl Journal {
 
 /// A lock: other superhues that want to journal or undo something wait until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct JournalLock<'a> {
     journal: &'a Journal,
     folder: Arc<Folder>,
     /// Changes of superhues that still run.
@@ -479,7 +479,7 @@ pub(crate) struct Turn<'a> {
     _lock: File,
 }
 
-impl Turn<'_> {
+impl JournalLock<'_> {
     /// Returns the numbers of the zram devices of superhues that still run.
     pub(crate) fn zrams_of_others(&self) -> impl Iterator<Item = u32> {
         self.theirs.iter().filter_map(|change| match change {
@@ -489,13 +489,17 @@ impl Turn<'_> {
     }
 
     /// Journals the changes to come.
-    pub(crate) fn write(&self, changes: Vec<Change>) -> Result<Pending, SettingsError> {
+    pub(crate) fn write(&self, changes: Vec<Change>) -> Result<OwnedJournal, SettingsError> {
         let written = self.journal.write(&self.folder, changes);
         written.map_err(|error| self.journal.error(error))
     }
 
     /// Replaces the journal of `pending` by a more exact one.
-    pub(crate) fn rewrite(&self, pending: &mut Pending, changes: Vec<Change>) -> io::Result<()> {
+    pub(crate) fn rewrite(
+        &self,
+        pending: &mut OwnedJournal,
+        changes: Vec<Change>,
+    ) -> io::Result<()> {
         let held = self
             .journal
             .write_as(&self.folder, &pending.name, &changes)?;
@@ -522,7 +526,7 @@ fn files(folder: &Folder) -> Result<Vec<OsString>, StateError> {
 
 /// A journal this process is responsible for.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct OwnedJournal {
     changes: Vec<Change>,
     folder: Arc<Folder>,
     name: OsString,
@@ -531,7 +535,7 @@ pub(crate) struct Pending {
     held: File,
 }
 
-impl Pending {
+impl OwnedJournal {
     pub(crate) fn settings(&self) -> impl Iterator<Item = &SettingChange> {
         self.changes.iter().filter_map(Change::setting)
     }
@@ -558,11 +562,11 @@ impl Pending {
 }
 
 /// A change that could not be taken back.
-struct StillThere;
+struct UndoFailure;
 
 /// Writes the former value to a file.
-fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<(), StillThere> {
-    let leave = |reason: String| LeftAlone {
+fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<(), UndoFailure> {
+    let leave = |reason: String| UnrestoredPath {
         path: change.path.clone(),
         reason,
     };
@@ -573,7 +577,7 @@ fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<
             change.original, change.wanted
         ))),
         Ok(_) => match write_back(change) {
-            Ok(()) => report.restored.push(Restored {
+            Ok(()) => report.restored.push(RestoredFile {
                 path: change.path.clone(),
                 value: change.original.clone(),
             }),
@@ -582,13 +586,13 @@ fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<
                     "cannot write `{}`: {error}; run `superhue restore` as root",
                     change.original
                 )));
-                return Err(StillThere);
+                return Err(UndoFailure);
             }
         },
         Err(error) => {
             report.left.push(leave(format!("cannot read it: {error}")));
             if error.kind() != io::ErrorKind::NotFound {
-                return Err(StillThere);
+                return Err(UndoFailure);
             }
         }
     }
@@ -597,17 +601,17 @@ fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<
 
 /// Removes a device of ours.
 fn remove_zram(
-    made: &ZramMade,
+    made: &ZramDevice,
     machine: &dyn SwapMachine,
     report: &mut RestoreReport,
-) -> Result<(), StillThere> {
+) -> Result<(), UndoFailure> {
     match made.undo(machine) {
-        Undone::Nothing => {}
-        Undone::Removed(number) => report.swap_removed.push(node(number)),
-        Undone::Left(left) => report.left.push(left),
-        Undone::Failed(left) => {
+        UndoResult::Nothing => {}
+        UndoResult::Removed(number) => report.swap_removed.push(node(number)),
+        UndoResult::Left(left) => report.left.push(left),
+        UndoResult::Failed(left) => {
             report.left.push(left);
-            return Err(StillThere);
+            return Err(UndoFailure);
         }
     }
     Ok(())
@@ -864,7 +868,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_changes_superpage_settings_and_nothing_else() {
+    fn a_journal_changes_huge_page_settings_and_nothing_else() {
         let machine = Machine::new();
         drop(machine.apply(&["enabled=never"]).unwrap());
         let shadow = machine.root.path().join("shadow");

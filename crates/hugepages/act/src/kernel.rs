@@ -21,7 +21,7 @@ use superhue_sys::advise::Operation;
 use crate::Actuator;
 use crate::debugfs::{DebugfsSplitter, SplitError};
 use crate::objects::{Mappers, collapse_through};
-use crate::reach::{IdentityCheck, Objection, Reach, Target, Timed};
+use crate::reach::{IdentityCheck, Objection, RegionOperator, Target, TimedEffect};
 
 /// Answers a question about a region; `None` when the answer cannot be seen.
 pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
@@ -31,7 +31,7 @@ pub type Explanation = Box<dyn FnMut(ProcessId, Region, Errno) -> Option<SkipRea
 
 /// Carries out plans on the running kernel.
 pub struct KernelActuator {
-    reach: Reach,
+    reach: RegionOperator,
     is_huge: Option<RegionCheck>,
     is_mapped: Option<RegionCheck>,
     explanation: Option<Explanation>,
@@ -51,7 +51,7 @@ impl KernelActuator {
     #[must_use]
     pub fn new(is_still: IdentityCheck) -> Self {
         Self {
-            reach: Reach::new(is_still),
+            reach: RegionOperator::new(is_still),
             is_huge: None,
             is_mapped: None,
             explanation: None,
@@ -111,7 +111,7 @@ impl KernelActuator {
         operation: Operation,
         actions: &[Action],
         stop: &dyn Fn() -> bool,
-    ) -> Vec<Timed> {
+    ) -> Vec<TimedEffect> {
         let targets = |process| {
             let there = |action: &Action| Target::of(process, action.region(), action.growth());
             actions.iter().map(there).collect::<Vec<Target>>()

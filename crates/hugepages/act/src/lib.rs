@@ -1,7 +1,7 @@
 //! Plan to [`Outcome`]: the only code that changes a process or the machine.
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
-//! * [`RemoteActuator`] sends plans to a worker of the daemon, for users who lack the capability; [`serve`] and [`Metered`] are the worker's side.
+//! * [`RemoteActuator`] sends plans to a worker of the daemon, for users who lack the capability; [`serve`] and [`LimitedActuator`] are the worker's side.
 //! * [`SettingsGuard`] changes the machine's huge page settings under a journal, which restores them even after Superhue was killed.
 //! * [`SwapInUse`] and [`ZswapInUse`] provide swap in memory for taking out pages of programs: an area that is on, or a zram of our own, under the
 //!   same journal.
@@ -35,14 +35,14 @@ mod swap;
 use superhue_model::{Outcome, Plan};
 
 pub use dry_run::DryRun;
-pub use journal::{Journal, LeftAlone, RestoreReport, Restored};
+pub use journal::{Journal, RestoreReport, RestoredFile, UnrestoredPath};
 pub use kernel::{Explanation, KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
 pub use remote::{
-    Connection, DEFAULT_SOCKET, Frames, Greeting, LONGEST, Metered, RemoteActuator,
-    SOCKET_VARIABLE, ServeError, ServiceError, Sight, Terms, UserService, VERSION, Ways, framed,
-    framed_within, serve,
+    Connection, DEFAULT_SOCKET, Frames, Greeting, LimitedActuator, MAX_MESSAGE_BYTES, MapperTable,
+    RemoteActuator, ResidencyView, SOCKET_VARIABLE, ServeError, ServiceError, Terms, UserService,
+    VERSION, framed, framed_within, serve,
 };
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;

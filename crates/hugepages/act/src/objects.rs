@@ -8,7 +8,7 @@ use std::time::Duration;
 use superhue_model::{Action, Effect, Errno, ObjectId, Owner, ProcessId, Region};
 use superhue_sys::advise::Operation;
 
-use crate::reach::{Reach, Target, Timed};
+use crate::reach::{RegionOperator, Target, TimedEffect};
 
 /// Returns the processes that map a region of an object aligned, each with the region of its address space; best first.
 pub type Mappers = Box<dyn Fn(ObjectId, Region) -> Vec<(ProcessId, Region)> + Send>;
@@ -18,11 +18,11 @@ const ATTEMPTS: usize = 4;
 
 /// Collapses each region through the first of its mappers that can, in order. A region without mappers is refused with `EINVAL`.
 pub(crate) fn collapse_through(
-    reach: &mut Reach,
+    reach: &mut RegionOperator,
     mappers: impl Fn(Region) -> Vec<(ProcessId, Region)>,
     actions: &[Action],
     stop: &dyn Fn() -> bool,
-) -> Vec<Timed> {
+) -> Vec<TimedEffect> {
     let ways = actions.iter().map(|action| {
         let ways = mappers(action.region()).into_iter();
         let there = |(process, region)| {
@@ -62,11 +62,11 @@ pub(crate) fn collapse_through(
 
 /// Tries the other processes of `way`, as long as the failure is one of the process.
 fn through_another(
-    reach: &mut Reach,
+    reach: &mut RegionOperator,
     way: &[Target],
-    first: Timed,
+    first: TimedEffect,
     stop: &dyn Fn() -> bool,
-) -> Timed {
+) -> TimedEffect {
     let mut last = first;
     for target in way.iter().take(ATTEMPTS).skip(1) {
         if !is_of_the_process(last.0) {

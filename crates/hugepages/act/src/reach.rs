@@ -22,7 +22,7 @@ use superhue_sys::split::{process_release, process_split};
 use crate::cold_frames::ColdFrames;
 
 /// Effect on a region, and the time that it took.
-pub(crate) type Timed = (Effect, Duration);
+pub(crate) type TimedEffect = (Effect, Duration);
 
 /// Number of processes held open at most. Opening one again takes some 15 us, a collapse 500.
 const MOST_OPENED: usize = 512;
@@ -71,14 +71,14 @@ impl Target {
 pub type Objection = Box<dyn FnMut(&Target) -> Option<SkipReason> + Send>;
 
 /// Performs operations on regions of processes, and keeps their pidfds.
-pub(crate) struct Reach {
+pub(crate) struct RegionOperator {
     is_still: IdentityCheck,
     objections: Vec<Objection>,
     opened: BTreeMap<ProcessId, OwnedFd>,
     cold_frames: ColdFrames,
 }
 
-impl Reach {
+impl RegionOperator {
     pub(crate) fn new(is_still: IdentityCheck) -> Self {
         Self {
             is_still,
@@ -100,7 +100,7 @@ impl Reach {
         operation: Operation,
         targets: &[Target],
         stop: &dyn Fn() -> bool,
-    ) -> Vec<Timed> {
+    ) -> Vec<TimedEffect> {
         let mut results = Vec::with_capacity(targets.len());
         for target in targets {
             if stop() {

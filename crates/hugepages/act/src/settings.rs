@@ -7,13 +7,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::journal::{Journal, Pending, RestoreReport, SettingChange};
+use crate::journal::{Journal, OwnedJournal, RestoreReport, SettingChange};
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
 
 /// Settings that hold until this is dropped.
 #[derive(Debug)]
 pub struct SettingsGuard {
-    pending: Option<Pending>,
+    pending: Option<OwnedJournal>,
 }
 
 impl SettingsGuard {
@@ -36,7 +36,7 @@ impl SettingsGuard {
             pending: Some(pending),
         };
         // From here on an early return undoes the changes: it drops the guard.
-        for entry in guard.pending.iter().flat_map(Pending::settings) {
+        for entry in guard.pending.iter().flat_map(OwnedJournal::settings) {
             write_checked(entry)?;
         }
         Ok(guard)
@@ -45,7 +45,10 @@ impl SettingsGuard {
     /// Restores all settings, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
-        self.pending.take().map(Pending::undo).unwrap_or_default()
+        self.pending
+            .take()
+            .map(OwnedJournal::undo)
+            .unwrap_or_default()
     }
 }
 
@@ -118,7 +121,7 @@ fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
 #[cfg(test)]
 impl SettingsGuard {
     /// Returns the journal entry without undoing it on drop, as a killed owner leaves it.
-    pub(crate) fn pending_for_test(mut self) -> Option<Pending> {
+    pub(crate) fn pending_for_test(mut self) -> Option<OwnedJournal> {
         self.pending.take()
     }
 }

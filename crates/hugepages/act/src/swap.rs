@@ -38,11 +38,11 @@ use superhue_procfs::system::{SwapArea, room_in_memory};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::swap::HIGHEST_PRIORITY;
 
-use crate::journal::{Journal, LeftAlone, Pending, RestoreReport, Turn};
+use crate::journal::{Journal, JournalLock, OwnedJournal, RestoreReport, UnrestoredPath};
 use crate::setting::SettingsError;
 
 pub(crate) use machine::{RealMachine, SwapMachine, node};
-pub(crate) use own::{Undone, ZramMade};
+pub(crate) use own::{UndoResult, ZramDevice};
 pub use zswap::ZswapInUse;
 
 /// Size of an area of our own.
@@ -154,7 +154,7 @@ pub enum SwapError {
         /// The kernel's reason.
         source: io::Error,
         /// Results of earlier steps that could not be undone.
-        left: Vec<LeftAlone>,
+        left: Vec<UnrestoredPath>,
     },
 }
 
@@ -173,7 +173,7 @@ impl SwapError {
     }
 
     /// Adds the remains of a failed undo to the error.
-    fn leaving(mut self, behind: Vec<LeftAlone>) -> Self {
+    fn leaving(mut self, behind: Vec<UnrestoredPath>) -> Self {
         if let Self::Step { left, .. } = &mut self {
             *left = behind;
         }
@@ -181,10 +181,10 @@ impl SwapError {
     }
 }
 
-fn left_behind(left: &[LeftAlone]) -> String {
+fn left_behind(left: &[UnrestoredPath]) -> String {
     match left.first() {
         None => "nothing of it is left".to_owned(),
-        Some(LeftAlone { path, reason }) => format!("{} was left: {reason}", path.display()),
+        Some(UnrestoredPath { path, reason }) => format!("{} was left: {reason}", path.display()),
     }
 }
 
@@ -192,13 +192,13 @@ fn left_behind(left: &[LeftAlone]) -> String {
 #[derive(Debug)]
 pub struct SwapInUse {
     machine: Arc<dyn SwapMachine>,
-    own: Option<Own>,
+    own: Option<OwnDevice>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnDevice {
     number: u32,
-    pending: Pending,
+    pending: OwnedJournal,
 }
 
 impl SwapInUse {
@@ -242,10 +242,10 @@ impl SwapInUse {
         Self::make_in(&journal.turn()?, machine)
     }
 
-    fn make_in(turn: &Turn<'_>, machine: Arc<dyn SwapMachine>) -> Result<Self, SwapError> {
+    fn make_in(turn: &JournalLock<'_>, machine: Arc<dyn SwapMachine>) -> Result<Self, SwapError> {
         let priority = priority_above(&machine.swaps()?)?;
         let (number, pending) = own::make(&*machine, turn, priority)?;
-        let own = Some(Own { number, pending });
+        let own = Some(OwnDevice { number, pending });
         Ok(Self { machine, own })
     }
 

@@ -38,7 +38,7 @@ const ONE_IN: usize = 16;
 /// Number of times that all are split, with a collapse in between.
 const TIMES: usize = 10;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Set for the copy of this test program that is the child.
 const CHILD: &str = "SUPERHUE_TEST_SPLIT_CHILD";
@@ -61,7 +61,7 @@ fn child() {
     for index in 0..REGIONS {
         let at = VirtAddr(start.start().0 + (index * HUGE) as u64);
         // A page may be busy for a moment.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while let Err(errno) = own_collapse(Region::containing(at)) {
             if Instant::now() > deadline {
                 println!("NONE {errno}");
@@ -131,13 +131,13 @@ fn pattern(page: usize, word: usize, round: u64) -> [u8; 8] {
 }
 
 /// A running child.
-struct Running {
+struct ChildProcess {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
     start: u64,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts the child; `None`, with a visible skip, where the machine has no free huge pages.
     fn start() -> Option<Self> {
         let mut child = Command::new(env::current_exe().unwrap())
@@ -205,7 +205,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -250,7 +250,7 @@ fn actuator() -> KernelActuator {
 
 #[test]
 fn splitting_returns_what_is_unused_and_touches_no_byte() {
-    let Some(running) = Running::start() else {
+    let Some(running) = ChildProcess::start() else {
         return;
     };
     let range = running.start..running.start + (REGIONS * HUGE) as u64;
@@ -272,7 +272,7 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
             })
             .collect(),
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     // Back and forth, so that the threads run into as many moments of a split as possible. A split may fail for a moment, for example while the
     // kernel itself inspects the page.
     let mut times = 0;
@@ -310,8 +310,8 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
 }
 
 #[test]
-fn a_superpage_that_stays_whole_is_no_success() {
-    let Some(running) = Running::start() else {
+fn a_huge_page_that_stays_whole_is_no_success() {
+    let Some(running) = ChildProcess::start() else {
         return;
     };
     let mut plan = running.plan();
@@ -339,7 +339,7 @@ fn a_superpage_that_stays_whole_is_no_success() {
 
 /// The kernel may leave whole a huge page that another process maps, too; it still reports success.
 #[test]
-fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
+fn a_huge_page_shared_since_a_fork_is_busy_until_it_is_not() {
     let mut bytes = black_box(vec![1_u8; 3 * HUGE]);
     let start = bytes.as_ptr().addr().next_multiple_of(HUGE);
     let region = Region::containing(VirtAddr(start as u64));
@@ -373,7 +373,7 @@ fn a_superpage_shared_since_a_fork_is_busy_until_it_is_not() {
     };
     assert_eq!(split(), busy);
     drop(child);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while split() == busy {
         assert!(Instant::now() < deadline, "alone again, and still busy");
         thread::yield_now();

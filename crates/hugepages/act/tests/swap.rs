@@ -26,7 +26,7 @@ use superhue_sys::cgroup::groups;
 use superhue_sys::scratch::Scratch;
 use superhue_sys::seccomp::RiskyCall;
 use superhue_sys::swap::swap_off;
-use superhue_testing::{Answer, Scoped, forbid, skip};
+use superhue_testing::{Answer, ChildGuard, forbid, skip};
 
 /// Tells a copy of this program its task, and the folder of its journal.
 const CHILD: &str = "SUPERHUE_TEST_SWAP_CHILD";
@@ -35,7 +35,7 @@ const FOLDER: &str = "SUPERHUE_TEST_SWAP_FOLDER";
 const MIB: u64 = 1 << 20;
 
 /// Limit of waiting for things that should be quick.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A zram device: its number, and its disk sequence number, which is its alone.
 type Device = (u32, Option<u64>);
@@ -136,7 +136,7 @@ impl Bench {
     }
 
     /// Starts a copy of this program for the task `what`; its output can be read.
-    fn child(&self, what: &str) -> (Scoped, BufReader<impl Read>) {
+    fn child(&self, what: &str) -> (ChildGuard, BufReader<impl Read>) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(CHILD, what)
@@ -146,7 +146,7 @@ impl Bench {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        (Scoped(child), output)
+        (ChildGuard(child), output)
     }
 }
 
@@ -205,8 +205,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(
-            begun.elapsed() < PATIENCE,
-            "{what}: not within {PATIENCE:?}"
+            begun.elapsed() < WAIT_TIMEOUT,
+            "{what}: not within {WAIT_TIMEOUT:?}"
         );
         thread::sleep(Duration::from_millis(5));
     }
@@ -232,7 +232,7 @@ fn child() {
         "hold" => {
             let swap = SwapInUse::make(&journal).unwrap();
             println!("on {}", swap.own().unwrap().display());
-            thread::sleep(PATIENCE * 10);
+            thread::sleep(WAIT_TIMEOUT * 10);
         }
         "fill" => {
             // Waits until the parent has put it into its group.
@@ -243,7 +243,7 @@ fn child() {
             let mut memory = Scratch::untouched(30 * MIB as usize).unwrap();
             memory.fill(3);
             println!("filled");
-            thread::sleep(PATIENCE * 10);
+            thread::sleep(WAIT_TIMEOUT * 10);
             assert!(memory.is_intact(3));
         }
         _ => panic!("what is `{what}`?"),
@@ -433,7 +433,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let begun = Instant::now();
-        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < PATIENCE {
+        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < WAIT_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -462,7 +462,7 @@ fn a_program_that_has_no_room_to_take_its_pages_back_lives_on() {
         .spawn()
         .unwrap();
     let output = child.stdout.take().unwrap();
-    let (mut child, mut output) = (Scoped(child), BufReader::new(output));
+    let (mut child, mut output) = (ChildGuard(child), BufReader::new(output));
     wait_for(&mut output, "begun");
     fs::write(group.0.join("cgroup.procs"), child.pid().to_string()).unwrap();
     fs::write(&go, "go\n").unwrap();

@@ -28,7 +28,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define PRESENT (1ULL << 0)
 #define ACCESSED (1ULL << 5)
-/* In an entry above the last level: it maps memory itself. Set too while a superpage is split. */
+/* In an entry above the last level: it maps memory itself. Set too while a huge page is split. */
 #define LEAF (1ULL << 7)
 /* Without PRESENT: mapped, but any access faults (mprotect, NUMA balancing). */
 #define PROTNONE (1ULL << 8)
@@ -345,7 +345,7 @@ static long step(u32 index, void *unused)
 	} else if (entry & PRESENT) {
 		return copy(w, entry);
 	}
-	/* Else a hole, or a superpage that is being moved or is swapped out. */
+	/* Else a hole, or a huge page that is being moved or is swapped out. */
 	skip(w, PMD_SHIFT);
 	return 0;
 }

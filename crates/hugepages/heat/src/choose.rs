@@ -5,16 +5,16 @@ use superhue_procfs::Roots;
 use super::{DamonTracker, IdleTracker, PtwalkTracker, Scope, TrackError, Tracker, TrackerKind};
 
 /// A tracker, and the reason for its choice.
-pub struct Chosen {
+pub struct TrackerChoice {
     /// The tracker.
     pub tracker: Box<dyn Tracker>,
     /// Reason for the choice, and faults of better trackers; the report prints it after the name.
     pub why: String,
 }
 
-impl std::fmt::Debug for Chosen {
+impl std::fmt::Debug for TrackerChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chosen")
+        f.debug_struct("TrackerChoice")
             .field("tracker", &self.tracker.kind())
             .field("why", &self.why)
             .finish()
@@ -70,7 +70,7 @@ pub fn choose(
     roots: &Roots,
     wanted: Option<TrackerKind>,
     scope: Scope,
-) -> Result<Chosen, ChooseError> {
+) -> Result<TrackerChoice, ChooseError> {
     choose_of(BUILDERS, roots, wanted, scope)
 }
 
@@ -79,14 +79,14 @@ fn choose_of(
     roots: &Roots,
     wanted: Option<TrackerKind>,
     scope: Scope,
-) -> Result<Chosen, ChooseError> {
+) -> Result<TrackerChoice, ChooseError> {
     let build = |kind| match builders.iter().find(|(built, _)| *built == kind) {
         Some((_, build)) => build(roots, scope).map_err(|error| reason(kind, error)),
         None => Err("this build of superhue does not have it".to_owned()),
     };
     if let Some(kind) = wanted {
         return match build(kind) {
-            Ok(tracker) => Ok(Chosen {
+            Ok(tracker) => Ok(TrackerChoice {
                 tracker,
                 why: "as asked for".to_owned(),
             }),
@@ -106,7 +106,7 @@ fn choose_of(
                     [] => "the first choice, and it works here".to_owned(),
                     tried => format!("the first choice that works here ({})", reasons(tried)),
                 };
-                return Ok(Chosen { tracker, why });
+                return Ok(TrackerChoice { tracker, why });
             }
             Err(why) => tried.push((kind, why)),
         }
@@ -128,7 +128,7 @@ mod tests {
 
     use superhue_model::{ProcessId, VirtRange};
 
-    use super::super::{Armed, Reading};
+    use super::super::{ArmingResult, Reading};
     use super::*;
 
     struct Fake(TrackerKind);
@@ -137,8 +137,8 @@ mod tests {
         fn kind(&self) -> TrackerKind {
             self.0
         }
-        fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
-            Ok(Armed {
+        fn arm(&mut self, _: ProcessId) -> Result<ArmingResult, TrackError> {
+            Ok(ArmingResult {
                 took: Duration::ZERO,
                 locked: Duration::ZERO,
                 flushed: true,

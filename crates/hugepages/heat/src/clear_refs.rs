@@ -27,7 +27,7 @@ const IS_PRESENT: u64 = 1 << 63;
 const TRIALS: usize = 3;
 
 /// Time for which the kernel held the lock that the process needs to map memory and (as a rule) to fault.
-pub(super) type Locked = Duration;
+pub(super) type LockTime = Duration;
 
 /// An open `clear_refs`. It is bound to the process, not to its number: after the process has exited, writing fails even if the number is reused.
 #[derive(Debug)]
@@ -68,16 +68,16 @@ impl ClearRefs {
             reason = "page_idle clears bits by itself, and only needs the flush"
         )
     )]
-    pub(super) fn clear(&mut self, all: bool) -> Result<Locked, ReadError> {
+    pub(super) fn clear(&mut self, all: bool) -> Result<LockTime, ReadError> {
         self.write(if all { b"1" } else { b"2" })
     }
 
     /// Flushes the TLB entries. The caller must have checked [`may_flush`].
-    pub(super) fn flush(&mut self) -> Result<Locked, ReadError> {
+    pub(super) fn flush(&mut self) -> Result<LockTime, ReadError> {
         self.write(b"4")
     }
 
-    fn write(&mut self, what: &[u8]) -> Result<Locked, ReadError> {
+    fn write(&mut self, what: &[u8]) -> Result<LockTime, ReadError> {
         let started = Instant::now();
         self.file
             .write_all(what)

@@ -45,7 +45,7 @@ pub enum Effect {
 
 /// Another user of the accessed bits of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Onlooker {
+pub struct AccessedBitUser {
     /// Description of the user, as far as it is known.
     pub by: String,
     /// Severity.
@@ -54,8 +54,8 @@ pub struct Onlooker {
     pub remedy: String,
 }
 
-impl From<Onlooker> for TrackError {
-    fn from(onlooker: Onlooker) -> Self {
+impl From<AccessedBitUser> for TrackError {
+    fn from(onlooker: AccessedBitUser) -> Self {
         Self::Foreign {
             by: onlooker.by,
             remedy: onlooker.remedy,
@@ -83,7 +83,7 @@ pub fn foreign(roots: &Roots, process: ProcessId) -> Option<TrackError> {
 /// It sees only what the caller may read: the sysfs tree of DAMON and other users' open files are for root only, and unreadable files count as
 /// absent.
 #[must_use]
-pub fn onlookers(roots: &Roots, process: ProcessId) -> Vec<Onlooker> {
+pub fn onlookers(roots: &Roots, process: ProcessId) -> Vec<AccessedBitUser> {
     let mut found = damon_threads(&roots.sys, process.pid);
     found.extend(damon_modules(&roots.sys));
     found.extend(page_idle_users(roots));
@@ -95,7 +95,7 @@ fn entries(directory: &Path) -> Vec<(u64, PathBuf)> {
     numbered(directory, "", "").unwrap_or_default()
 }
 
-fn damon_threads(sys: &Path, pid: u32) -> Vec<Onlooker> {
+fn damon_threads(sys: &Path, pid: u32) -> Vec<AccessedBitUser> {
     let mut found = Vec::new();
     let kdamonds = sys.join("kernel/mm/damon/admin/kdamonds");
     for (number, kdamond) in entries(&kdamonds) {
@@ -113,7 +113,7 @@ fn damon_threads(sys: &Path, pid: u32) -> Vec<Onlooker> {
                 "paddr" => (watching_everything(&context), Effect::Distorts),
                 _ => continue,
             };
-            found.push(Onlooker {
+            found.push(AccessedBitUser {
                 by: format!("DAMON (kdamond {number}, {what})"),
                 effect,
                 remedy: remedy.clone(),
@@ -144,11 +144,11 @@ fn watching_everything(context: &Path) -> String {
 }
 
 /// Finds modules of the kernel that run DAMON on physical addresses by themselves.
-fn damon_modules(sys: &Path) -> Vec<Onlooker> {
+fn damon_modules(sys: &Path) -> Vec<AccessedBitUser> {
     let modules = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
     let running = modules.iter().filter_map(|module| {
         let enabled = sys.join("module").join(module).join("parameters/enabled");
-        (hint(&enabled).as_deref() == Some("Y")).then(|| Onlooker {
+        (hint(&enabled).as_deref() == Some("Y")).then(|| AccessedBitUser {
             by: format!("DAMON (the kernel's {module}, watching all memory)"),
             effect: Effect::Distorts,
             remedy: format!("write `N` to {}", enabled.display()),
@@ -157,7 +157,7 @@ fn damon_modules(sys: &Path) -> Vec<Onlooker> {
     running.collect()
 }
 
-fn page_idle_users(roots: &Roots) -> Vec<Onlooker> {
+fn page_idle_users(roots: &Roots) -> Vec<AccessedBitUser> {
     const BITMAP: &str = "kernel/mm/page_idle/bitmap";
     let Some(owner) = owner(&roots.sys.join(BITMAP)) else {
         return Vec::new();
@@ -181,7 +181,7 @@ fn page_idle_users(roots: &Roots) -> Vec<Onlooker> {
         .map(|(pid, process)| {
             let name = hint(&process.join("comm"));
             let name = name.as_deref().unwrap_or("its name is hidden");
-            Onlooker {
+            AccessedBitUser {
                 by: format!("process {pid} ({name}), which has the page_idle bitmap open,"),
                 effect: Effect::Blinds,
                 remedy: format!("end process {pid}, or have it close {}", shown(BITMAP)),
@@ -273,7 +273,7 @@ mod tests {
             }
         }
 
-        fn onlookers(&self) -> Vec<Onlooker> {
+        fn onlookers(&self) -> Vec<AccessedBitUser> {
             onlookers(&self.roots, PROCESS)
         }
 

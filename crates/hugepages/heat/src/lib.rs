@@ -54,15 +54,17 @@ mod target_lock;
 mod tracker;
 
 pub use allowance::Allowance;
-pub use choose::{ChooseError, Chosen, choose};
+pub use choose::{ChooseError, TrackerChoice, choose};
 pub use curve::{HotPoint, HotSet};
-pub use damon::{DamonLeft, DamonTracker, end_left_damon};
+pub use damon::{DamonCleanup, DamonTracker, end_left_damon};
 pub use few::{PAGES_PER_RUN, Run, RunTouches};
-pub use foreign::{Effect, Onlooker, foreign, onlookers};
+pub use foreign::{AccessedBitUser, Effect, foreign, onlookers};
 pub use idle::IdleTracker;
 pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
-pub use pace::{Next, Pace, PaceLimits, SampleCost};
+pub use pace::{NextSample, Pace, PaceLimits, SampleCost};
 pub use ptwalk::{FewPages, PtwalkTracker};
 pub use refill::RefillCost;
 pub use target_lock::{TargetLock, lock_holder};
-pub use tracker::{Armed, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
+pub use tracker::{
+    ArmingResult, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind,
+};

@@ -29,7 +29,7 @@ use super::Change;
 use crate::Allowance;
 
 /// Share of moved accesses above which a sample is not calm.
-const CALM: f32 = 0.2;
+const MAX_CALM_MOVED_SHARE: f32 = 0.2;
 
 /// Longest interval chosen because shorter ones show too little.
 const SCATTERED: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl SampleCost {
 
 /// The next sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
+pub struct NextSample {
     /// Time to arm the tracker.
     pub arm: Duration,
     /// Time to wait before reading.
@@ -174,14 +174,14 @@ impl Pace {
 
     /// Returns the next sample: there always is one, if only a probe.
     #[must_use]
-    pub fn next(&self) -> Next {
+    pub fn next(&self) -> NextSample {
         let wanted = self.since.saturating_add(self.probe.unwrap_or_default());
         let doubled = self.now.0 / 2 >= self.at_sample.0;
         let filled = self
             .filling
             .min(self.sampled.saturating_add(FILLING_AT_MOST));
         let wanted = if doubled { wanted } else { wanted.max(filled) };
-        Next {
+        NextSample {
             arm: self.allowance.when(wanted, self.expected().larger()),
             interval: self.interval,
             probe: self.probe.is_some(),
@@ -205,11 +205,11 @@ impl Pace {
     pub fn sampled(&mut self, at: Duration, change: &Change, cost: SampleCost, busy: bool) {
         self.paid(at, cost);
         let is_chance = change.moved <= change.by_chance;
-        if change.grew || busy || (change.moved > CALM && !is_chance) {
+        if change.grew || busy || (change.moved > MAX_CALM_MOVED_SHARE && !is_chance) {
             self.rearm(at);
             return;
         }
-        if change.moved > CALM && self.probe.is_none() {
+        if change.moved > MAX_CALM_MOVED_SHARE && self.probe.is_none() {
             self.calm = 0;
             let longest = self.limits.longest.min(SCATTERED);
             self.interval = (self.interval * 2).min(longest).max(self.interval);

@@ -104,7 +104,7 @@ pub enum Reading {
 
 /// Result of arming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Armed {
+pub struct ArmingResult {
     /// Wall time of the tracker's own work (about its CPU time).
     pub took: Duration,
     /// The part of it in which the target could not fault or map memory.
@@ -154,7 +154,7 @@ pub trait Tracker: Send {
     ///
     /// # Errors
     /// See [`TrackError`].
-    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError>;
+    fn arm(&mut self, process: ProcessId) -> Result<ArmingResult, TrackError>;
 
     /// Returns the pages touched since the process was armed, within `ranges` (ascending, disjoint, page-aligned; its mappings at the time of
     /// arming). Leaves out memory that is no longer mapped.

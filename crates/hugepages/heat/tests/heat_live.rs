@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use superhue_heat::{
-    DamonLeft, DamonTracker, IdleTracker, Reading, RegionBits, Scope, TrackError, Tracker,
+    DamonCleanup, DamonTracker, IdleTracker, Reading, RegionBits, Scope, TrackError, Tracker,
     end_left_damon,
 };
 use superhue_model::{ProcessId, Region, VirtAddr, VirtRange};
@@ -27,12 +27,12 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::identify;
 use superhue_sys::collapse::own_collapse;
 use superhue_sys::thp::{ThpSwitch, set_thp_switch};
-use superhue_testing::{Scoped, skip};
+use superhue_testing::{ChildGuard, skip};
 
 const PAGE: usize = 4096;
 const HUGE: usize = 512 * PAGE;
 /// Time limit for steps that normally take a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The huge page switch exists once for the process, and so do its accessed bits.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -161,7 +161,7 @@ fn idle_sees_exactly_the_base_pages_that_were_touched() {
 }
 
 #[test]
-fn idle_sees_a_superpage_as_one_and_memory_that_is_new() {
+fn idle_sees_a_huge_page_as_one_and_memory_that_is_new() {
     let _alone = ALONE.lock();
     let Some(mut tracker) = idle(Scope::All) else {
         return;
@@ -222,7 +222,7 @@ fn follows_a_process(tracker: &mut dyn Tracker) {
     shell
         .args(["-c", "read word; exec sleep 1000"])
         .stdin(Stdio::piped());
-    let mut child = Scoped(shell.spawn().unwrap());
+    let mut child = ChildGuard(shell.spawn().unwrap());
     let process = identify(&Roots::default(), child.pid()).unwrap();
     let everything = [VirtRange::new(VirtAddr(0x1000), VirtAddr(1 << 47)).unwrap()];
     until("the shell waits", || state(child.pid()) == Some('S'));
@@ -259,7 +259,7 @@ fn state(pid: u32) -> Option<char> {
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(2));
@@ -338,7 +338,7 @@ fn watch_until(
     range: VirtRange,
     mut is_enough: impl FnMut(&Reading) -> bool,
 ) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     while Instant::now() < deadline {
         let armed = tracker.arm(own()).unwrap();
         let start = Instant::now();
@@ -380,7 +380,7 @@ fn holder() {
     tracker.arm(own()).unwrap();
     println!("\nholding");
     std::io::stdout().flush().unwrap();
-    thread::sleep(PATIENCE);
+    thread::sleep(STEP_TIMEOUT);
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn damon_is_taken_back_from_a_superhue_that_was_killed() {
             .args(["--exact", "holder", "--nocapture"])
             .env(HOLDER, "1")
             .stdout(Stdio::piped());
-        let mut child = Scoped::spawn(&mut command);
+        let mut child = ChildGuard::spawn(&mut command);
         let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "holding"));
 
@@ -413,7 +413,7 @@ fn damon_is_taken_back_from_a_superhue_that_was_killed() {
             drop(DamonTracker::new(&Roots::default()).unwrap());
         } else {
             let ended = end_left_damon(&Roots::default()).unwrap();
-            assert!(matches!(ended, DamonLeft::Ended(_)), "{ended:?}");
+            assert!(matches!(ended, DamonCleanup::Ended(_)), "{ended:?}");
         }
         assert_eq!(kdamonds(), "0");
     }

@@ -68,7 +68,7 @@ fn every_touched_page_is_seen_and_no_other() {
     let Some(mut tracker) = tracker(Scope::Anonymous) else {
         return;
     };
-    for (kind, superpages) in [("base", 0), ("huge", 32), ("half", 16)] {
+    for (kind, huge_pages) in [("base", 0), ("huge", 32), ("half", 16)] {
         let mut target = Target::start();
         let memory = target.map(64, kind);
         for (name, touched) in patterns() {
@@ -79,9 +79,9 @@ fn every_touched_page_is_seen_and_no_other() {
                 let mut found = read(&mut tracker, target.id, &mapped(target.id)).unwrap();
                 found.retain(|bits| memory.contains(&bits.region.range()));
                 let huge = found.iter().filter(|bits| bits.huge).count();
-                if huge != superpages {
+                if huge != huge_pages {
                     let reason = format!("{huge} of 32 regions are huge pages ({kind})");
-                    return skip("ptwalk-superpages", &reason);
+                    return skip("ptwalk-huge-pages", &reason);
                 }
                 let present = pages(&found, memory, |bits| bits.present);
                 assert!(present.into_iter().eq(0..64 * PAGES_PER_MIB), "{name}");

@@ -60,7 +60,7 @@ pub(crate) const SHARED: Scale = Scale {
 };
 
 /// Back-off of a process whose control group has no room for a huge page, or is short of memory. Looking again costs little.
-pub(crate) const SHORT: Scale = Scale {
+pub(crate) const GROUP_SHORTAGE: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(8),
 };

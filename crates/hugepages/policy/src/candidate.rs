@@ -15,7 +15,7 @@ use crate::clock::Tick;
 
 /// Readiness of a region for promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ripeness {
+pub(crate) enum PromotionReadiness {
     /// Not in its present state.
     Never,
     /// Perhaps, but more samples have to show it.
@@ -60,17 +60,17 @@ pub(crate) trait Rule {
     fn was_split(&self, _note: &mut Self::Note, _now: Tick) {}
 
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
-    fn ripeness(&self, resident: u16, note: &Self::Note) -> Ripeness;
+    fn ripeness(&self, resident: u16, note: &Self::Note) -> PromotionReadiness;
 
     /// Returns the worth of promoting it; if all are worth the same, the cheapest go first.
-    fn worth(&self, _growth: u16, _note: &Self::Note) -> Worth {
-        Worth::default()
+    fn worth(&self, _growth: u16, _note: &Self::Note) -> PromotionValue {
+        PromotionValue::default()
     }
 
     /// Returns the worth of a huge page whose split would free `pages`; the least goes first. If all are worth the same, the largest charge goes
     /// first.
-    fn worth_kept(&self, _pages: u16, _note: &Self::Note) -> Worth {
-        Worth::default()
+    fn worth_kept(&self, _pages: u16, _note: &Self::Note) -> PromotionValue {
+        PromotionValue::default()
     }
 
     /// Returns the time until which it may not be promoted, even if it is ripe.
@@ -104,9 +104,9 @@ pub(crate) trait Rule {
 /// It is made for heat per byte, and has more digits than precision. So values within a factor of two count as equal, and other criteria (the turn
 /// of a process) come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Worth(pub(crate) u64);
+pub(crate) struct PromotionValue(pub(crate) u64);
 
-impl Worth {
+impl PromotionValue {
     /// Returns a number that is equal for values that are about equal.
     const fn magnitude(self) -> u32 {
         match self.0.checked_ilog2() {
@@ -135,7 +135,7 @@ pub(crate) struct Candidate {
     /// Number of failures held against it.
     pub(crate) level: u8,
     /// Its worth.
-    pub(crate) worth: Worth,
+    pub(crate) worth: PromotionValue,
     /// Number of doublings of its worth for the time that its process has waited.
     pub(crate) lift: u32,
     /// Time since which its process has waited for the rate limit.
@@ -229,7 +229,7 @@ mod tests {
                     since: Tick::START.after_nanos(u64::from(index % 7)),
                     growth,
                     level: 0,
-                    worth: Worth(u64::from(index % 5)),
+                    worth: PromotionValue(u64::from(index % 5)),
                     lift: index % 2,
                     served: Tick::START.after_nanos(u64::from(index % 3)),
                 })

@@ -69,9 +69,9 @@ impl Clock {
 
 /// The earliest of several moments.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Earliest(Option<Tick>);
+pub(crate) struct EarliestTick(Option<Tick>);
 
-impl Earliest {
+impl EarliestTick {
     /// Takes in one more moment.
     pub(crate) fn add(&mut self, tick: Tick) {
         self.0 = Some(self.0.map_or(tick, |earliest| earliest.min(tick)));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn earliest_of_none_is_none() {
-        let mut earliest = Earliest::default();
+        let mut earliest = EarliestTick::default();
         assert_eq!(earliest.get(), None);
         for n in [7, 3, 5] {
             earliest.add(Tick(n));

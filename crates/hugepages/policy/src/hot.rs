@@ -37,19 +37,19 @@ use std::time::Duration;
 
 use superhue_model::{Outcome, Owner, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
-use crate::candidate::{RegionLook, Ripeness, Rule, Worth};
+use crate::candidate::{PromotionReadiness, PromotionValue, RegionLook, Rule};
 use crate::clock::Tick;
 use crate::promoter::Promoter;
 use crate::scheme::pages_of_a_region;
 use crate::split::{self, Splitter};
-use crate::warmth::Warmth;
+use crate::warmth::AccessHistory;
 use crate::{Active, FULL, Ledger, Policy, Quota};
 
 /// Number of samples that have to show a region before it is promoted at the cost of memory.
 const ENOUGH_SAMPLES: u16 = 2;
 
 /// Pages that have to be resident where accesses are known by range only, and the largest threshold of active pages after splits.
-const MOST: u16 = FULL / 4 * 3;
+const MAX_ACTIVE_PAGES: u16 = FULL / 4 * 3;
 
 /// The rule of promotion.
 #[derive(Debug)]
@@ -64,14 +64,14 @@ pub(crate) struct ActivePages {
 
 impl ActivePages {
     /// Returns the pages that have to be active: half as many again for each split held against the region.
-    fn threshold(&self, warmth: &Warmth) -> u16 {
+    fn threshold(&self, warmth: &AccessHistory) -> u16 {
         let more = self.min_active / 2 * u16::from(warmth.rest().level());
         let raised = self.min_active.saturating_add(more);
-        raised.min(self.min_active.max(MOST))
+        raised.min(self.min_active.max(MAX_ACTIVE_PAGES))
     }
 
     /// Returns true if accesses go to so many pages that each sample sees other ones, and often enough to pay for a copy.
-    fn is_scattered(&self, warmth: &Warmth) -> bool {
+    fn is_scattered(&self, warmth: &AccessHistory) -> bool {
         let threshold = self.threshold(warmth);
         !warmth.is_ranged()
             && !warmth.is_crowded()
@@ -81,58 +81,58 @@ impl ActivePages {
 }
 
 impl Rule for ActivePages {
-    type Note = Warmth;
+    type Note = AccessHistory;
 
-    fn absorb(&self, warmth: &mut Warmth, look: &RegionLook<'_>) {
+    fn absorb(&self, warmth: &mut AccessHistory, look: &RegionLook<'_>) {
         warmth.absorb(look, self.cold_after);
     }
 
-    fn was_split(&self, warmth: &mut Warmth, now: Tick) {
+    fn was_split(&self, warmth: &mut AccessHistory, now: Tick) {
         warmth.was_split(now);
     }
 
-    fn ripeness(&self, resident: u16, warmth: &Warmth) -> Ripeness {
+    fn ripeness(&self, resident: u16, warmth: &AccessHistory) -> PromotionReadiness {
         let is_full = resident >= FULL;
         if is_full && self.full_at_once {
-            return Ripeness::AtOnce;
+            return PromotionReadiness::AtOnce;
         }
         if warmth.is_stale() {
-            return Ripeness::Unproven;
+            return PromotionReadiness::Unproven;
         }
         let is_guess = warmth.is_ranged();
         let is_active = warmth.active() >= self.threshold(warmth);
         let is_wanted = is_active || (is_full && self.is_scattered(warmth));
-        if warmth.samples() == 0 || !is_wanted || (is_guess && resident < MOST) {
-            return Ripeness::Never;
+        if warmth.samples() == 0 || !is_wanted || (is_guess && resident < MAX_ACTIVE_PAGES) {
+            return PromotionReadiness::Never;
         }
         if warmth.samples() >= ENOUGH_SAMPLES || (is_active && is_full && !is_guess) {
-            Ripeness::AtOnce
+            PromotionReadiness::AtOnce
         } else {
-            Ripeness::Unproven
+            PromotionReadiness::Unproven
         }
     }
 
-    fn worth(&self, growth: u16, warmth: &Warmth) -> Worth {
+    fn worth(&self, growth: u16, warmth: &AccessHistory) -> PromotionValue {
         warmth.worth(growth)
     }
 
-    fn worth_kept(&self, pages: u16, warmth: &Warmth) -> Worth {
+    fn worth_kept(&self, pages: u16, warmth: &AccessHistory) -> PromotionValue {
         warmth.worth_kept(pages)
     }
 
-    fn barred_until(&self, warmth: &Warmth) -> Tick {
+    fn barred_until(&self, warmth: &AccessHistory) -> Tick {
         warmth.rest().until()
     }
 
-    fn may_split(&self, warmth: &Warmth, age: Duration, charged: u16) -> bool {
+    fn may_split(&self, warmth: &AccessHistory, age: Duration, charged: u16) -> bool {
         split::is_due(warmth, age, charged, self.cold_after)
     }
 
-    fn keeps(&self, warmth: &Warmth, now: Tick) -> bool {
+    fn keeps(&self, warmth: &AccessHistory, now: Tick) -> bool {
         warmth.is_worth_keeping(now)
     }
 
-    fn crowded(&self, warmth: &Warmth) -> Option<u16> {
+    fn crowded(&self, warmth: &AccessHistory) -> Option<u16> {
         let active = warmth.active();
         (warmth.is_crowded() && (1..self.min_active).contains(&active)).then_some(active)
     }
@@ -144,12 +144,12 @@ impl Rule for ActivePages {
 
 /// The policy: promotes by accesses, and splits huge pages that are cold or have to give way.
 #[derive(Debug)]
-pub(crate) struct Hot {
+pub(crate) struct HotPolicy {
     promoter: Promoter<ActivePages>,
     splitter: Option<Splitter>,
 }
 
-impl Hot {
+impl HotPolicy {
     pub(crate) fn new(active: &Active, quota: &Quota) -> Self {
         let cold_after = active.cold_after;
         let rule = ActivePages {
@@ -167,7 +167,7 @@ impl Hot {
     }
 }
 
-impl Policy for Hot {
+impl Policy for HotPolicy {
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
         let mut plan = self.promoter.decide(snapshot);
         if let Some(splitter) = &mut self.splitter {
@@ -218,7 +218,7 @@ mod tests {
             cold_after: Duration::ZERO,
             full_at_once: false,
         };
-        let mut warmth = Warmth::default();
+        let mut warmth = AccessHistory::default();
         let mut thresholds = Vec::new();
         for _ in 0..7 {
             thresholds.push(rule(128).threshold(&warmth));

@@ -38,11 +38,11 @@ pub struct Ledger {
     /// Pages that splits freed, as of the first look after each.
     pub returned: PageCount,
     /// Processes given up for good.
-    pub given_up: GivenUp,
+    pub given_up: GivenUpCounts,
     /// Regions that the last look found fit for promotion, except for one obstacle.
-    pub waiting: Waiting,
+    pub waiting: WaitingCounts,
     /// Size of the history between looks.
-    pub tracked: Tracked,
+    pub tracked: TrackedCounts,
     /// Pages that only the program itself could move together.
     pub compaction: Compaction,
 }
@@ -124,12 +124,12 @@ impl Compaction {
 
 /// Processes given up for good, by reason; counted when given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GivenUp {
+pub struct GivenUpCounts {
     /// The kernel does not allow the caller to act on it (`EPERM`, `EACCES`, `ENOSYS`).
     pub not_permitted: u64,
 }
 
-impl GivenUp {
+impl GivenUpCounts {
     pub(crate) const fn add(&mut self, why: GiveUp) {
         match why {
             GiveUp::NotPermitted => self.not_permitted += 1,
@@ -139,7 +139,7 @@ impl GivenUp {
 
 /// Regions that wait, by the first thing they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waiting {
+pub struct WaitingCounts {
     /// Full enough, but the number of resident pages changed a moment ago.
     pub settling: u64,
     /// A failure of the region, its process or the whole machine has to pass.
@@ -154,7 +154,7 @@ pub struct Waiting {
 
 /// The size of a policy's memory; bounded by what the last snapshot showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tracked {
+pub struct TrackedCounts {
     /// Processes.
     pub processes: u64,
     /// Regions, over all processes.

@@ -115,11 +115,13 @@ use std::time::Duration;
 
 use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
-use hot::Hot;
+use hot::HotPolicy;
 use promoter::Promoter;
 use resident::{AnyPage, NearlyFull};
 
-pub use ledger::{Account, Compaction, Durations, GivenUp, Ledger, Tracked, Waiting};
+pub use ledger::{
+    Account, Compaction, Durations, GivenUpCounts, Ledger, TrackedCounts, WaitingCounts,
+};
 pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
 
 /// An interface that turns looks into plans.
@@ -166,23 +168,23 @@ impl Scheme {
     #[must_use]
     pub fn policy(&self) -> Box<dyn Policy + Send> {
         match &self.pattern {
-            Pattern::Nothing => Box::<LooksOn>::default(),
+            Pattern::Nothing => Box::<NullPolicy>::default(),
             Pattern::AnyPage => Box::new(Promoter::new(AnyPage, &self.quota)),
             Pattern::Resident(resident) => {
                 Box::new(Promoter::new(NearlyFull::of(resident), &self.quota))
             }
-            Pattern::Active(active) => Box::new(Hot::new(active, &self.quota)),
+            Pattern::Active(active) => Box::new(HotPolicy::new(active, &self.quota)),
         }
     }
 }
 
 /// A policy that plans nothing.
 #[derive(Debug, Default)]
-struct LooksOn {
+struct NullPolicy {
     ledger: Ledger,
 }
 
-impl Policy for LooksOn {
+impl Policy for NullPolicy {
     fn decide(&mut self, _snapshot: &Snapshot) -> Plan {
         Plan::default()
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use superhue_model::{Memory, Owner, Region};
 
 use crate::FULL;
-use crate::backoff::{GiveUp, PROCESS, SHORT, Wait};
-use crate::candidate::{Candidate, RegionLook, Ripeness, Rule};
-use crate::clock::{Earliest, Tick};
+use crate::backoff::{GROUP_SHORTAGE, GiveUp, PROCESS, Wait};
+use crate::candidate::{Candidate, PromotionReadiness, RegionLook, Rule};
+use crate::clock::{EarliestTick, Tick};
 use crate::ledger::Compaction;
 use crate::quota::{MaxStall, Stall};
-use crate::record::{News, OUTCOME_TIMEOUT, Record, Seen, eligible};
+use crate::record::{OUTCOME_TIMEOUT, Record, RegionChange, RegionState, eligible};
 
 /// Time to the next look for regions that lack only another sample, while sampling goes on.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ pub(crate) struct Sums {
     /// Actions whose outcome is outstanding.
     pub(crate) in_flight: u64,
     /// Earliest time at which one of them will be given up.
-    pub(crate) next_expiry: Earliest,
+    pub(crate) next_expiry: EarliestTick,
     /// Actions given up in this look.
     pub(crate) expired: u64,
     /// Actions in flight whose region or process is gone.
@@ -48,7 +48,7 @@ pub(crate) struct Sums {
     /// Those of them that only wait for the outcome of a probe.
     pub(crate) behind_probe: u64,
     /// Earliest time at which one of the waiting regions will be ready.
-    pub(crate) due: Earliest,
+    pub(crate) due: EarliestTick,
     /// Pages that splits freed.
     pub(crate) returned: u64,
     /// Regions whose accesses crowd on a few pages.
@@ -57,7 +57,7 @@ pub(crate) struct Sums {
 
 /// Progress of the sampling of a process at a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sampled {
+struct SampleProgress {
     at: Tick,
     samples: u64,
     watched: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct OwnedMemory<N> {
     pub(crate) is_spared: bool,
     /// Time since which it has been filled without a pause; `None` if it is not being filled.
     fills_since: Option<Tick>,
-    sampled: Sampled,
+    sampled: SampleProgress,
     /// True if samples were taken between the last two looks.
     is_sampled: bool,
     records: Vec<Record<N>>,
@@ -118,7 +118,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             stall: Stall::new(now),
             is_spared: false,
             fills_since: None,
-            sampled: Sampled {
+            sampled: SampleProgress {
                 at: Tick::START,
                 samples: 0,
                 watched: Duration::ZERO,
@@ -146,8 +146,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
         }
         let mut look_at = self.looks(view, now);
         self.wait.forget(now, &PROCESS);
-        self.short.forget(now, &SHORT);
-        self.lean.forget(now, &SHORT);
+        self.short.forget(now, &GROUP_SHORTAGE);
+        self.lean.forget(now, &GROUP_SHORTAGE);
         self.fills_since = view.fills.then(|| self.fills_since.unwrap_or(now));
         self.in_flight = 0;
         self.launched = 0;
@@ -169,7 +169,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let mut new = None;
             let record = match merge.next_if(|record| record.region == seen.region) {
                 Some(record) => {
-                    let News { expired, was_split } = record.see(&seen, now);
+                    let RegionChange { expired, was_split } = record.see(&seen, now);
                     sums.expired += u64::from(expired);
                     if let Some(returned) = was_split {
                         sums.returned += u64::from(returned);
@@ -185,7 +185,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             {
                 sums.compaction.add(active);
             }
-            let is_open = record.ripeness(rule) != Ripeness::Never;
+            let is_open = record.ripeness(rule) != PromotionReadiness::Never;
             if !is_open && !record.is_worth_keeping(rule, now) {
                 if new.is_none() {
                     merge.drop_next();
@@ -235,10 +235,10 @@ impl<N: Copy + Default> OwnedMemory<N> {
         &mut self,
         view: &Memory<'a>,
         now: Tick,
-    ) -> impl FnMut(&Seen) -> RegionLook<'a> + use<'a, N> {
+    ) -> impl FnMut(&RegionState) -> RegionLook<'a> + use<'a, N> {
         let before = self.sampled;
         let heat = view.heat.filter(|heat| heat.samples > 0);
-        let after = heat.map_or_else(Sampled::default, |heat| Sampled {
+        let after = heat.map_or_else(SampleProgress::default, |heat| SampleProgress {
             at: now,
             samples: heat.samples,
             watched: heat.watched,
@@ -251,7 +251,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
             self.sampled = after;
         }
         let mut regions = heat.map_or(&[][..], |heat| &heat.regions).iter().peekable();
-        move |seen: &Seen| {
+        move |seen: &RegionState| {
             while regions.next_if(|heat| heat.region < seen.region).is_some() {}
             RegionLook {
                 heat: regions.next_if(|heat| heat.region == seen.region),
@@ -315,7 +315,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 continue;
             };
             let Some(ripe) = record.ripe_at(rule) else {
-                if record.ripeness(rule) == Ripeness::Unproven {
+                if record.ripeness(rule) == PromotionReadiness::Unproven {
                     sums.settling += 1;
                     if self.is_sampled {
                         sums.due.add(now.after(NEXT_SAMPLE));
@@ -553,8 +553,8 @@ mod tests {
     impl Rule for Always {
         type Note = ();
 
-        fn ripeness(&self, _: u16, (): &()) -> Ripeness {
-            Ripeness::AtOnce
+        fn ripeness(&self, _: u16, (): &()) -> PromotionReadiness {
+            PromotionReadiness::AtOnce
         }
     }
 
@@ -631,7 +631,7 @@ mod tests {
 
         fn record(n: u64, resident: u16) -> Record<()> {
             let region = Region::containing(VirtAddr(n << 21));
-            let seen = Seen {
+            let seen = RegionState {
                 region,
                 vma: region.range(),
                 resident,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use superhue_model::Action;
 
 use crate::backoff::REST;
-use crate::candidate::{Rule, Worth};
+use crate::candidate::{PromotionValue, Rule};
 use crate::clock::Tick;
 use crate::promoter::Promoter;
 
@@ -26,19 +26,19 @@ use crate::promoter::Promoter;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
-const AT_ONCE: usize = 32;
+const MAX_PENDING_SPLITS: usize = 32;
 
 /// Number of splits after which a kernel that has freed nothing gets no more requests: before Linux 6.12 a split keeps pages of zeroes.
-const IN_VAIN: u64 = 16;
+const MAX_FUTILE_SPLITS: u64 = 16;
 
 /// Time since which the charge exceeds the budget, and the number of splits planned for it.
 #[derive(Debug, Default)]
-pub(crate) struct Overdrawn {
+pub(crate) struct BudgetOverrun {
     since: Option<Tick>,
     asked: u64,
 }
 
-impl Overdrawn {
+impl BudgetOverrun {
     /// Plans splits that bring the charge down to the budget.
     pub(crate) fn decide<R: Rule>(&mut self, promoter: &mut Promoter<R>) -> Vec<Action> {
         let now = promoter.now();
@@ -51,7 +51,7 @@ impl Overdrawn {
             promoter.look_after(GRACE.saturating_sub(now.since(since)));
             return Vec::new();
         }
-        let is_in_vain = self.asked >= IN_VAIN && promoter.returned() == 0;
+        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && promoter.returned() == 0;
         if is_in_vain {
             return Vec::new();
         }
@@ -73,7 +73,7 @@ impl Overdrawn {
 fn choose<R: Rule>(promoter: &Promoter<R>, excess: u64, now: Tick) -> Vec<(usize, usize)> {
     let mut under_way = 0;
     let mut coming = 0;
-    let mut candidates: Vec<(Worth, Reverse<u16>, usize, usize)> = Vec::new();
+    let mut candidates: Vec<(PromotionValue, Reverse<u16>, usize, usize)> = Vec::new();
     for (owner, memory) in promoter.owners().iter().enumerate() {
         let may_split = memory.may_split();
         for (index, record) in memory.records().iter().enumerate() {
@@ -93,7 +93,7 @@ fn choose<R: Rule>(promoter: &Promoter<R>, excess: u64, now: Tick) -> Vec<(usize
     candidates.sort_unstable();
     let mut chosen = Vec::new();
     for (_, Reverse(charged), owner, index) in candidates {
-        if coming >= excess || under_way + chosen.len() >= AT_ONCE {
+        if coming >= excess || under_way + chosen.len() >= MAX_PENDING_SPLITS {
             break;
         }
         coming += u64::from(charged);

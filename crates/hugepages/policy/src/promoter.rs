@@ -23,15 +23,15 @@ use superhue_model::{
     Share, Snapshot,
 };
 
-use crate::backoff::{Consequence, MACHINE, REGION, REST, SHARED, SHORT, Wait};
+use crate::backoff::{Consequence, GROUP_SHORTAGE, MACHINE, REGION, REST, SHARED, Wait};
 use crate::candidate::{Candidate, Rule, Shortlist};
-use crate::clock::{Clock, Earliest, Tick};
-use crate::ledger::{Ledger, Tracked, Waiting};
+use crate::clock::{Clock, EarliestTick, Tick};
+use crate::ledger::{Ledger, TrackedCounts, WaitingCounts};
 use crate::memory::{OwnedMemory, Sums};
-use crate::overdrawn::Overdrawn;
+use crate::overdrawn::BudgetOverrun;
 use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
-use crate::torn::Torn;
+use crate::torn::TornSplits;
 use crate::{FULL, Policy, Quota};
 
 /// Time to the look that shows the pages freed by a split.
@@ -62,18 +62,18 @@ pub(crate) struct Promoter<R: Rule> {
     limit: Option<u64>,
     /// The regions worth most among those that do not fit the rest of it, under rules that go by worth.
     priced_out: Vec<Candidate>,
-    due: Earliest,
-    next_expiry: Earliest,
+    due: EarliestTick,
+    next_expiry: EarliestTick,
     /// True if the last look left regions out that the outcome of a probe may set free.
     behind_probe: bool,
-    torn: Torn,
-    overdrawn: Overdrawn,
+    torn: TornSplits,
+    overdrawn: BudgetOverrun,
     ledger: Ledger,
 }
 
 /// Regions that may be promoted but were not planned.
 #[derive(Debug)]
-struct Left {
+struct UnplannedRegions {
     by_budget: usize,
     by_rate: usize,
     /// True if some were passed over for others.
@@ -95,11 +95,11 @@ impl<R: Rule> Promoter<R> {
             charged: 0,
             limit: None,
             priced_out: Vec::new(),
-            due: Earliest::default(),
-            next_expiry: Earliest::default(),
+            due: EarliestTick::default(),
+            next_expiry: EarliestTick::default(),
             behind_probe: false,
-            torn: Torn::default(),
-            overdrawn: Overdrawn::default(),
+            torn: TornSplits::default(),
+            overdrawn: BudgetOverrun::default(),
             ledger: Ledger::default(),
         }
     }
@@ -238,7 +238,7 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Plans the promotions that rate and budget allow, best first.
-    fn plan(&mut self, now: Tick, sums: &mut Sums) -> (Plan, Waiting) {
+    fn plan(&mut self, now: Tick, sums: &mut Sums) -> (Plan, WaitingCounts) {
         let mut actions = Vec::new();
         let mut left = self.take(&mut actions, now, sums);
         // If a region was passed over as too expensive, the list may have been cut before cheaper ones. Less than a huge page of the budget is left
@@ -246,12 +246,12 @@ impl<R: Rule> Promoter<R> {
         while left.passed_over {
             left = self.take(&mut actions, now, &mut Sums::default());
         }
-        let mut waiting = Waiting {
+        let mut waiting = WaitingCounts {
             settling: sums.settling,
             backing_off: sums.backing_off,
             stall: sums.stalled,
             budget: count(left.by_budget),
-            ..Waiting::default()
+            ..WaitingCounts::default()
         };
         if left.by_rate > 0 {
             waiting.rate = count(left.by_rate);
@@ -268,7 +268,7 @@ impl<R: Rule> Promoter<R> {
     }
 
     /// Plans the regions of the shortlist that the budget allows.
-    fn take(&mut self, actions: &mut Vec<Action>, now: Tick, sums: &mut Sums) -> Left {
+    fn take(&mut self, actions: &mut Vec<Action>, now: Tick, sums: &mut Sums) -> UnplannedRegions {
         let room = self.room();
         let (shortlist, priced_out) = self.shortlist(room, now, sums);
         let found = shortlist.offered();
@@ -300,7 +300,7 @@ impl<R: Rule> Promoter<R> {
         }
         self.charged += spent;
         let left = found - (actions.len() - planned_before);
-        Left {
+        UnplannedRegions {
             by_budget: too_dear + if is_spent { left } else { 0 },
             by_rate: if is_spent { 0 } else { left },
             passed_over: passed_over > 0 && actions.len() > planned_before,
@@ -456,14 +456,14 @@ impl<R: Rule> Promoter<R> {
             }
             Consequence::ProcessShort => {
                 // Other regions come before it then.
-                record.trouble.fail(now, &SHORT);
+                record.trouble.fail(now, &GROUP_SHORTAGE);
                 let freed = record.withdraw();
-                memory.short.fail(now, &SHORT);
+                memory.short.fail(now, &GROUP_SHORTAGE);
                 freed
             }
             Consequence::GrowthWaits => {
                 let freed = record.withdraw();
-                memory.lean.fail(now, &SHORT);
+                memory.lean.fail(now, &GROUP_SHORTAGE);
                 freed
             }
             Consequence::ProcessGivenUp(why) => {
@@ -529,7 +529,7 @@ impl<R: Rule> Policy for Promoter<R> {
         ledger.vanished += sums.vanished;
         ledger.in_flight = sums.in_flight + planned;
         ledger.waiting = waiting;
-        ledger.tracked = Tracked {
+        ledger.tracked = TrackedCounts {
             processes: count(self.owners.len()),
             regions: sums.regions,
         };

@@ -18,7 +18,7 @@ use superhue_model::{Action, Memory, PageCount, Region, VirtRange};
 
 use crate::FULL;
 use crate::backoff::{REGION, Wait};
-use crate::candidate::{Ripeness, Rule};
+use crate::candidate::{PromotionReadiness, Rule};
 use crate::clock::Tick;
 
 /// Time for which an outcome may be outstanding. Acting takes milliseconds.
@@ -26,7 +26,7 @@ pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One region as one look showed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct RegionState {
     /// The region.
     pub(crate) region: Region,
     /// The VMA around it, or the mapped part of an object.
@@ -42,7 +42,7 @@ pub(crate) struct Seen {
 /// Returns the regions of `memory` that count, in ascending order and each once.
 ///
 /// Skips regions and VMAs out of order rather than sort them: they show that the look was torn.
-pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + use<'a> {
+pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = RegionState> + use<'a> {
     let mut vmas = memory.promotable().peekable();
     let mut previous = None;
     let torn = memory.torn;
@@ -60,7 +60,7 @@ pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = Seen> + 
         let torn = torn
             .binary_search_by_key(&region, |torn| torn.region)
             .is_ok();
-        Some(Seen {
+        Some(RegionState {
             region,
             vma,
             resident: if torn { FULL } else { clamp(seen.resident) },
@@ -110,7 +110,7 @@ enum Stage {
 
 /// Changes that a look shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct News {
+pub(crate) struct RegionChange {
     /// An outstanding outcome was given up.
     pub(crate) expired: bool,
     /// Number of pages gone, if our split has taken effect.
@@ -142,7 +142,7 @@ const _: () = assert!(size_of::<Record<()>>() <= 72);
 
 impl<N: Copy + Default> Record<N> {
     /// Makes the record of a region seen for the first time.
-    pub(crate) fn new(seen: &Seen, now: Tick) -> Self {
+    pub(crate) fn new(seen: &RegionState, now: Tick) -> Self {
         Self {
             region: seen.region,
             vma: seen.vma,
@@ -158,14 +158,14 @@ impl<N: Copy + Default> Record<N> {
     }
 
     /// Takes in another look.
-    pub(crate) fn see(&mut self, seen: &Seen, now: Tick) -> News {
+    pub(crate) fn see(&mut self, seen: &RegionState, now: Tick) -> RegionChange {
         if (self.resident, self.huge) != (seen.resident, seen.huge) {
             self.since = now;
             self.resident = seen.resident;
             self.huge = seen.huge;
         }
         self.trouble.forget(now, &REGION);
-        let mut news = News::default();
+        let mut news = RegionChange::default();
         match self.stage {
             Stage::InFlight { planned, .. } | Stage::Splitting { planned }
                 if now.since(planned) < OUTCOME_TIMEOUT =>
@@ -230,19 +230,19 @@ impl<N: Copy + Default> Record<N> {
     /// Returns the time at which `rule` allows promoting it; `None`: not in its present state.
     pub(crate) fn ripe_at(&self, rule: &impl Rule<Note = N>) -> Option<Tick> {
         match self.ripeness(rule) {
-            Ripeness::Never | Ripeness::Unproven => None,
-            Ripeness::AtOnce => Some(self.since),
+            PromotionReadiness::Never | PromotionReadiness::Unproven => None,
+            PromotionReadiness::AtOnce => Some(self.since),
             // The same look twice is not two looks.
-            Ripeness::AfterQuiet(quiet) => {
+            PromotionReadiness::AfterQuiet(quiet) => {
                 Some(self.since.after(quiet).max(self.since.after_nanos(1)))
             }
         }
     }
 
     /// Returns the ripeness of its present state by `rule`.
-    pub(crate) fn ripeness(&self, rule: &impl Rule<Note = N>) -> Ripeness {
+    pub(crate) fn ripeness(&self, rule: &impl Rule<Note = N>) -> PromotionReadiness {
         if self.stage != Stage::Watching || self.huge == Some(true) {
-            return Ripeness::Never;
+            return PromotionReadiness::Never;
         }
         rule.ripeness(self.resident, &self.note)
     }
@@ -253,7 +253,7 @@ impl<N: Copy + Default> Record<N> {
             || self.charged > 0
             || self.trouble.is_troubled()
             || rule.keeps(&self.note, now)
-            || self.ripeness(rule) != Ripeness::Never
+            || self.ripeness(rule) != PromotionReadiness::Never
     }
 
     /// Returns true if it is a huge page that may be split now, ours or not.
@@ -489,13 +489,13 @@ mod tests {
         impl Rule for Always {
             type Note = ();
 
-            fn ripeness(&self, _: u16, (): &()) -> Ripeness {
-                Ripeness::AtOnce
+            fn ripeness(&self, _: u16, (): &()) -> PromotionReadiness {
+                PromotionReadiness::AtOnce
             }
         }
 
-        fn seen(resident: u16, huge: impl Into<Option<bool>>) -> Seen {
-            Seen {
+        fn seen(resident: u16, huge: impl Into<Option<bool>>) -> RegionState {
+            RegionState {
                 region: Region::containing(VirtAddr(4 << 20)),
                 vma: VirtRange::new(VirtAddr(0), VirtAddr(64 << 20)).unwrap(),
                 resident,

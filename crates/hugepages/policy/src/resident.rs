@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::candidate::{Ripeness, Rule};
+use crate::candidate::{PromotionReadiness, Rule};
 use crate::scheme::pages_of_a_region;
 use crate::{FULL, Resident};
 
@@ -28,8 +28,8 @@ pub(crate) struct AnyPage;
 impl Rule for AnyPage {
     type Note = ();
 
-    fn ripeness(&self, _resident: u16, (): &()) -> Ripeness {
-        Ripeness::AtOnce
+    fn ripeness(&self, _resident: u16, (): &()) -> PromotionReadiness {
+        PromotionReadiness::AtOnce
     }
 }
 
@@ -52,13 +52,13 @@ impl NearlyFull {
 impl Rule for NearlyFull {
     type Note = ();
 
-    fn ripeness(&self, resident: u16, (): &()) -> Ripeness {
+    fn ripeness(&self, resident: u16, (): &()) -> PromotionReadiness {
         if resident >= FULL {
-            Ripeness::AtOnce
+            PromotionReadiness::AtOnce
         } else if resident >= self.min_resident {
-            Ripeness::AfterQuiet(self.settle)
+            PromotionReadiness::AfterQuiet(self.settle)
         } else {
-            Ripeness::Never
+            PromotionReadiness::Never
         }
     }
 }
@@ -93,10 +93,10 @@ mod tests {
             min_resident: 384,
             settle: Duration::from_secs(1),
         };
-        assert_eq!(rule.ripeness(383, &()), Ripeness::Never);
-        let quiet = Ripeness::AfterQuiet(Duration::from_secs(1));
+        assert_eq!(rule.ripeness(383, &()), PromotionReadiness::Never);
+        let quiet = PromotionReadiness::AfterQuiet(Duration::from_secs(1));
         assert_eq!(rule.ripeness(384, &()), quiet);
         assert_eq!(rule.ripeness(511, &()), quiet);
-        assert_eq!(rule.ripeness(512, &()), Ripeness::AtOnce);
+        assert_eq!(rule.ripeness(512, &()), PromotionReadiness::AtOnce);
     }
 }

@@ -1,6 +1,6 @@
 //! Splits of huge pages: the choice, the reasons and the time.
 //!
-//! This module serves `hot` only ([`Active::split`](crate::Active::split)); `torn.rs` and `overdrawn.rs` split for other reasons. A split copies
+//! This module serves `hot` and `auto` ([`Active::split`](crate::Active::split)); `torn.rs` and `overdrawn.rs` split for other reasons. A split copies
 //! nothing and loses nothing, and it frees pages of zeroes (Linux 6.12). So a huge page is split for the pages that come back, for one of two
 //! reasons:
 //!
@@ -37,7 +37,7 @@
 //!              debugfs where that is refused
 //!   settle     the next look shows the pages freed; if it is still       record.rs      Record::settle_split
 //!              whole, it stays whole
-//!   rest       not promoted again for 30 s, doubling up to an hour, and  warmth.rs      Warmth::was_split
+//!   rest       not promoted again for 30 s, doubling up to an hour, and  warmth.rs      AccessHistory::was_split
 //!              only with more active pages each time
 //! ```
 
@@ -45,21 +45,26 @@ use std::time::Duration;
 
 use superhue_model::{Action, ProcessId, Region};
 
-use crate::candidate::{Candidate, Rule, Worth};
+use crate::candidate::{Candidate, PromotionValue, Rule};
 use crate::clock::Tick;
 use crate::promoter::Promoter;
 use crate::record::Record;
-use crate::warmth::Warmth;
+use crate::warmth::AccessHistory;
 
 /// Returns true if the accesses to a huge page of this `age`, to which `charged` pages of the budget are owed, allow splitting it: as a cold one,
 /// or as one that gives way. It is cold after `cold_after` without an access.
-pub(crate) fn is_due(warmth: &Warmth, age: Duration, charged: u16, cold_after: Duration) -> bool {
+pub(crate) fn is_due(
+    warmth: &AccessHistory,
+    age: Duration,
+    charged: u16,
+    cold_after: Duration,
+) -> bool {
     let may_give_way = charged > 0 && warmth.is_known();
     age >= cold_after / 3 && (warmth.is_cold(cold_after) || may_give_way)
 }
 
 /// Number of splits that may be under way at once. A split takes the page-table lock of the target for tens of microseconds.
-const AT_ONCE: usize = 32;
+const MAX_PENDING_SPLITS: usize = 32;
 
 /// Number of questions asked at once, and the time between: 128 MiB read per second at most.
 const QUESTIONS: usize = 64;
@@ -80,7 +85,7 @@ type Place = (usize, usize);
 /// A huge page that would give way to a hotter region.
 #[derive(Debug, Clone, Copy)]
 struct Victim {
-    worth: Worth,
+    worth: PromotionValue,
     place: Place,
     /// Pages of the budget that splitting it should free.
     release: u16,
@@ -94,7 +99,7 @@ struct Choices {
     victims: Vec<Victim>,
     /// Cold huge pages whose zeroes have to be counted first: quiet time in nanoseconds, place.
     cold_unknown: Vec<(u64, Place)>,
-    victims_unknown: Vec<(Worth, Place)>,
+    victims_unknown: Vec<(PromotionValue, Place)>,
     /// Number of splits under way, and the pages that they should free.
     under_way: usize,
     coming: u64,
@@ -119,11 +124,11 @@ impl Splitter {
     /// Plans splits, after promotions have been planned.
     pub(crate) fn decide(
         &mut self,
-        promoter: &mut Promoter<impl Rule<Note = Warmth>>,
+        promoter: &mut Promoter<impl Rule<Note = AccessHistory>>,
     ) -> Vec<Action> {
         let wanted = wanted(promoter);
         let mut found = self.find(promoter, &wanted);
-        let left = AT_ONCE.saturating_sub(found.under_way);
+        let left = MAX_PENDING_SPLITS.saturating_sub(found.under_way);
 
         let is_cut = found.cold.len() > left;
         keep_first(&mut found.cold, left, |&(quiet, place, _)| {
@@ -152,7 +157,11 @@ impl Splitter {
     }
 
     /// Finds the choices in one pass over all records.
-    fn find(&self, promoter: &Promoter<impl Rule<Note = Warmth>>, wanted: &[Candidate]) -> Choices {
+    fn find(
+        &self,
+        promoter: &Promoter<impl Rule<Note = AccessHistory>>,
+        wanted: &[Candidate],
+    ) -> Choices {
         let now = promoter.now();
         let mut found = Choices::default();
         for (owner, memory) in promoter.owners().iter().enumerate() {
@@ -171,7 +180,7 @@ impl Splitter {
 
     fn sort_in(
         &self,
-        record: &Record<Warmth>,
+        record: &Record<AccessHistory>,
         place: Place,
         now: Tick,
         wanted: &[Candidate],
@@ -214,7 +223,11 @@ impl Splitter {
     }
 
     /// Asks the questions whose answers matter most.
-    fn ask(&mut self, promoter: &mut Promoter<impl Rule<Note = Warmth>>, mut found: Choices) {
+    fn ask(
+        &mut self,
+        promoter: &mut Promoter<impl Rule<Note = AccessHistory>>,
+        mut found: Choices,
+    ) {
         self.questions.clear();
         if found.cold_unknown.is_empty() && found.victims_unknown.is_empty() {
             return;
@@ -258,7 +271,7 @@ fn keep_first<T, K: Ord>(list: &mut Vec<T>, count: usize, key: impl Fn(&T) -> K)
 }
 
 /// Returns the regions for which others should give way, best first: those that fit the budget at all.
-fn wanted(promoter: &Promoter<impl Rule<Note = Warmth>>) -> Vec<Candidate> {
+fn wanted(promoter: &Promoter<impl Rule<Note = AccessHistory>>) -> Vec<Candidate> {
     let limit = promoter.limit().unwrap_or(u64::MAX);
     let fits = |candidate: &&Candidate| u64::from(candidate.growth) <= limit;
     promoter.priced_out().iter().filter(fits).copied().collect()
@@ -266,7 +279,7 @@ fn wanted(promoter: &Promoter<impl Rule<Note = Warmth>>) -> Vec<Candidate> {
 
 /// Returns the pages that splitting a huge page should take off its charge: those of them that are still zeroes. `None` if they were not counted
 /// lately.
-fn release(record: &Record<Warmth>, now: Tick) -> Option<u16> {
+fn release(record: &Record<AccessHistory>, now: Tick) -> Option<u16> {
     let zero = record.note.zero_lately(now)?;
     Some(zero.min(record.charged()))
 }
@@ -309,7 +322,7 @@ mod tests {
             since: Tick::START,
             growth,
             level: 0,
-            worth: Worth(worth),
+            worth: PromotionValue(worth),
             lift: 0,
             served: Tick::START,
         }
@@ -317,7 +330,7 @@ mod tests {
 
     fn victims(victims: &[(u64, u16)]) -> Vec<Victim> {
         let victim = |(index, &(worth, release)): (usize, &(u64, u16))| Victim {
-            worth: Worth(worth),
+            worth: PromotionValue(worth),
             place: (0, index),
             release,
         };

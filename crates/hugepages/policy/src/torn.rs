@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use superhue_model::{Action, Effect, Memory, Owner, PAGES_PER_REGION, Region, TornPage};
 
 use crate::backoff::{REGION, Wait};
-use crate::clock::{Earliest, Tick};
+use crate::clock::{EarliestTick, Tick};
 use crate::record::OUTCOME_TIMEOUT;
 
 /// Number of splits that may be under way at once.
-const AT_ONCE: usize = 128;
+const MAX_PENDING_SPLITS: usize = 128;
 
 /// Torn huge pages whose split was requested.
 #[derive(Debug, Default)]
-pub(crate) struct Torn {
-    tried: BTreeMap<(Owner, Region), Tried>,
+pub(crate) struct TornSplits {
+    tried: BTreeMap<(Owner, Region), TornSplit>,
 }
 
 /// A torn huge page whose split was requested.
 #[derive(Debug, Clone, Copy)]
-struct Tried {
+struct TornSplit {
     /// Time of the request, while the outcome is outstanding.
     in_flight: Option<Tick>,
     /// True if the last split was done, and no look has shown yet whether it helped.
@@ -33,17 +33,17 @@ struct Tried {
 
 /// Changes that a look shows.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct TornChanges {
     /// Number of pages that came back.
     pub(crate) returned: u64,
     /// Number of splits whose outcome will not come any more.
     pub(crate) expired: u64,
 }
 
-impl Torn {
+impl TornSplits {
     /// Takes in a look.
-    pub(crate) fn look<'a>(&mut self, views: &[Memory<'a>], now: Tick) -> News {
-        let mut news = News::default();
+    pub(crate) fn look<'a>(&mut self, views: &[Memory<'a>], now: Tick) -> TornChanges {
+        let mut news = TornChanges::default();
         self.tried.retain(|&(owner, region), tried| {
             let view = views.binary_search_by_key(&owner, |view| view.owner);
             let view = view.ok().and_then(|at| views.get(at));
@@ -74,18 +74,18 @@ impl Torn {
         &mut self,
         views: &[Memory<'_>],
         now: Tick,
-        due: &mut Earliest,
+        due: &mut EarliestTick,
     ) -> Vec<Action> {
         let under_way = self
             .tried
             .values()
             .filter(|tried| tried.in_flight.is_some());
-        let mut left = AT_ONCE.saturating_sub(under_way.count());
+        let mut left = MAX_PENDING_SPLITS.saturating_sub(under_way.count());
         let mut actions = Vec::new();
         for view in views {
             for torn in view.torn {
                 let key = (view.owner, torn.region);
-                let tried = self.tried.entry(key).or_insert(Tried {
+                let tried = self.tried.entry(key).or_insert(TornSplit {
                     in_flight: None,
                     was_split: false,
                     wait: Wait::NONE,
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn each_is_split_once_and_what_came_back_counts() {
-        let mut torn = Torn::default();
-        let mut due = Earliest::default();
+        let mut torn = TornSplits::default();
+        let mut due = EarliestTick::default();
         let seen = view(&[(2, 500), (8, 12)]);
         let views = [Memory::of_process(&seen)];
         assert_eq!(torn.look(&views, at(0)).returned, 0);
@@ -214,24 +214,26 @@ mod tests {
 
     #[test]
     fn what_is_refused_waits_longer_each_time_and_what_gets_no_answer_is_given_up() {
-        let mut torn = Torn::default();
+        let mut torn = TornSplits::default();
         let seen = view(&[(2, 500)]);
         let views = [Memory::of_process(&seen)];
         let mut now = at(0);
         let mut waits = Vec::new();
         for _ in 0..3 {
             torn.look(&views, now);
-            let action = torn.plan(&views, now, &mut Earliest::default()).remove(0);
+            let action = torn
+                .plan(&views, now, &mut EarliestTick::default())
+                .remove(0);
             let errno = Errno::EINVAL;
             assert!(torn.learn(&action, Effect::Failed { errno }, now));
-            let mut due = Earliest::default();
+            let mut due = EarliestTick::default();
             assert!(torn.plan(&views, now, &mut due).is_empty());
             let next = due.get().unwrap();
             waits.push(next.since(now).as_millis());
             now = next;
         }
         assert_eq!(waits, [100, 200, 400]);
-        torn.plan(&views, now, &mut Earliest::default());
+        torn.plan(&views, now, &mut EarliestTick::default());
         let late = now.after(OUTCOME_TIMEOUT);
         assert_eq!(torn.look(&views, late).expired, 1);
         assert_eq!(torn.in_flight(), 0);

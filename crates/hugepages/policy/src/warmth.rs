@@ -20,7 +20,7 @@ use superhue_model::{PageCount, RegionHeat};
 
 use crate::FULL;
 use crate::backoff::{REST, Wait};
-use crate::candidate::{RegionLook, Worth};
+use crate::candidate::{PromotionValue, RegionLook};
 use crate::clock::{Tick, nanos};
 
 /// Samples without an access before a huge page may count as cold.
@@ -62,7 +62,7 @@ enum Form {
 
 /// Accesses to one region.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Warmth {
+pub(crate) struct AccessHistory {
     form: Form,
     /// True if the form is newer than the last sample.
     is_stale: bool,
@@ -95,9 +95,9 @@ pub(crate) struct Warmth {
 }
 
 // See `record.rs`: this is on top of what every policy remembers.
-const _: () = assert!(size_of::<Warmth>() <= 72);
+const _: () = assert!(size_of::<AccessHistory>() <= 72);
 
-impl Warmth {
+impl AccessHistory {
     /// Takes in a look. A huge page is cold after `cold_after`.
     pub(crate) fn absorb(&mut self, look: &RegionLook<'_>, cold_after: Duration) {
         self.rest.forget(look.now, &REST);
@@ -274,13 +274,13 @@ impl Warmth {
     }
 
     /// Returns the heat per page of `growth`; regions that cost nothing come before all others, by heat.
-    pub(crate) fn worth(&self, growth: u16) -> Worth {
+    pub(crate) fn worth(&self, growth: u16) -> PromotionValue {
         per_page(self.heat, growth)
     }
 
     /// Returns the same for a huge page that would free `pages`: its worth before it became one, less its cooling since. If it is in use, eight
     /// times that, because its present heat is not known, and its program would feel the loss.
-    pub(crate) fn worth_kept(&self, pages: u16) -> Worth {
+    pub(crate) fn worth_kept(&self, pages: u16) -> PromotionValue {
         let quiet = self.is_unusually_quiet();
         let share = match quiet {
             true => FINE / self.quiet_samples.saturating_add(1),
@@ -346,12 +346,12 @@ impl Warmth {
     }
 }
 
-fn per_page(heat: u32, pages: u16) -> Worth {
+fn per_page(heat: u32, pages: u16) -> PromotionValue {
     let heat = u64::from(heat);
     match u64::from(pages) {
         // Heat is below 2^26 even if in use, so no region that costs a page comes near.
-        0 => Worth((heat + 1) << 36),
-        pages => Worth(heat * u64::from(FINE) / pages),
+        0 => PromotionValue((heat + 1) << 36),
+        pages => PromotionValue(heat * u64::from(FINE) / pages),
     }
 }
 
@@ -383,7 +383,7 @@ mod tests {
     }
 
     /// Takes in a look, ten seconds after the last one, with one new sample that watched for nine.
-    fn look(warmth: &mut Warmth, second: u64, huge: bool, heat: &RegionHeat) {
+    fn look(warmth: &mut AccessHistory, second: u64, huge: bool, heat: &RegionHeat) {
         let look = RegionLook {
             heat: Some(heat),
             total: second / 10,
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn cold_is_what_was_watched_for_long_enough_without_an_access() {
-        let mut warmth = Warmth::default();
+        let mut warmth = AccessHistory::default();
         look(&mut warmth, 10, true, &heat(None, 1.0, 0));
         for n in 1..=4 {
             look(&mut warmth, 10 + 10 * n, true, &heat(None, 0.5, 10 * n));
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn the_reading_for_zeroes_delays_but_does_not_warm() {
-        let mut warmth = Warmth::default();
+        let mut warmth = AccessHistory::default();
         for n in 1..=6 {
             look(&mut warmth, 10 * n, true, &heat(None, 0.0, 10 * n));
         }
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_one_form_showed_is_not_taken_for_the_other() {
-        let mut warmth = Warmth::default();
+        let mut warmth = AccessHistory::default();
         look(&mut warmth, 10, true, &heat(None, 1.0, 0));
         // Split; the last sample is from before.
         look(&mut warmth, 20, false, &heat(None, 1.0, 0));

@@ -5,10 +5,10 @@ use rand::rngs::Xoshiro256PlusPlus;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 use superhue_sys::collapse::own_collapse;
 
-use crate::Trouble;
+use crate::BenchError;
 use crate::arm::Arm;
 use crate::buffer::Buffer;
-use crate::painter::{Filled, Painter};
+use crate::painter::{FillCounts, Painter};
 
 /// Allocates `size` bytes, all resident, placed by `arm`.
 ///
@@ -27,10 +27,10 @@ pub fn allocate(
     size: ByteCount,
     painter: Option<&mut (dyn Painter + '_)>,
     rng: &mut Xoshiro256PlusPlus,
-) -> Result<(Buffer, Filled), Trouble> {
+) -> Result<(Buffer, FillCounts), BenchError> {
     let mut buffer =
-        Buffer::new(size).map_err(|error| Trouble::during("cannot map a buffer", error))?;
-    let mut filled = Filled::default();
+        Buffer::new(size).map_err(|error| BenchError::during("cannot map a buffer", error))?;
+    let mut filled = FillCounts::default();
     let (range, mapped) = (buffer.range(), buffer.mapped());
     let huge = match arm {
         Arm::Kernel | Arm::Colored => 0,
@@ -56,7 +56,7 @@ pub fn allocate(
         filled.superpages = superpages(&mut buffer, above)?;
     }
     if arm.is_colored() && border < range.end {
-        let painter = painter.ok_or_else(|| Trouble("nobody knows colors here".to_owned()))?;
+        let painter = painter.ok_or_else(|| BenchError("nobody knows colors here".to_owned()))?;
         let all = ColorSet::all(painter.colors());
         let rest = VirtRange {
             start: border,
@@ -81,14 +81,14 @@ pub fn allocate_set(
     shuffled: bool,
     painter: &mut dyn Painter,
     rng: &mut Xoshiro256PlusPlus,
-) -> Result<(Buffer, Filled), Trouble> {
+) -> Result<(Buffer, FillCounts), BenchError> {
     let mut buffer =
-        Buffer::new(size).map_err(|error| Trouble::during("cannot map a buffer", error))?;
+        Buffer::new(size).map_err(|error| BenchError::during("cannot map a buffer", error))?;
     let (range, mapped) = (buffer.range(), buffer.mapped());
     let _ = buffer.advise_superpages(mapped, false);
     let filled = if shuffled {
         let all = ColorSet::all(painter.colors());
-        let mut filled = Filled::default();
+        let mut filled = FillCounts::default();
         let mut start = range.start;
         while start < range.end {
             let end = VirtAddr(start.0 + BASE_PAGE_SIZE);
@@ -106,8 +106,8 @@ pub fn allocate_set(
 
 /// Backs `range`, whole regions, with huge pages, and counts them. The fault handler gives them where it has free ones;
 /// a collapse asks again for the others.
-fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, Trouble> {
-    let lacking = |error| Trouble::during("no superpages", error);
+fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, BenchError> {
+    let lacking = |error| BenchError::during("no superpages", error);
     buffer.advise_superpages(range, true).map_err(lacking)?;
     buffer.populate(range).map_err(lacking)?;
     let mut count = 0;
@@ -148,13 +148,13 @@ mod tests {
             range: VirtRange,
             set: &ColorSet,
             start: usize,
-        ) -> Result<Filled, Trouble> {
+        ) -> Result<FillCounts, BenchError> {
             assert!(start < set.len());
             let placed = range.len().0 / BASE_PAGE_SIZE;
             self.0.push((placed, set.len()));
-            Ok(Filled {
+            Ok(FillCounts {
                 placed,
-                ..Filled::default()
+                ..FillCounts::default()
             })
         }
     }

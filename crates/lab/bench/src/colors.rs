@@ -7,13 +7,13 @@ use superhue_color::choice::Walk;
 use superhue_color::oracles::{
     HardwareProbe, LocalOracle, MeasuredOracle, Oracle, OracleError, PaletteConfig,
 };
-use superhue_color::place::{Placed, Placer, Pool, PoolConfig};
+use superhue_color::place::{PlacementCounts, Placer, Pool, PoolConfig};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, VirtRange};
 
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::CacheLevel;
-use crate::painter::{Filled, Painter};
+use crate::painter::{FillCounts, Painter};
 
 /// Memory in which colors are searched, as a multiple of the cache: every color should have several times the pages
 /// that fill its sets.
@@ -39,8 +39,8 @@ impl Colors {
     /// # Errors
     /// If there is no clock, timing shows no colors, or pages cannot be moved (Linux before 6.8, userfaultfd
     /// forbidden).
-    pub fn find(cache: &CacheLevel) -> Result<Self, Trouble> {
-        let lacking = |error| Trouble::during("no memory to find colors in", error);
+    pub fn find(cache: &CacheLevel) -> Result<Self, BenchError> {
+        let lacking = |error| BenchError::during("no memory to find colors in", error);
         let mut memory = Buffer::new(ByteCount(cache.bytes * SEARCHED)).map_err(lacking)?;
         // Advice may fail: a kernel without huge pages has none to keep away.
         let _ = memory.advise_superpages(memory.mapped(), false);
@@ -55,7 +55,7 @@ impl Colors {
         let mut config = PaletteConfig::new(Path::new("/"), runtime_dir.as_deref());
         config.search.ways = cache.ways.and_then(|ways| u32::try_from(ways).ok());
         let found = LocalOracle::open(&config, &pages)
-            .map_err(|error: OracleError| Trouble(error.to_string()))?;
+            .map_err(|error: OracleError| BenchError(error.to_string()))?;
         let pool = PoolConfig {
             chunk: CHUNK,
             limit: LIMIT,
@@ -63,7 +63,7 @@ impl Colors {
         };
         let pool = Pool::new(pool, found.oracle.colors());
         let placer = Placer::new(pool).map_err(|error| {
-            Trouble::during("pages cannot be moved (UFFDIO_MOVE, Linux 6.8)", error)
+            BenchError::during("pages cannot be moved (UFFDIO_MOVE, Linux 6.8)", error)
         })?;
         Ok(Self {
             placer,
@@ -82,24 +82,29 @@ impl Painter for Colors {
         self.oracle.kind().name().to_owned()
     }
 
-    fn fill(&mut self, range: VirtRange, set: &ColorSet, start: usize) -> Result<Filled, Trouble> {
+    fn fill(
+        &mut self,
+        range: VirtRange,
+        set: &ColorSet,
+        start: usize,
+    ) -> Result<FillCounts, BenchError> {
         let mut walk = Walk::new(set, start);
         let placed = self
             .placer
             .fill(range, &mut walk, &mut self.oracle)
-            .map_err(|error| Trouble::during("no page could be placed", error))?;
+            .map_err(|error| BenchError::during("no page could be placed", error))?;
         Ok(filled(&placed))
     }
 }
 
-fn filled(placed: &Placed) -> Filled {
+fn filled(placed: &PlacementCounts) -> FillCounts {
     let refused = placed
         .refused
         .iter()
         .map(|(why, pages)| (why.name().to_owned(), pages.0));
-    Filled {
+    FillCounts {
         placed: placed.placed.0 + placed.already.0,
         refused: refused.collect(),
-        ..Filled::default()
+        ..FillCounts::default()
     }
 }

@@ -7,7 +7,7 @@ use crate::arm::Arm;
 use crate::isolation::document::Isolation;
 use crate::json;
 use crate::machine::Caches;
-use crate::painter::Filled;
+use crate::painter::FillCounts;
 use crate::summary::{ArmSummary, summarise};
 use crate::workload::{Figure, Point, Sweep};
 
@@ -38,7 +38,7 @@ pub struct Document {
     /// True if it was stopped from outside before the end.
     pub interrupted: bool,
     /// Parts that could not be measured, with the reasons.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedPart>,
     /// The workloads.
     pub sweeps: Vec<SweepResult>,
     /// Victims and partners, if they were measured.
@@ -73,7 +73,7 @@ pub struct Settings {
 
 /// Part that could not be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct SkippedPart {
     /// The part.
     pub what: String,
     /// The reason, and a way to change it.
@@ -113,7 +113,7 @@ pub struct ArmResult {
     /// The figure of each pass over each allocation, in the order measured.
     pub samples: Vec<Vec<f64>>,
     /// Placement of the pages, summed over all allocations.
-    pub pages: Filled,
+    pub pages: FillCounts,
     /// Reasons why allocations failed, one entry for each.
     pub failed: Vec<String>,
     /// Summary of the samples; computed from them, also when a document is read.

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 
 /// `FFTW_FORWARD`.
@@ -18,14 +18,14 @@ const NAME: &str = "libfftw3.so.3";
 
 type PlanOneDimension =
     unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_int, c_uint) -> *mut c_void;
-type OfPlan = unsafe extern "C" fn(*mut c_void);
+type PlanFunction = unsafe extern "C" fn(*mut c_void);
 
 /// The functions used.
 #[derive(Debug)]
 struct Functions {
     plan: PlanOneDimension,
-    execute: OfPlan,
-    destroy: OfPlan,
+    execute: PlanFunction,
+    destroy: PlanFunction,
     /// Keeps their code mapped.
     _library: libloading::Library,
 }
@@ -36,9 +36,9 @@ pub(crate) struct Library(Arc<Functions>);
 
 impl Library {
     /// Loads the library.
-    pub(crate) fn load() -> Result<Self, Trouble> {
+    pub(crate) fn load() -> Result<Self, BenchError> {
         let lacking = |error: libloading::Error| {
-            Trouble(format!(
+            BenchError(format!(
                 "FFTW is not installed (Debian: apt-get install libfftw3-double3): {error}"
             ))
         };
@@ -57,7 +57,7 @@ impl Library {
     }
 
     /// Plans a transform of `points` complex numbers at the start of `memory`, in place; the contents are lost.
-    pub(crate) fn plan(&self, points: u64, memory: &mut Buffer) -> Result<Plan, Trouble> {
+    pub(crate) fn plan(&self, points: u64, memory: &mut Buffer) -> Result<Plan, BenchError> {
         let doubles = memory.doubles();
         let wanted = usize::try_from(points)
             .ok()
@@ -66,7 +66,7 @@ impl Library {
             c_int::try_from(points),
             wanted.map(|wanted| wanted <= doubles.len()),
         ) else {
-            return Err(Trouble(format!(
+            return Err(BenchError(format!(
                 "{points} points do not fit into the memory"
             )));
         };
@@ -75,7 +75,9 @@ impl Library {
         // used by one thread only: `Library` belongs to one workload, and they run one after the other.
         let raw = unsafe { (self.0.plan)(count, start, start, FORWARD, MEASURE) };
         if raw.is_null() {
-            return Err(Trouble(format!("FFTW makes no plan for {points} points")));
+            return Err(BenchError(format!(
+                "FFTW makes no plan for {points} points"
+            )));
         }
         Ok(Plan {
             functions: Arc::clone(&self.0),

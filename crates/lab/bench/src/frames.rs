@@ -25,14 +25,14 @@ const PAGES: u64 = 1024;
 /// Pages held, as a multiple of those of the next allocation.
 const TIMES: u64 = 6;
 /// Upper limit of buffers held: an allocation larger than a sixth of that gets the rest of its pages from elsewhere.
-const MOST: u64 = 16;
+const MAX_HELD_BUFFERS: u64 = 16;
 
 impl FrameShuffler {
     /// Shuffles for an allocation of `size`. Shuffles less where there is not enough memory.
     pub fn shuffle(&mut self, size: ByteCount, rng: &mut Xoshiro256PlusPlus) {
         self.shuffle_superpages(rng);
         let needed = size.0.div_ceil(BASE_PAGE_SIZE);
-        let wanted = (needed * TIMES).div_ceil(PAGES).clamp(1, MOST);
+        let wanted = (needed * TIMES).div_ceil(PAGES).clamp(1, MAX_HELD_BUFFERS);
         // Replaces one buffer, so that the set of circulating frames changes over time.
         if !self.held.is_empty() {
             self.held.swap_remove(rng.random_range(0..self.held.len()));

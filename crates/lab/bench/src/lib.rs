@@ -65,9 +65,9 @@ pub mod workload;
 /// Reason why something could not be measured. The text gives the reason and, if there is one, a way to change it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Trouble(pub String);
+pub struct BenchError(pub String);
 
-impl Trouble {
+impl BenchError {
     /// Puts the failed operation before the reason.
     #[must_use]
     pub fn during(doing: &str, reason: impl std::fmt::Display) -> Self {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::read_caches;
 
-use crate::Trouble;
+use crate::BenchError;
 
 /// A data cache of one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ impl Caches {
     ///
     /// # Errors
     /// If sysfs describes no second level: working sets are shares of it.
-    pub fn read(roots: &Roots, cpu: u32) -> Result<Self, Trouble> {
+    pub fn read(roots: &Roots, cpu: u32) -> Result<Self, BenchError> {
         let all = read_caches(roots)
-            .map_err(|error| Trouble::during("cannot tell the sizes of the caches", error))?;
+            .map_err(|error| BenchError::during("cannot tell the sizes of the caches", error))?;
         let levels = all.into_iter().filter_map(|cache| {
             let shared_by = cache
                 .shared_by
@@ -56,7 +56,7 @@ impl Caches {
         let caches = Self(levels.collect());
         match caches.level(2) {
             Some(_) => Ok(caches),
-            None => Err(Trouble(format!(
+            None => Err(BenchError(format!(
                 "no second-level cache of CPU {cpu} is described in sysfs"
             ))),
         }
@@ -80,8 +80,8 @@ impl Caches {
 ///
 /// # Errors
 /// If the thread may not use `cpu`, or there is no such CPU.
-pub fn pin(cpu: Option<u32>) -> Result<u32, Trouble> {
-    let refused = |error| Trouble::during("cannot stay on one CPU", error);
+pub fn pin(cpu: Option<u32>) -> Result<u32, BenchError> {
+    let refused = |error| BenchError::during("cannot stay on one CPU", error);
     let allowed = sched_getaffinity(None).map_err(refused)?;
     let numbers: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|cpu| allowed.is_set(*cpu))
@@ -92,7 +92,7 @@ pub fn pin(cpu: Option<u32>) -> Result<u32, Trouble> {
     };
     if !numbers.contains(&chosen) {
         let list: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-        return Err(Trouble(format!(
+        return Err(BenchError(format!(
             "this process may not use CPU {chosen}, only {}",
             list.join(",")
         )));

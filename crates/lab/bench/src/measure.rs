@@ -4,16 +4,16 @@ use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use superhue_compare::Schedule;
 
-use crate::Trouble;
+use crate::BenchError;
 use crate::allocate::allocate;
 use crate::arm::Arm;
 use crate::buffer::Buffer;
 use crate::clock::cpu_time;
-use crate::document::{ArmResult, PointResult, Settings, Skipped, SweepResult};
+use crate::document::{ArmResult, PointResult, Settings, SkippedPart, SweepResult};
 use crate::frames::FrameShuffler;
 use crate::json::rounded;
 use crate::machine::Caches;
-use crate::painter::{Filled, Painter};
+use crate::painter::{FillCounts, Painter};
 use crate::workload::{Point, Workload};
 
 /// Upper limit of repetitions of the work in a pass: [`Workload::work`] allows that many.
@@ -38,7 +38,7 @@ pub fn sweep(
     caches: &Caches,
     mut painter: Option<&mut (dyn Painter + '_)>,
     watcher: &mut dyn Watcher,
-    skipped: &mut Vec<Skipped>,
+    skipped: &mut Vec<SkippedPart>,
 ) -> SweepResult {
     let mut result = SweepResult {
         workload: workload.name().to_owned(),
@@ -73,7 +73,7 @@ pub fn sweep(
                     turns.workload.name(),
                     point.label
                 );
-                skipped.push(Skipped {
+                skipped.push(SkippedPart {
                     what,
                     reason: reason.clone(),
                 });
@@ -93,10 +93,10 @@ fn calibrate(
     workload: &mut dyn Workload,
     point: &Point,
     settings: &Settings,
-    skipped: &mut Vec<Skipped>,
+    skipped: &mut Vec<SkippedPart>,
     rng: &mut Xoshiro256PlusPlus,
 ) -> Option<u64> {
-    let mut try_once = || -> Result<f64, Trouble> {
+    let mut try_once = || -> Result<f64, BenchError> {
         let (mut memory, _) = allocate(Arm::Kernel, point.size(), None, rng)?;
         workload.prepare(point, &mut memory, rng)?;
         workload.work(point, &mut memory, 1);
@@ -110,7 +110,7 @@ fn calibrate(
         }
         Err(trouble) => {
             let what = workload.name().to_owned();
-            skipped.push(Skipped {
+            skipped.push(SkippedPart {
                 what,
                 reason: trouble.to_string(),
             });
@@ -142,7 +142,7 @@ impl Turns<'_> {
         let result = |arm: &Arm| ArmResult {
             arm: *arm,
             samples: Vec::new(),
-            pages: Filled::default(),
+            pages: FillCounts::default(),
             failed: Vec::new(),
             summary: None,
         };
@@ -177,7 +177,7 @@ impl Turns<'_> {
         &mut self,
         arm: Arm,
         painter: Option<&mut (dyn Painter + '_)>,
-    ) -> Result<(Vec<f64>, Filled), Trouble> {
+    ) -> Result<(Vec<f64>, FillCounts), BenchError> {
         let (mut memory, filled) = allocate(arm, self.point.size(), painter, self.rng)?;
         self.workload.prepare(self.point, &mut memory, self.rng)?;
         self.pass(&mut memory);

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use superhue_model::{ColorSet, VirtRange};
 
-use crate::Trouble;
+use crate::BenchError;
 
 /// Placement of the pages of a buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filled {
+pub struct FillCounts {
     /// Base pages on a requested color.
     pub placed: u64,
     /// Base pages left to the kernel, by reason.
@@ -20,7 +20,7 @@ pub struct Filled {
     pub dealt: u64,
 }
 
-impl Filled {
+impl FillCounts {
     /// Adds the counts of another buffer.
     pub fn add(&mut self, other: &Self) {
         self.placed += other.placed;
@@ -45,5 +45,10 @@ pub trait Painter {
     ///
     /// # Errors
     /// If no page at all can be placed.
-    fn fill(&mut self, range: VirtRange, set: &ColorSet, start: usize) -> Result<Filled, Trouble>;
+    fn fill(
+        &mut self,
+        range: VirtRange,
+        set: &ColorSet,
+        start: usize,
+    ) -> Result<FillCounts, BenchError>;
 }

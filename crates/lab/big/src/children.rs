@@ -27,7 +27,7 @@ pub fn bound_to_us(command: &mut Command) -> &mut Command {
 
 /// Command that has ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// Exit status or signal.
     pub event: ChildEvent,
     /// Resources that the command and the children it waited for used.
@@ -40,7 +40,7 @@ pub struct Ended {
     pub err: String,
 }
 
-impl Ended {
+impl CommandResult {
     /// Returns true if its status is 0.
     pub fn is_well(&self) -> bool {
         self.event == ChildEvent::Exited(0)
@@ -64,7 +64,7 @@ impl Ended {
 
 /// Running command. Dropping it kills the command.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
     begun: Instant,
     out: File,
@@ -72,7 +72,7 @@ pub struct Running {
     is_over: bool,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts the command, without input.
     pub fn start(command: &mut Command) -> Result<Self> {
         let (out, err) = (kept()?, kept()?);
@@ -99,7 +99,7 @@ impl Running {
     }
 
     /// Returns the result once the command has ended, else `None`.
-    pub fn ended(&mut self) -> Result<Option<Ended>> {
+    pub fn ended(&mut self) -> Result<Option<CommandResult>> {
         let Some((event, usage)) = child_event(self.child.id())? else {
             return Ok(None);
         };
@@ -108,7 +108,7 @@ impl Running {
         }
         self.is_over = true;
         let wall = self.begun.elapsed();
-        Ok(Some(Ended {
+        Ok(Some(CommandResult {
             event,
             usage,
             wall,
@@ -118,7 +118,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn wait(mut self, until: Instant) -> Result<Ended> {
+    pub fn wait(mut self, until: Instant) -> Result<CommandResult> {
         loop {
             if let Some(ended) = self.ended()? {
                 return Ok(ended);
@@ -131,13 +131,13 @@ impl Running {
     }
 
     /// Sends SIGTERM and waits; kills the command if it does not end in time.
-    pub fn terminate(self, patience: Duration) -> Result<Ended> {
+    pub fn terminate(self, patience: Duration) -> Result<CommandResult> {
         signal(self.pid(), Signal::TERM);
         self.wait(Instant::now() + patience)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         if !self.is_over {
             let _ = self.child.kill();
@@ -147,9 +147,11 @@ impl Drop for Running {
 }
 
 /// Runs a command to its end.
-pub fn run(command: &mut Command, until: Instant) -> Result<Ended> {
+pub fn run(command: &mut Command, until: Instant) -> Result<CommandResult> {
     let name = command.get_program().to_string_lossy().into_owned();
-    Running::start(command)?.wait(until).with_context(|| name)
+    RunningCommand::start(command)?
+        .wait(until)
+        .with_context(|| name)
 }
 
 /// Makes a file in memory alone, since this module does not know a folder that it may write.

@@ -26,7 +26,7 @@ const ENDING: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
 
 /// Time that killed processes may take to end: a process with 100 GiB has many pages to free.
-const PATIENCE: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measures all steps, or those that `--only` names.
 pub fn run(options: &DriverOptions) -> Result<ExitCode> {
@@ -74,7 +74,7 @@ pub fn run(options: &DriverOptions) -> Result<ExitCode> {
         }
         let (outcome, why);
         (outcome, why, signal) = one(command, bound, &signals, &mut document)?;
-        end_descendants(PATIENCE);
+        end_descendants(KILL_TIMEOUT);
         remove_groups();
         document.end_step(outcome, why)?;
         say(*step, &document, begun);
@@ -158,8 +158,8 @@ fn one(
             return Ok((Outcome::Cut, Some(why), Some(signal.number)));
         }
         match said.recv_timeout(TICK) {
-            Ok(Said::Line(line)) => document.add(line)?,
-            Ok(Said::Words(words)) => {
+            Ok(OutputLine::Line(line)) => document.add(line)?,
+            Ok(OutputLine::Words(words)) => {
                 let _ = writeln!(io::stderr(), "{words}");
                 last_words = words;
             }
@@ -175,8 +175,8 @@ fn one(
             // Lines still in the pipe count. Another process that holds the pipe open does not delay the end.
             while let Ok(said) = said.recv_timeout(TICK) {
                 match said {
-                    Said::Line(line) => document.add(line)?,
-                    Said::Words(words) => last_words = words,
+                    OutputLine::Line(line) => document.add(line)?,
+                    OutputLine::Words(words) => last_words = words,
                 }
             }
             return Ok(of_status(status, last_words));
@@ -197,20 +197,20 @@ fn of_status(status: ExitStatus, last_words: String) -> (Outcome, Option<String>
     )
 }
 
-enum Said {
+enum OutputLine {
     Line(Line),
     Words(String),
 }
 
 /// Reads the step's output in two threads that end with it.
-fn listen(child: &mut Child) -> Receiver<Said> {
+fn listen(child: &mut Child) -> Receiver<OutputLine> {
     let (sender, said) = channel();
     if let Some(out) = child.stdout.take() {
         let sender = sender.clone();
         thread::spawn(move || {
             for text in BufReader::new(out).lines().map_while(Result::ok) {
-                let line =
-                    serde_json::from_str(&text).map_or_else(|_| Said::Words(text), Said::Line);
+                let line = serde_json::from_str(&text)
+                    .map_or_else(|_| OutputLine::Words(text), OutputLine::Line);
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -220,7 +220,7 @@ fn listen(child: &mut Child) -> Receiver<Said> {
     if let Some(err) = child.stderr.take() {
         thread::spawn(move || {
             for text in BufReader::new(err).lines().map_while(Result::ok) {
-                if sender.send(Said::Words(text)).is_err() {
+                if sender.send(OutputLine::Words(text)).is_err() {
                     return;
                 }
             }

@@ -125,10 +125,10 @@ struct Memory<'scope> {
     filled: usize,
     /// Bytes that one page-table entry maps.
     step: u64,
-    stirring: Option<Stirring<'scope>>,
+    stirring: Option<ToucherThreads<'scope>>,
 }
 
-struct Stirring<'scope> {
+struct ToucherThreads<'scope> {
     stop: &'static AtomicBool,
     counts: &'static [Padded],
     threads: Vec<ScopedJoinHandle<'scope, Result<Option<Histogram<u64>>>>>,
@@ -270,7 +270,7 @@ impl<'scope> Memory<'scope> {
                 Ok(None)
             })
         });
-        self.stirring = Some(Stirring {
+        self.stirring = Some(ToucherThreads {
             stop,
             counts,
             threads: spawned.collect(),

@@ -196,7 +196,7 @@ struct RawTlb {
     level: Spanned<u64>,
     entries: Spanned<u64>,
     ways: Spanned<u64>,
-    holds: Spanned<Vec<Held>>,
+    holds: Spanned<Vec<PageClass>>,
     #[serde(default)]
     cycles: Option<Spanned<f64>>,
     source: Spanned<String>,
@@ -204,7 +204,7 @@ struct RawTlb {
 
 #[derive(Deserialize, PartialEq, Eq, Clone, Copy)]
 #[serde(rename_all = "kebab-case")]
-enum Held {
+enum PageClass {
     Base,
     Super,
 }
@@ -508,8 +508,8 @@ fn tlbs(place: &Text<'_>, raw: &RawMachine) -> Result<Vec<TlbSpec>, MachineError
             level: place.number(&raw.level, "level", 1..=2, false)?,
             entries,
             ways,
-            base: raw.holds.get_ref().contains(&Held::Base),
-            superpages: raw.holds.get_ref().contains(&Held::Super),
+            base: raw.holds.get_ref().contains(&PageClass::Base),
+            superpages: raw.holds.get_ref().contains(&PageClass::Super),
             millicycles: match &raw.cycles {
                 Some(cycles) => place.cycles(cycles, "cycles")?,
                 None => 0,

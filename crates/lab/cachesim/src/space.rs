@@ -258,26 +258,26 @@ impl Deal {
 
     /// The space's pages in the frames of this draw, for a [`System`](crate::System).
     #[must_use]
-    pub const fn of<'a>(&'a self, space: &'a Space) -> Dealt<'a> {
-        Dealt { deal: self, space }
+    pub const fn of<'a>(&'a self, space: &'a Space) -> DealtPages<'a> {
+        DealtPages { deal: self, space }
     }
 }
 
 /// The pages of a space in the frames of a draw.
 #[derive(Debug, Clone, Copy)]
-pub struct Dealt<'a> {
+pub struct DealtPages<'a> {
     deal: &'a Deal,
     space: &'a Space,
 }
 
-impl Dealt<'_> {
+impl DealtPages<'_> {
     #[inline]
     fn virtual_page(&self, at: u64) -> u64 {
         self.space.pages[(at >> self.space.page_shift) as usize] >> 1
     }
 }
 
-impl Pages for Dealt<'_> {
+impl Pages for DealtPages<'_> {
     #[inline]
     fn translate(&self, at: u64) -> (u64, bool) {
         let shift = self.space.page_shift;

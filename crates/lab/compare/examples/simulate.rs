@@ -17,20 +17,20 @@ use superhue_compare::{
 };
 
 /// Program with 200 MiB of live data that is faster with huge pages, and whose memory grows under `always`.
-struct Imagined {
+struct SimulatedRunner {
     rng: Xoshiro256PlusPlus,
     ops: UserMetric,
     runs: usize,
 }
 
-impl Imagined {
+impl SimulatedRunner {
     fn about(&mut self, value: f64, spread: f64) -> Result<f64, RunnerError> {
         let noise = LogNormal::new(0.0, spread).map_err(|e| RunnerError::Abort(e.to_string()))?;
         Ok(value * noise.sample(&mut self.rng))
     }
 }
 
-impl Runner for Imagined {
+impl Runner for SimulatedRunner {
     fn run(&mut self, arm: usize, warmup: bool) -> Result<Sample, RunnerError> {
         self.runs += 1;
         let mut sample = Sample::new();
@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
 
     let design = Design::new(arms, metrics, settings)?;
-    let mut runner = Imagined {
+    let mut runner = SimulatedRunner {
         rng: Xoshiro256PlusPlus::seed_from_u64(1),
         ops,
         runs: 0,

@@ -9,7 +9,7 @@ use crate::human::clean;
 use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
-use crate::summary::{Against, ArmSummary, Estimate, Verdict};
+use crate::summary::{ArmSummary, Estimate, ReferenceComparison, Verdict};
 use crate::table::HEADINGS;
 
 /// Columns of the CSV file before the parameter columns.
@@ -170,7 +170,7 @@ impl Comparison {
 }
 
 /// Formats the columns from `ratio` to `runs_needed`.
-fn comparison(against: Option<&Against>) -> Vec<String> {
+fn comparison(against: Option<&ReferenceComparison>) -> Vec<String> {
     let mut cells = Vec::new();
     cells.extend(estimate(against.and_then(|against| against.ratio)));
     cells.extend(estimate(against.and_then(|against| against.paired_ratio)));

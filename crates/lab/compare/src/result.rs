@@ -15,7 +15,7 @@ use crate::gate::{Condition, GateResult};
 use crate::metric::Metric;
 use crate::run::{Execution, Record};
 use crate::suite::SUITE_SCHEMA;
-use crate::summary::{Against, ArmSummary, MetricSummary};
+use crate::summary::{ArmSummary, MetricSummary, ReferenceComparison};
 use crate::verdict::summarise;
 
 /// Value of the field `schema` of the document.
@@ -180,7 +180,7 @@ impl Comparison {
     /// Returns the comparison of an arm with the reference on a metric; `None` for the reference itself and for a metric or arm that does not
     /// exist.
     #[must_use]
-    pub fn against(&self, metric: &str, arm: usize) -> Option<&Against> {
+    pub fn against(&self, metric: &str, arm: usize) -> Option<&ReferenceComparison> {
         self.summary(metric, arm)?.against.as_ref()
     }
 

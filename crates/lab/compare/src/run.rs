@@ -18,7 +18,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::{Schedule, Turn};
+use crate::schedule::{Schedule, ScheduledRun};
 
 /// Measurements of one run: metric name to value, in the base unit of the metric.
 ///
@@ -160,7 +160,7 @@ pub enum Progress<'a> {
     /// A run is about to start.
     Starting {
         /// Turn of the run.
-        turn: Turn,
+        turn: ScheduledRun,
         /// Runs done so far.
         done: usize,
         /// Runs due in all.
@@ -193,7 +193,7 @@ impl Execution {
     #[must_use]
     pub fn follows(&self, schedule: &Schedule) -> bool {
         let turns = schedule.turns();
-        let is_turn = |(record, turn): (&Record, &Turn)| {
+        let is_turn = |(record, turn): (&Record, &ScheduledRun)| {
             let Record {
                 arm,
                 round,
@@ -201,7 +201,7 @@ impl Execution {
                 warmup,
                 ..
             } = *record;
-            Turn {
+            ScheduledRun {
                 arm,
                 round,
                 position,

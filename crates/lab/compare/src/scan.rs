@@ -55,15 +55,15 @@ pub enum ScanError {
     /// The step is missing, and the bounds are not whole numbers.
     #[error("parameter `{0}`: say the step, since the bounds are no whole numbers (-D 0.25)")]
     NoStep(String),
-    /// There are more than [`MOST`] values.
+    /// There are more than [`MAX_COMBINATIONS`] values.
     #[error(
-        "{0} values or more are to be scanned, and {MOST} are the most: use a larger step or fewer parameters"
+        "{0} values or more are to be scanned, and {MAX_COMBINATIONS} are the most: use a larger step or fewer parameters"
     )]
     TooMany(usize),
 }
 
 /// Most combinations of values that one comparison takes.
-pub const MOST: usize = 1000;
+pub const MAX_COMBINATIONS: usize = 1000;
 
 impl Parameter {
     /// Makes a parameter with listed values: `a,b,c`. A comma within a value is written `\,`, a backslash `\\`.
@@ -130,7 +130,7 @@ impl Parameter {
             return Err(ScanError::Empty(name.to_owned()));
         }
         let count = usize::try_from((last - first) / step + 1).unwrap_or(usize::MAX);
-        if count > MOST {
+        if count > MAX_COMBINATIONS {
             return Err(ScanError::TooMany(count));
         }
         let values = (0..count as i128).map(|index| {
@@ -145,7 +145,7 @@ impl Parameter {
         if name.is_empty() || !name.chars().all(fits) {
             return Err(ScanError::Name(name.to_owned()));
         }
-        if values.len() > MOST {
+        if values.len() > MAX_COMBINATIONS {
             return Err(ScanError::TooMany(values.len()));
         }
         let twice = (1..values.len()).find(|&index| values[..index].contains(&values[index]));
@@ -177,7 +177,7 @@ impl Parameter {
 /// Returns all combinations of values, the last parameter changing fastest; without parameters, one empty combination.
 ///
 /// # Errors
-/// Fails if two parameters have the same name, or there are more than [`MOST`] combinations.
+/// Fails if two parameters have the same name, or there are more than [`MAX_COMBINATIONS`] combinations.
 pub fn assignments(parameters: &[Parameter]) -> Result<Vec<Assignment>, ScanError> {
     let mut all = vec![Assignment::default()];
     for (index, parameter) in parameters.iter().enumerate() {
@@ -185,7 +185,7 @@ pub fn assignments(parameters: &[Parameter]) -> Result<Vec<Assignment>, ScanErro
             return Err(ScanError::Duplicate(parameter.name.clone()));
         }
         let count = all.len() * parameter.values.len();
-        if count > MOST {
+        if count > MAX_COMBINATIONS {
             return Err(ScanError::TooMany(count));
         }
         let longer = all.iter().flat_map(|assignment| {

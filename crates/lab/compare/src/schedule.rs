@@ -26,7 +26,7 @@ use rand::seq::SliceRandom;
 
 /// One scheduled run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Turn {
+pub struct ScheduledRun {
     /// Index of the arm.
     pub arm: usize,
     /// Round, from 0; warm-up rounds and measured rounds are counted apart.
@@ -40,7 +40,7 @@ pub struct Turn {
 /// The whole order: `warmup` rounds first, then `runs` measured rounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    turns: Vec<Turn>,
+    turns: Vec<ScheduledRun>,
 }
 
 impl Schedule {
@@ -66,7 +66,7 @@ impl Schedule {
                     dealers.start_over();
                 }
                 let order = dealers.deal();
-                (order.into_iter().enumerate()).map(move |(position, arm)| Turn {
+                (order.into_iter().enumerate()).map(move |(position, arm)| ScheduledRun {
                     arm,
                     round,
                     position,
@@ -79,7 +79,7 @@ impl Schedule {
 
     /// Returns the runs in their order; `arms * (warmup + runs)` of them.
     #[must_use]
-    pub fn turns(&self) -> &[Turn] {
+    pub fn turns(&self) -> &[ScheduledRun] {
         &self.turns
     }
 }

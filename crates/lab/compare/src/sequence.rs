@@ -42,7 +42,7 @@ const CLIPS: [f64; 2] = [1.5, 3.0];
 const PLAYERS: usize = MEANS.len() * CLIPS.len();
 
 /// Largest share of the capital that a player stakes: a player who loses all of it can never win again.
-const MOST: f64 = 0.95;
+const MAX_STAKE: f64 = 0.95;
 
 /// Fewest pairs that give an estimate of the spread; with fewer, the largest difference seen stands for it.
 const PAIRS_FOR_SPREAD: usize = 3;
@@ -245,7 +245,10 @@ impl Table {
         let mut player = 0;
         for mean in MEANS {
             for clip in CLIPS {
-                let stake = (mean * size.min(clip)).tanh().min(MOST).copysign(surplus);
+                let stake = (mean * size.min(clip))
+                    .tanh()
+                    .min(MAX_STAKE)
+                    .copysign(surplus);
                 self.above[player] += stake.ln_1p();
                 self.below[player] += (-stake).ln_1p();
                 player += 1;

@@ -67,7 +67,7 @@ pub struct Description {
 
 /// Comparison of an arm with the reference on one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct ReferenceComparison {
     /// Verdict.
     pub verdict: Verdict,
     /// Ratio of the arm's median to that of the reference, after removal of round effects. `None` where it has no meaning: a value is negative, or
@@ -87,7 +87,7 @@ pub struct Against {
     pub p_corrected: Option<f64>,
 }
 
-impl Against {
+impl ReferenceComparison {
     /// Returns true if there is a difference beyond chance, however small. If this is true of a [`NoDifferenceShown`](Verdict::NoDifferenceShown),
     /// the difference is below [`Settings::smallest`].
     #[must_use]
@@ -116,7 +116,7 @@ pub struct ArmSummary {
     /// Description of the values; `None` if there are none.
     pub values: Option<Description>,
     /// Comparison with the reference; `None` for the reference itself.
-    pub against: Option<Against>,
+    pub against: Option<ReferenceComparison>,
 }
 
 /// Summary of all arms on one metric.

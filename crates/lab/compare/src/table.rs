@@ -9,7 +9,7 @@ use crate::design::{arms_per_value, groups};
 use crate::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
 use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
-use crate::summary::{Against, ArmSummary, Estimate, MetricSummary, Verdict};
+use crate::summary::{ArmSummary, Estimate, MetricSummary, ReferenceComparison, Verdict};
 
 /// Narrowest width for which the text is still laid out as a table.
 const NARROWEST: usize = 80;
@@ -280,7 +280,7 @@ fn scale(metric: &Metric, arms: &[ArmSummary]) -> Scale {
 }
 
 /// Formats the columns *ratio* and *95 % interval*.
-fn sizes(against: &Against, scale: &Scale) -> (String, String) {
+fn sizes(against: &ReferenceComparison, scale: &Scale) -> (String, String) {
     let between = |estimate: Estimate, show: &dyn Fn(f64) -> String| {
         let ends = estimate
             .interval

@@ -20,12 +20,12 @@ use crate::metric::{Better, Builtin, Metric, Unit};
 pub struct UserMetric {
     metric: Metric,
     regex: Regex,
-    which: Which,
+    which: MatchChoice,
 }
 
 /// Choice among several matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum MatchChoice {
     /// The only number; different numbers are an error.
     Only,
     First,
@@ -181,9 +181,9 @@ impl UserMetric {
     pub fn extract(&self, output: &str) -> Result<f64, MetricMiss> {
         let mut matches = self.regex.captures_iter(output).map(|found| figure(&found));
         let text = match self.which {
-            Which::First => matches.next(),
-            Which::Last => matches.last(),
-            Which::Only => self.only(matches)?,
+            MatchChoice::First => matches.next(),
+            MatchChoice::Last => matches.last(),
+            MatchChoice::Only => self.only(matches)?,
         };
         let text = text.ok_or(MetricMiss::NoMatch)?;
         number(text).ok_or_else(|| MetricMiss::NotANumber(shortened(text)))
@@ -219,7 +219,7 @@ impl UserMetric {
 }
 
 /// Parses name, direction and choice of `NAME[:lower|:higher][@first|@last]`.
-fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
+fn suffixes(left: &str) -> Result<(&str, Better, MatchChoice), UserMetricError> {
     let (mut better, mut which) = (None, None);
     let mut name = left.trim();
     while let Some(at) = name.rfind([':', '@']) {
@@ -227,8 +227,8 @@ fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
         match suffix {
             ":lower" if better.is_none() => better = Some(Better::Lower),
             ":higher" if better.is_none() => better = Some(Better::Higher),
-            "@first" if which.is_none() => which = Some(Which::First),
-            "@last" if which.is_none() => which = Some(Which::Last),
+            "@first" if which.is_none() => which = Some(MatchChoice::First),
+            "@last" if which.is_none() => which = Some(MatchChoice::Last),
             _ => {
                 return Err(UserMetricError::Suffix {
                     name: before.trim().to_owned(),
@@ -241,7 +241,7 @@ fn suffixes(left: &str) -> Result<(&str, Better, Which), UserMetricError> {
     Ok((
         name,
         better.unwrap_or(Better::Higher),
-        which.unwrap_or(Which::Only),
+        which.unwrap_or(MatchChoice::Only),
     ))
 }
 

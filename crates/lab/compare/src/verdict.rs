@@ -10,7 +10,7 @@
 //! # The interval
 //!
 //! The primary interval resamples the two arms independently. Resampling whole rounds uses the pairing and is much tighter on a drifting machine;
-//! the result has that interval, too ([`Against::paired_ratio`], the median of the ratios within rounds), but it decides nothing:
+//! the result has that interval, too ([`ReferenceComparison::paired_ratio`], the median of the ratios within rounds), but it decides nothing:
 //!
 //! - It is too narrow with few runs. In simulated comparisons of equal arms (20,000 for each number of rounds; normal and heavy-tailed noise
 //!   alike) it covered the true ratio in 94 % of them with 5 rounds, 88 % with 7, 91 % with 8 and 93 % with 10. The independent interval
@@ -24,7 +24,7 @@
 //! # Slow rounds
 //!
 //! With [`FEWEST_OTHERS`](crate::stats::rounds::FEWEST_OTHERS) or more other arms, the effect of slow rounds is first removed from both arms of a
-//! question, as far as the other arms show it ([`rounds`]); [`Against::evened`] has the removed share. In a suite of ten arms on a noisy machine
+//! question, as far as the other arms show it ([`rounds`]); [`ReferenceComparison::evened`] has the removed share. In a suite of ten arms on a noisy machine
 //! intervals became 0.7 times as wide (median of 27), which is worth twice as many runs. The promise above does not change: the effect comes from
 //! arms outside the question, and the order within a round is random. `tests/false_alarms.rs` tests this.
 //!
@@ -50,7 +50,9 @@ use crate::stats::holm::holm;
 use crate::stats::quantile::{mad, median, quantile, sorted};
 use crate::stats::rank_sum::{RankSum, least_p_without_ties, rank_sum};
 use crate::stats::rounds;
-use crate::summary::{Against, ArmSummary, Description, Estimate, MetricSummary, Verdict};
+use crate::summary::{
+    ArmSummary, Description, Estimate, MetricSummary, ReferenceComparison, Verdict,
+};
 
 /// Risk of any false finding in a whole comparison.
 ///
@@ -202,7 +204,7 @@ impl Column {
         })
     }
 
-    fn summary(&self, against: Option<Against>) -> ArmSummary {
+    fn summary(&self, against: Option<ReferenceComparison>) -> ArmSummary {
         ArmSummary {
             arm: self.arm,
             measured: self.values.len(),
@@ -327,7 +329,7 @@ impl<'a> Pair<'a> {
             .is_some_and(|test| test.least_p < 1.0 || self.least_p >= 1.0)
     }
 
-    fn decide(&self, against: &Against, smallest: f64) -> Verdict {
+    fn decide(&self, against: &ReferenceComparison, smallest: f64) -> Verdict {
         let Some(difference) = against.difference else {
             return Verdict::NoDifferenceShown;
         };
@@ -346,7 +348,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
+fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<ReferenceComparison> {
     let questions: Vec<usize> = (0..pairs.len())
         .filter(|index| pairs[*index].is_question())
         .collect();
@@ -367,7 +369,7 @@ fn verdicts_on(pairs: &[Pair<'_>], settings: &Settings) -> Vec<Against> {
 
     (pairs.iter().enumerate())
         .map(|(index, pair)| {
-            let mut against = Against {
+            let mut against = ReferenceComparison {
                 verdict: Verdict::NotMeasured,
                 ratio: pair.arm.ratio(&pair.reference),
                 paired_ratio: pair.arm.paired_ratio(&pair.reference, settings.resamples),

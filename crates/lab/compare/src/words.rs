@@ -5,7 +5,7 @@ use crate::human::{clean, listed, percent, ratio};
 use crate::metric::{Better, Builtin, Metric};
 use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
-use crate::summary::{Against, Estimate, Verdict};
+use crate::summary::{Estimate, ReferenceComparison, Verdict};
 
 impl Comparison {
     /// Returns one sentence for each arm but the reference, with the metrics by which a user decides: wall time, the numbers that the program itself
@@ -98,7 +98,7 @@ impl Comparison {
                 return format!("{name} cannot be judged: {culprit} has no good run.");
             }
         }
-        let headlines: Vec<(&Metric, &Against)> = (self.headline_metrics().into_iter())
+        let headlines: Vec<(&Metric, &ReferenceComparison)> = (self.headline_metrics().into_iter())
             .filter_map(|metric| Some((metric, self.against(&metric.name, arm)?)))
             .collect();
         let clauses: Vec<Clause> = (headlines.iter())
@@ -192,7 +192,7 @@ struct Clause {
 }
 
 impl Clause {
-    fn new(metric: &Metric, against: &Against) -> Self {
+    fn new(metric: &Metric, against: &ReferenceComparison) -> Self {
         let higher = against.difference.is_some_and(|d| d.value > 0.0);
         let ratio = against.ratio.filter(|ratio| ratio.value > 0.0);
         match ratio {
@@ -229,7 +229,12 @@ impl Clause {
     }
 
     /// Makes a clause on an amount: `uses 12 % more memory`, `has 3.1 times the ops`, `uses less memory`.
-    fn amount(metric: &Metric, against: &Against, ratio: Option<Estimate>, higher: bool) -> Self {
+    fn amount(
+        metric: &Metric,
+        against: &ReferenceComparison,
+        ratio: Option<Estimate>,
+        higher: bool,
+    ) -> Self {
         let noun = noun(metric);
         let own = Builtin::from_name(&metric.name).is_none();
         let (verb, more, judged) = match (own, higher) {
@@ -268,7 +273,7 @@ impl Clause {
 }
 
 /// Returns the verdict as a word, because the name of a user's metric does not show whether `higher` is good.
-fn verdict_word(metric: &Metric, against: &Against) -> &'static str {
+fn verdict_word(metric: &Metric, against: &ReferenceComparison) -> &'static str {
     match (metric.better, against.verdict) {
         (Better::Neither, _) => "",
         (_, Verdict::Better) => " (better)",

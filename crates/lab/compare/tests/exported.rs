@@ -4,7 +4,7 @@
 
 mod simulation;
 
-use simulation::{World, compare, scan, scan_seeded};
+use simulation::{NoiseModel, compare, scan, scan_seeded};
 use superhue_compare::{Comparison, Demand};
 
 /// Returns the rows of the CSV as maps from column to cell.
@@ -16,7 +16,7 @@ fn rows(comparison: &Comparison) -> Vec<std::collections::HashMap<String, String
 
 #[test]
 fn csv_has_every_figure_in_full() {
-    let result = compare(World::Normal(0.02), &[1.0, 1.2], 2, 8, 200, 4);
+    let result = compare(NoiseModel::Normal(0.02), &[1.0, 1.2], 2, 8, 200, 4);
     let rows = rows(&result);
     assert_eq!(rows.len(), 4);
     let against = result.against("m1", 1).unwrap();
@@ -53,7 +53,7 @@ fn csv_has_every_figure_in_full() {
         (rows[2]["verdict"].as_str(), rows[2]["ratio"].as_str()),
         ("reference", "")
     );
-    let few = compare(World::Normal(0.02), &[1.0, 1.2], 1, 3, 200, 4);
+    let few = compare(NoiseModel::Normal(0.02), &[1.0, 1.2], 1, 3, 200, 4);
     let row = &self::rows(&few)[1];
     assert_eq!(
         (row["verdict"].as_str(), row["runs_needed"].as_str()),
@@ -63,7 +63,7 @@ fn csv_has_every_figure_in_full() {
 
 #[test]
 fn names_break_neither_csv_nor_markdown() {
-    let mut result = compare(World::Normal(0.02), &[1.0, 1.2], 1, 8, 200, 4);
+    let mut result = compare(NoiseModel::Normal(0.02), &[1.0, 1.2], 1, 8, 200, 4);
     result.arms[1].name = "a|b,\"c\"\n<b>*x*".to_owned();
     result.arms[1].options = "--pages hot,\n\"".to_owned();
     result.command = vec![
@@ -155,7 +155,7 @@ fn equals_show_no_difference_anywhere_in_a_scan() {
 
 #[test]
 fn gates_stand_in_the_markdown() {
-    let mut result = compare(World::Normal(0.01), &[1.0, 1.2], 1, 8, 200, 4);
+    let mut result = compare(NoiseModel::Normal(0.01), &[1.0, 1.2], 1, 8, 200, 4);
     let condition = superhue_compare::Condition::parse(
         "m0 > 5%",
         Demand::FailIf,

@@ -6,7 +6,7 @@
 
 mod simulation;
 
-use simulation::{World, compare};
+use simulation::{NoiseModel, compare};
 use superhue_compare::Verdict;
 
 /// Number of comparisons of each kind.
@@ -16,7 +16,7 @@ const REPETITIONS: u64 = 200;
 const RESAMPLES: usize = 100;
 
 /// Returns the number of comparisons that show a difference on any of the metrics.
-fn alarms(world: World, factors: &[f64], metrics: usize, runs: usize) -> u64 {
+fn alarms(world: NoiseModel, factors: &[f64], metrics: usize, runs: usize) -> u64 {
     let alarm = |seed: &u64| {
         let comparison = compare(world, factors, metrics, runs, RESAMPLES, *seed);
         let mut arms = comparison.summaries.iter().flat_map(|s| &s.arms);
@@ -27,7 +27,7 @@ fn alarms(world: World, factors: &[f64], metrics: usize, runs: usize) -> u64 {
 
 /// Asserts that at most 5 % of 1000 comparisons show a difference. The verdicts have a level of 2.5 %
 /// (`superhue_compare::verdict::LEVEL`).
-fn expect_silence(world: World) {
+fn expect_silence(world: NoiseModel) {
     // Five runs cannot answer ten questions, but they can answer five.
     let kinds = [(5, 5), (10, 6), (10, 7), (10, 8), (10, 10)];
     let alarms = kinds.map(|(metrics, runs)| alarms(world, &[1.0, 1.0], metrics, runs));
@@ -40,46 +40,46 @@ fn expect_silence(world: World) {
 
 #[test]
 fn no_difference_under_normal_noise() {
-    expect_silence(World::Normal(0.02));
+    expect_silence(NoiseModel::Normal(0.02));
 }
 
 #[test]
 fn no_difference_under_heavy_tails() {
-    expect_silence(World::HeavyTailed);
+    expect_silence(NoiseModel::HeavyTailed);
 }
 
 #[test]
 fn no_difference_between_two_modes() {
-    expect_silence(World::Bimodal);
+    expect_silence(NoiseModel::Bimodal);
 }
 
 #[test]
 fn no_difference_while_the_machine_drifts() {
-    expect_silence(World::Drifting);
+    expect_silence(NoiseModel::Drifting);
 }
 
 #[test]
 fn no_difference_where_position_matters() {
-    expect_silence(World::FirstIsSlow);
+    expect_silence(NoiseModel::FirstIsSlow);
 }
 
 #[test]
 fn no_difference_in_slow_minutes() {
-    expect_silence(World::Wandering);
+    expect_silence(NoiseModel::Wandering);
 }
 
 /// There are enough arms for the removal of round effects. There are few metrics, because each arm is a question of its own.
 #[test]
 fn no_difference_among_seven_equal_arms_in_rounds_that_are_evened_out() {
     for world in [
-        World::SlowRounds,
-        World::Wandering,
-        World::Drifting,
-        World::HeavyTailed,
-        World::Normal(0.02),
-        World::Bimodal,
-        World::FirstIsSlow,
-        World::Counts,
+        NoiseModel::SlowRounds,
+        NoiseModel::Wandering,
+        NoiseModel::Drifting,
+        NoiseModel::HeavyTailed,
+        NoiseModel::Normal(0.02),
+        NoiseModel::Bimodal,
+        NoiseModel::FirstIsSlow,
+        NoiseModel::Counts,
     ] {
         let alarms = [7, 8, 10].map(|runs| alarms(world, &[1.0; 7], 2, runs));
         assert!(
@@ -91,17 +91,17 @@ fn no_difference_among_seven_equal_arms_in_rounds_that_are_evened_out() {
 
 #[test]
 fn no_difference_in_small_counts() {
-    expect_silence(World::Counts);
+    expect_silence(NoiseModel::Counts);
 }
 
 #[test]
 fn no_difference_in_a_mixture_with_constants() {
-    expect_silence(World::Mixed);
+    expect_silence(NoiseModel::Mixed);
 }
 
 #[test]
 fn no_difference_among_four_equal_arms() {
-    let alarms = [7, 8, 9].map(|runs| alarms(World::Normal(0.02), &[1.0; 4], 10, runs));
+    let alarms = [7, 8, 9].map(|runs| alarms(NoiseModel::Normal(0.02), &[1.0; 4], 10, runs));
     assert!(
         alarms.iter().sum::<u64>() * 100 <= 3 * REPETITIONS * 5,
         "{alarms:?}"
@@ -112,7 +112,7 @@ fn no_difference_among_four_equal_arms() {
 /// cause findings.
 #[test]
 fn no_difference_when_runs_go_on_until_intervals_are_narrow() {
-    for world in [World::Normal(0.03), World::Normal(0.05)] {
+    for world in [NoiseModel::Normal(0.03), NoiseModel::Normal(0.05)] {
         let mut stopped = std::collections::BTreeMap::new();
         let alarm = |seed: &u64| {
             let after = |runs| compare(world, &[1.0; 3], 3, runs, RESAMPLES, *seed);
@@ -139,7 +139,7 @@ fn no_difference_when_runs_go_on_until_intervals_are_narrow() {
 #[test]
 fn five_percent_under_one_percent_of_noise_are_found() {
     let found = |factor: f64, seed: &u64| {
-        let world = World::Normal(0.01);
+        let world = NoiseModel::Normal(0.01);
         let comparison = compare(world, &[1.0, factor], 10, 8, RESAMPLES, *seed);
         let expected = if factor > 1.0 {
             Verdict::Worse
@@ -158,7 +158,7 @@ fn five_percent_under_one_percent_of_noise_are_found() {
 #[test]
 fn a_large_difference_is_found_in_drift() {
     let found = |seed: &u64| {
-        let comparison = compare(World::Drifting, &[1.0, 1.4], 10, 8, RESAMPLES, *seed);
+        let comparison = compare(NoiseModel::Drifting, &[1.0, 1.4], 10, 8, RESAMPLES, *seed);
         comparison.against("m0", 1).unwrap().verdict == Verdict::Worse
     };
     let found = (0..REPETITIONS).filter(found).count() as u64;
@@ -166,7 +166,7 @@ fn a_large_difference_is_found_in_drift() {
 }
 
 /// Returns the median width of the intervals of an arm that takes 1.1 times as long, and how often (of 100) they contain the true ratio.
-fn intervals(world: World, arms: usize, runs: usize) -> (f64, f64) {
+fn intervals(world: NoiseModel, arms: usize, runs: usize) -> (f64, f64) {
     let (mut widths, mut covered) = (Vec::new(), 0);
     let comparisons = 5 * REPETITIONS;
     for seed in 0..comparisons {
@@ -186,7 +186,7 @@ fn intervals(world: World, arms: usize, runs: usize) -> (f64, f64) {
 /// Five arms leave too few other arms. Ten arms show slow rounds, and change nothing where no round is slow.
 #[test]
 fn other_arms_make_intervals_narrower_where_rounds_are_slow() {
-    let widths = [World::SlowRounds, World::Normal(0.05)].map(|world| {
+    let widths = [NoiseModel::SlowRounds, NoiseModel::Normal(0.05)].map(|world| {
         let (among_five, _) = intervals(world, 5, 8);
         let (among_ten, covered) = intervals(world, 10, 8);
         assert!(covered >= 94.0, "{world:?}: {covered}");
@@ -200,7 +200,14 @@ fn the_interval_covers_the_truth() {
     for (runs, least) in [(5, 94.0), (8, 94.0), (10, 94.0)] {
         let (mut covered, mut all) = (0, 0);
         for seed in 0..REPETITIONS {
-            let comparison = compare(World::HeavyTailed, &[1.0, 1.3], 10, runs, RESAMPLES, seed);
+            let comparison = compare(
+                NoiseModel::HeavyTailed,
+                &[1.0, 1.3],
+                10,
+                runs,
+                RESAMPLES,
+                seed,
+            );
             for summary in &comparison.summaries {
                 let ratio = summary.arms[1].against.unwrap().ratio.unwrap();
                 covered += u32::from(!ratio.interval.unwrap().excludes(1.3));

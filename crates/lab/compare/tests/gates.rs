@@ -4,7 +4,7 @@
 
 mod simulation;
 
-use simulation::{World, compare, scan};
+use simulation::{NoiseModel, compare, scan};
 use superhue_compare::{
     Arm, Builtin, Comparison, Condition, ConditionError, Context, Demand, Design, Execution,
     Judgement, Metric, Outcome, Record, Sample, Settings, gate,
@@ -39,7 +39,7 @@ use Outcome::{Failed, Passed};
 #[test]
 fn a_clear_difference_is_found_on_either_side() {
     // The second arm takes ten percent more, with one percent of noise, in 10 runs.
-    let mut result = compare(World::Normal(0.01), &[1.0, 1.1], 2, 10, 500, 3);
+    let mut result = compare(NoiseModel::Normal(0.01), &[1.0, 1.1], 2, 10, 500, 3);
     assert_eq!(
         judged(&mut result, "m0 > 5%"),
         (Failed, Passed, vec![Holds])
@@ -67,10 +67,10 @@ fn a_clear_difference_is_found_on_either_side() {
 #[test]
 fn noise_fails_no_gate() {
     for world in [
-        World::Normal(0.05),
-        World::HeavyTailed,
-        World::Bimodal,
-        World::Drifting,
+        NoiseModel::Normal(0.05),
+        NoiseModel::HeavyTailed,
+        NoiseModel::Bimodal,
+        NoiseModel::Drifting,
     ] {
         let mut failed = 0;
         for seed in 0..150 {
@@ -92,7 +92,7 @@ fn a_gate_that_the_interval_alone_would_fail_needs_the_test_too() {
     let mut interval_alone = 0;
     let mut failed = 0;
     for seed in 0..300 {
-        let mut result = compare(World::HeavyTailed, &[1.0, 1.0], 1, 5, 200, seed);
+        let mut result = compare(NoiseModel::HeavyTailed, &[1.0, 1.0], 1, 5, 200, seed);
         let beyond = |c: &Comparison| {
             let ratio = c.against("m0", 1).unwrap().ratio.unwrap();
             ratio.interval.unwrap().excludes(1.0)
@@ -108,7 +108,7 @@ fn a_gate_that_the_interval_alone_would_fail_needs_the_test_too() {
 
 #[test]
 fn all_questions_of_all_gates_are_corrected_for() {
-    let mut result = compare(World::Normal(0.01), &[1.0, 1.1, 1.2], 1, 6, 200, 3);
+    let mut result = compare(NoiseModel::Normal(0.01), &[1.0, 1.1, 1.2], 1, 6, 200, 3);
     let conditions = ["m0 > 5%", "m0 > 1%"].map(|t| condition(t, Demand::FailIf, &result));
     assert_eq!(gate::needed(&conditions[..1]), 5);
     assert_eq!(gate::needed(&conditions), 6);
@@ -135,7 +135,7 @@ fn in_a_scan_each_value_has_its_own_reference() {
 #[test]
 fn what_is_wrong_is_said_with_what_there_is() {
     use ConditionError as E;
-    let result = compare(World::Normal(0.01), &[1.0, 1.1, 1.2], 2, 5, 100, 3);
+    let result = compare(NoiseModel::Normal(0.01), &[1.0, 1.1, 1.2], 2, 5, 100, 3);
     let error = |text: &str| {
         let refused = Condition::parse(text, Demand::FailIf, &result.arms, &result.metrics, 0);
         refused.unwrap_err()
@@ -265,7 +265,7 @@ fn no_gate_passes_on_an_incomplete_result() {
 
 #[test]
 fn gates_are_kept_in_the_document_and_shown() {
-    let mut result = compare(World::Normal(0.01), &[1.0, 1.1], 1, 10, 500, 3);
+    let mut result = compare(NoiseModel::Normal(0.01), &[1.0, 1.1], 1, 10, 500, 3);
     let before = result.to_json().unwrap();
     assert!(!before.contains("\"gates\""));
     let conditions = [

@@ -5,7 +5,7 @@
 mod simulation;
 
 use regex::Regex;
-use simulation::{World, compare};
+use simulation::{NoiseModel, compare};
 use superhue_compare::{
     Arm, Builtin, Comparison, Context, Design, Execution, Metric, Record, Sample, Settings,
     UserMetric,
@@ -241,7 +241,7 @@ fn every_good_run_is_a_dot() {
 fn plots_of_any_size_stay_inside() {
     for (arms, metrics) in [(2, 1), (2, 2), (3, 5), (6, 10), (9, 3)] {
         let factors: Vec<f64> = (0..arms).map(|arm| 1.0 + 0.1 * arm as f64).collect();
-        let comparison = compare(World::Mixed, &factors, metrics, 8, 100, 1);
+        let comparison = compare(NoiseModel::Mixed, &factors, metrics, 8, 100, 1);
         assert_inside(&comparison.plot());
     }
 }

@@ -4,7 +4,8 @@
 
 use superhue_compare::verdict::summarise;
 use superhue_compare::{
-    Against, Better, Builtin, Metric, MetricSummary, Record, Sample, Settings, Unit, Verdict,
+    Better, Builtin, Metric, MetricSummary, Record, ReferenceComparison, Sample, Settings, Unit,
+    Verdict,
 };
 
 /// Values that one arm measured in its runs.
@@ -50,13 +51,13 @@ fn records(arms: &[Values<'_>]) -> Vec<Record> {
     records
 }
 
-fn judge_as(better: Better, reference: Values<'_>, arm: Values<'_>) -> Against {
+fn judge_as(better: Better, reference: Values<'_>, arm: Values<'_>) -> ReferenceComparison {
     let records = records(&[reference, arm]);
     let summaries = summarise(&[metric("m", better)], &[0, 0], &settings(), &records);
     summaries[0].arms[1].against.unwrap()
 }
 
-fn judge(reference: Values<'_>, arm: Values<'_>) -> Against {
+fn judge(reference: Values<'_>, arm: Values<'_>) -> ReferenceComparison {
     judge_as(Better::Lower, reference, arm)
 }
 

@@ -74,7 +74,7 @@ pub struct Point {
     pub bytes: u64,
     /// For a point of a real program: the result of its run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traced: Option<Traced>,
+    pub traced: Option<TraceReport>,
     /// The arms.
     pub arms: Vec<ArmResult>,
 }
@@ -102,7 +102,7 @@ pub struct ArmResult {
 
 /// A program whose references were replayed while it ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traced {
+pub struct TraceReport {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The emulator that ran it, in its own words.

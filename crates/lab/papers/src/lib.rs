@@ -18,7 +18,7 @@
 //! // Half of the colors, and 384 KiB in them: only those by the rule leave a private cache of 512 KiB whole.
 //! let misses = |arm| figure.result("384K", arm).unwrap().misses.median;
 //! assert_eq!((misses("halves"), misses("no-rule")), (0.0, 125.0));
-//! # Ok::<(), superhue_papers::Trouble>(())
+//! # Ok::<(), superhue_papers::ReplayError>(())
 //! ```
 //!
 //! Coloring changes luck, so the lab replays each point over many draws, and reports their median, worst and spread.
@@ -47,4 +47,4 @@ pub use superhue_cachesim as cachesim;
 /// Reason why the lab cannot do something. The text also describes how to change it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Trouble(pub String);
+pub struct ReplayError(pub String);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use superhue_cachesim::dump::{Draw, Dump};
 use superhue_cachesim::{Placement, Random};
 
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
 
 /// The files of `kernel/frames` that the figures use.
@@ -31,7 +31,7 @@ pub struct Memory {
 
 /// Placement, with its origin.
 #[derive(Debug)]
-pub struct Placed {
+pub struct SourcedPlacement {
     /// The frames of the pages.
     pub pages: Placement,
     /// True if a real kernel dealt them.
@@ -52,8 +52,9 @@ impl Memory {
     ///
     /// # Errors
     /// If it is damaged, or of a guest that died.
-    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
-        let dump = Dump::parse(bytes).map_err(|error| Trouble(format!("{name}.frames {error}")))?;
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReplayError> {
+        let dump =
+            Dump::parse(bytes).map_err(|error| ReplayError(format!("{name}.frames {error}")))?;
         self.dumps.insert(name.to_owned(), dump);
         Ok(())
     }
@@ -83,7 +84,7 @@ impl Memory {
 
     /// Places the memory of a program, as a draw of an arm; draws the frames itself if no kernel dealt that much.
     #[must_use]
-    pub fn place(&self, arm: Arm, bytes: u64, draw: usize) -> Placed {
+    pub fn place(&self, arm: Arm, bytes: u64, draw: usize) -> SourcedPlacement {
         let pages = usize::try_from(bytes.div_ceil(PAGE)).unwrap_or(usize::MAX);
         // Memory smaller than a huge page has none.
         let large = pages >= 512;
@@ -105,7 +106,7 @@ impl Memory {
                 && (!with_superpages || draw.frames.len() == pages)
         };
         if let Some(dealt) = self.dealt(file, fits, draw) {
-            return Placed {
+            return SourcedPlacement {
                 pages: dealt.prefix(pages),
                 real: true,
             };
@@ -125,12 +126,12 @@ impl Memory {
         } else {
             pages
         };
-        Placed { pages, real: false }
+        SourcedPlacement { pages, real: false }
     }
 
     /// Places the memory of a pair's two tasks: each on one half of 64 colors, or on any colors.
     #[must_use]
-    pub fn pair(&self, arm: Arm, draw: usize) -> [Placed; 2] {
+    pub fn pair(&self, arm: Arm, draw: usize) -> [SourcedPlacement; 2] {
         let halves = arm == Arm::Halves;
         let (file, plans) = if halves {
             ("sets-aged-base", ["task-low", "partner-high"])
@@ -141,7 +142,7 @@ impl Memory {
             let mut random = self.random(&format!("{}/{}", arm.name(), plans[which]), draw);
             let wanted = |draw: &&Draw| draw.plan == plans[which];
             if let Some(pages) = self.dealt(file, wanted, draw) {
-                return Placed { pages, real: true };
+                return SourcedPlacement { pages, real: true };
             }
             let pages = [256, 1024][which];
             let pages = if halves {
@@ -150,7 +151,7 @@ impl Memory {
             } else {
                 Placement::random(pages, PAGE, &mut random)
             };
-            Placed { pages, real: false }
+            SourcedPlacement { pages, real: false }
         })
     }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use crate::Trouble;
+use crate::ReplayError;
 use crate::table::number;
 
 /// The paper's sweeps: name; memory that `always` and the paper's system add, in percent; passes until the paper's
@@ -44,15 +44,15 @@ pub struct Native {
 }
 
 #[derive(Deserialize)]
-struct Kept {
+struct CompareDocument {
     schema: String,
-    arms: Vec<Named>,
+    arms: Vec<ArmName>,
     settings: Settings,
     summaries: Vec<Summary>,
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct ArmName {
     name: String,
 }
 
@@ -66,18 +66,18 @@ struct Settings {
 #[derive(Deserialize)]
 struct Summary {
     metric: String,
-    arms: Vec<OfArm>,
+    arms: Vec<ArmMetric>,
 }
 
 #[derive(Deserialize)]
-struct OfArm {
+struct ArmMetric {
     arm: usize,
     values: Option<Values>,
-    against: Option<Against>,
+    against: Option<ReferenceRatio>,
 }
 
 #[derive(Deserialize)]
-struct Against {
+struct ReferenceRatio {
     /// `None` for a metric that may be 0.
     ratio: Option<Ratio>,
 }
@@ -103,8 +103,8 @@ struct Median {
     value: f64,
 }
 
-impl Kept {
-    fn of(&self, metric: &str, arm: &str) -> Option<&OfArm> {
+impl CompareDocument {
+    fn of(&self, metric: &str, arm: &str) -> Option<&ArmMetric> {
         let index = self.arms.iter().position(|other| other.name == arm)?;
         let summary = self.summaries.iter().find(|other| other.metric == metric)?;
         summary.arms.iter().find(|other| other.arm == index)
@@ -142,21 +142,21 @@ impl Native {
     ///
     /// # Errors
     /// If it is no result of `superhue compare`, or lacks an arm.
-    pub fn add(&mut self, file: &str, text: &str) -> Result<(), Trouble> {
-        let kept: Kept = serde_json::from_str(text)
-            .map_err(|error| Trouble(format!("not a result of `superhue compare`: {error}")))?;
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), ReplayError> {
+        let kept: CompareDocument = serde_json::from_str(text)
+            .map_err(|error| ReplayError(format!("not a result of `superhue compare`: {error}")))?;
         if !kept.schema.starts_with("superhue-compare/") {
             let what = "not a result of `superhue compare`: it has another schema".to_owned();
-            return Err(Trouble(what));
+            return Err(ReplayError(what));
         }
         let name = SWEEPS.iter().map(|sweep| sweep.0);
         let name = { name }.find(|name| file == format!("hps-{name}.json"));
-        let name = name.ok_or_else(|| Trouble(format!("no sweep is kept in {file}")))?;
+        let name = name.ok_or_else(|| ReplayError(format!("no sweep is kept in {file}")))?;
         let need = |metric: &str, arm: &str| {
             let value = kept.median(metric, arm).filter(|value| *value > 0.0);
-            value.ok_or_else(|| Trouble(format!("has no {metric} of the arm {arm}")))
+            value.ok_or_else(|| ReplayError(format!("has no {metric} of the arm {arm}")))
         };
-        let all = |metric: &str| -> Result<[f64; 3], Trouble> {
+        let all = |metric: &str| -> Result<[f64; 3], ReplayError> {
             Ok([
                 need(metric, "never")?,
                 need(metric, "always")?,

@@ -9,7 +9,7 @@ use crate::witness::Witness;
 
 /// Kept results besides the figures, with sections of their own on the page.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct ExtraResults {
     /// Full-system runs of some points.
     pub witness: Option<Witness>,
     /// P4's sweeps, measured on a real machine.
@@ -18,7 +18,7 @@ pub struct Beside {
 
 /// Writes the page, in Markdown; pictures lie beside it as `NAME.svg`.
 #[must_use]
-pub fn markdown(document: &Document, beside: &Beside) -> String {
+pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
     let mut text = String::from(
         "# The lab: the papers' figures beside ours\n\n\
          The papers' machines are gone. So real kernels place the pages of programs, and models of those machines' caches and\n\

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use superhue_cachesim::dump::Dump;
 use superhue_cachesim::{Counts, Machine, Placement, Random, machines};
 
-use crate::Trouble;
+use crate::ReplayError;
 use crate::figure::{SWEPT, counted};
 use crate::table::number;
 use crate::workload::{
@@ -37,16 +37,16 @@ pub struct Witness {
     /// The command that makes it.
     pub command: String,
     /// The points, by guest, in the order in which the guests ran.
-    pub points: Vec<Seen>,
+    pub points: Vec<WitnessedPoint>,
     /// References of the program that the plugin saw and modelled, per second of the emulator's CPU time.
     pub references_per_second: f64,
     /// The same loops under valgrind's cachegrind.
-    pub cachegrind: Vec<Ground>,
+    pub cachegrind: Vec<CachegrindPoint>,
 }
 
 /// Point that ran under the plugin, and was replayed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct WitnessedPoint {
     /// The guest: kernel, state of its memory, pages.
     pub guest: String,
     /// The machine file.
@@ -65,7 +65,7 @@ pub struct Seen {
     pub agrees: bool,
 }
 
-impl Seen {
+impl WitnessedPoint {
     /// Returns true if all counts but those of references are the same: a reference of 16 bytes is two for the
     /// emulator.
     #[must_use]
@@ -95,7 +95,7 @@ pub struct Misses {
 
 /// Loop under cachegrind, which knows virtual addresses only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ground {
+pub struct CachegrindPoint {
     /// The machine file, from which cachegrind takes sizes, ways and lines.
     pub machine: String,
     /// The loop, and its number.
@@ -201,9 +201,9 @@ impl Line {
         })
     }
 
-    fn of(&self, key: &str) -> Result<f64, Trouble> {
+    fn of(&self, key: &str) -> Result<f64, ReplayError> {
         let value = self.values.get(key).copied();
-        value.ok_or_else(|| Trouble(format!("{} has no {key}", self.point)))
+        value.ok_or_else(|| ReplayError(format!("{} has no {key}", self.point)))
     }
 
     #[allow(
@@ -211,12 +211,12 @@ impl Line {
         clippy::cast_sign_loss,
         reason = "counts, not below 0"
     )]
-    fn count(&self, key: &str) -> Result<u64, Trouble> {
+    fn count(&self, key: &str) -> Result<u64, ReplayError> {
         Ok(self.of(key)? as u64)
     }
 
     /// The virtual address of the loop's memory, and the frames of its page tables: directory, tables of entries.
-    fn tables(&self) -> Result<(u64, u64, Vec<u64>), Trouble> {
+    fn tables(&self) -> Result<(u64, u64, Vec<u64>), ReplayError> {
         let tables: Result<_, _> = (0..)
             .map(|index| format!("table{index}"))
             .take_while(|key| self.values.contains_key(key))
@@ -225,7 +225,7 @@ impl Line {
         Ok((self.count("address")?, self.count("directory")?, tables?))
     }
 
-    fn misses(&self) -> Result<Misses, Trouble> {
+    fn misses(&self) -> Result<Misses, ReplayError> {
         Ok(Misses {
             references: self.count("loads")? + self.count("stores")?,
             memory: self.count("memory")?,
@@ -235,27 +235,27 @@ impl Line {
         })
     }
 
-    fn lines(text: &str) -> Result<Vec<Self>, Trouble> {
+    fn lines(text: &str) -> Result<Vec<Self>, ReplayError> {
         let line = |(index, text)| {
             let parsed = Self::parse(text);
-            parsed.ok_or_else(|| Trouble(format!("line {} is not a count", index + 1)))
+            parsed.ok_or_else(|| ReplayError(format!("line {} is not a count", index + 1)))
         };
         text.lines().enumerate().map(line).collect()
     }
 }
 
 /// The machine with the page-table entries of the guest, of 8 bytes.
-fn machine(name: &str) -> Result<Machine, Trouble> {
-    let found = machines::named(name).ok_or_else(|| Trouble(format!("no machine {name:?}")))?;
-    let mut machine = found.map_err(|error| Trouble(error.to_string()))?;
+fn machine(name: &str) -> Result<Machine, ReplayError> {
+    let found = machines::named(name).ok_or_else(|| ReplayError(format!("no machine {name:?}")))?;
+    let mut machine = found.map_err(|error| ReplayError(error.to_string()))?;
     machine.walk.entry = 8;
     Ok(machine)
 }
 
-fn replayed(machine: &Machine, pages: &Placement, of: Loop) -> Result<Counts, Trouble> {
+fn replayed(machine: &Machine, pages: &Placement, of: Loop) -> Result<Counts, ReplayError> {
     if pages.len() as u64 * pages.page() < of.bytes() {
         let what = format!("{of:?} has fewer pages than it needs");
-        return Err(Trouble(what));
+        return Err(ReplayError(what));
     }
     Ok(counted(machine, pages, |sink, counting| {
         of.run(sink, counting);
@@ -291,14 +291,14 @@ impl Witness {
         counts: &str,
         frames: &[u8],
         seconds: &mut f64,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReplayError> {
         let dump =
-            Dump::parse(frames).map_err(|error| Trouble(format!("{guest}.frames {error}")))?;
+            Dump::parse(frames).map_err(|error| ReplayError(format!("{guest}.frames {error}")))?;
         let lines = Line::lines(counts)
-            .map_err(|Trouble(what)| Trouble(format!("{guest}.counts: {what}")))?;
+            .map_err(|ReplayError(what)| ReplayError(format!("{guest}.counts: {what}")))?;
         if lines.len() != 2 * dump.draws.len() || lines.is_empty() {
             let what = format!("{guest}: counts and frames are not of the same points");
-            return Err(Trouble(what));
+            return Err(ReplayError(what));
         }
         for (pair, draw) in lines.chunks_exact(2).zip(&dump.draws) {
             let (line, all_of_it) = (&pair[0], &pair[1]);
@@ -310,14 +310,14 @@ impl Witness {
             let Some(of) = of else {
                 let what =
                     format!("{guest}: {name} is no point, or its frames are those of another");
-                return Err(Trouble(what));
+                return Err(ReplayError(what));
             };
             let machine = machine(&line.machine)?;
             let mut random = Random::named(1, &format!("witness/{guest}/{name}"));
             let (address, directory, tables) = line.tables()?;
             let pages = Placement::dealt(&draw.frames, draw.lead, &mut random)
                 .and_then(|pages| pages.with_tables(address, directory, &tables))
-                .map_err(|error| Trouble(format!("{guest}: {name}: {error}")))?;
+                .map_err(|error| ReplayError(format!("{guest}: {name}: {error}")))?;
             let counts = replayed(&machine, &pages, of)?;
             let (witnessed, whole) = (line.misses()?, all_of_it.misses()?);
             let replayed = Misses {
@@ -329,7 +329,7 @@ impl Witness {
             };
             let all = replayed.references;
             *seconds += line.of("seconds")? + all_of_it.of("seconds")?;
-            self.points.push(Seen {
+            self.points.push(WitnessedPoint {
                 guest: guest.to_owned(),
                 machine: line.machine.clone(),
                 point: line.point.clone(),
@@ -341,7 +341,7 @@ impl Witness {
                     && agree(replayed.walks, witnessed.walks, all),
             });
         }
-        let references = |seen: &Seen| seen.witnessed.references + seen.whole.references;
+        let references = |seen: &WitnessedPoint| seen.witnessed.references + seen.whole.references;
         let seen: u64 = self.points.iter().map(references).sum();
         self.references_per_second = (seen as f64 / seconds.max(1e-9) / 1e5).round() * 1e5;
         Ok(())
@@ -351,10 +351,10 @@ impl Witness {
     ///
     /// # Errors
     /// If the text is damaged.
-    pub fn ground(&mut self, counts: &str) -> Result<(), Trouble> {
+    pub fn ground(&mut self, counts: &str) -> Result<(), ReplayError> {
         for line in Line::lines(counts)? {
             let of = Loop::parse(&line.point)
-                .ok_or_else(|| Trouble(format!("cachegrind: {} is no point", line.point)))?;
+                .ok_or_else(|| ReplayError(format!("cachegrind: {} is no point", line.point)))?;
             let machine = machine(&line.machine)?;
             let pages = of.bytes().div_ceil(4096);
             let pages = Placement::sequential(pages as usize, 4096, 1 << 18);
@@ -363,7 +363,7 @@ impl Witness {
                     && seen.machine == line.machine
                     && seen.point == line.point
             });
-            self.cachegrind.push(Ground {
+            self.cachegrind.push(CachegrindPoint {
                 cachegrind: line.count("memory")?,
                 in_order: replayed(&machine, &pages, of)?.memory,
                 kernel: kernel.map(|seen| seen.witnessed.memory),
@@ -384,15 +384,15 @@ impl Witness {
     ///
     /// # Errors
     /// If the text is no such document.
-    pub fn from_json(text: &str) -> Result<Self, Trouble> {
+    pub fn from_json(text: &str) -> Result<Self, ReplayError> {
         let read: Result<Self, _> = serde_json::from_str(text);
         match read {
             Ok(witness) if witness.schema == SCHEMA => Ok(witness),
-            Ok(witness) => Err(Trouble(format!(
+            Ok(witness) => Err(ReplayError(format!(
                 "its schema is {:?}, not {SCHEMA:?}",
                 witness.schema.chars().take(60).collect::<String>()
             ))),
-            Err(error) => Err(Trouble(error.to_string())),
+            Err(error) => Err(ReplayError(error.to_string())),
         }
     }
 

@@ -22,9 +22,9 @@ pub trait Sink {
 
 /// Sink that records references: offset << 1 | 1 for a store.
 #[derive(Debug, Default, Clone)]
-pub struct Recorded(pub Vec<u32>);
+pub struct RecordingSink(pub Vec<u32>);
 
-impl Sink for Recorded {
+impl Sink for RecordingSink {
     #[allow(
         clippy::cast_possible_truncation,
         reason = "what is recorded is a few MiB"
@@ -210,7 +210,7 @@ impl Task {
     /// References of one run of the task.
     #[must_use]
     pub fn references(self) -> Vec<u32> {
-        let mut sink = Recorded::default();
+        let mut sink = RecordingSink::default();
         match self {
             Self::Mcol => mcol(&mut sink),
             Self::Cnt => cnt(&mut sink),
@@ -304,7 +304,7 @@ const MASK: [u64; 7] = [1, 2, 3, 3, 3, 2, 1];
 /// Runs SUSAN's edges in two passes. The first compares each pixel with its neighbours in the mask, through a table of
 /// 516 bytes; the second looks at the response of each pixel and, if it is an edge, at its neighbours.
 fn susan_edges(sink: &mut impl Sink) {
-    const MOST: u32 = 2650;
+    const MAX_AREA: u32 = 2650;
     let picture = brightness();
     let mut responses = vec![0u32; picture.len()];
     for y in 3..HEIGHT - 3 {
@@ -324,8 +324,8 @@ fn susan_edges(sink: &mut impl Sink) {
                     }
                 }
             }
-            if area <= MOST {
-                responses[(y * WIDTH + x) as usize] = MOST - area;
+            if area <= MAX_AREA {
+                responses[(y * WIDTH + x) as usize] = MAX_AREA - area;
                 sink.store(RESPONSE + (y * WIDTH + x) * 4);
             }
         }

@@ -9,7 +9,7 @@ use superhue_papers::cachesim::{Machine, machines};
 use superhue_papers::document::{Document, Figure, SCHEMA};
 use superhue_papers::figure::{self, Settings};
 use superhue_papers::memory::Memory;
-use superhue_papers::page::{self, Beside};
+use superhue_papers::page::{self, ExtraResults};
 use superhue_papers::{picture, table};
 
 fn quick(draws: usize, machine: Option<Machine>) -> Settings {
@@ -47,7 +47,7 @@ fn the_same_seed_gives_the_same_bytes() {
             [
                 document.to_json().unwrap(),
                 picture::draw(figure),
-                page::markdown(&document, &Beside::default()),
+                page::markdown(&document, &ExtraResults::default()),
             ]
         });
         assert_eq!(one, same, "{name}");
@@ -111,7 +111,7 @@ fn another_machine_is_no_papers_machine() {
 #[test]
 fn everything_is_told() {
     let document = document(vec![made("p1-rule", 1)]);
-    let text = table::text(&document) + &page::markdown(&document, &Beside::default());
+    let text = table::text(&document) + &page::markdown(&document, &ExtraResults::default());
     for words in [
         "no-rule",
         "Loses:",

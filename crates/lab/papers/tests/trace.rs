@@ -8,7 +8,7 @@
 use proptest::prelude::*;
 use superhue_papers::cachesim::{Machine, machines};
 use superhue_papers::program::TraceError;
-use superhue_papers::program::trace::{Reader, Seen, TOUCHED};
+use superhue_papers::program::trace::{Reader, TOUCHED, TraceCounts};
 
 const PAGE: u64 = 4096;
 /// Small, so that few words touch many huge pages.
@@ -87,7 +87,7 @@ struct Naive {
     base: NaiveSpace,
     large: NaiveSpace,
     memory: NaiveMemory,
-    seen: Seen,
+    seen: TraceCounts,
     skip: u64,
     most: u64,
     line: u64,

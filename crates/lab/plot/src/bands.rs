@@ -324,7 +324,7 @@ fn column(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Seen;
+    use crate::record::SampleReading;
     use std::time::Duration;
     use superhue_model::{PageSet, Region, VirtAddr};
 
@@ -360,7 +360,7 @@ mod tests {
         let at = Duration::from_secs(recorder.columns() as u64);
         let seen = regions
             .into_iter()
-            .map(|(number, (present, touched))| Seen::Pages {
+            .map(|(number, (present, touched))| SampleReading::Pages {
                 region: Region::containing(VirtAddr(number << 21)),
                 huge: false,
                 present,

@@ -59,7 +59,7 @@ pub struct Target {
 /// Reason why watching ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
+pub enum EndReason {
     /// The time was over.
     #[default]
     Duration,
@@ -84,7 +84,7 @@ pub struct Observation {
     /// Longest interval between arming and reading.
     pub longest_interval_seconds: f64,
     /// Reason why it ended.
-    pub ended: Ended,
+    pub ended: EndReason,
 }
 
 /// Amount of memory that receives the sampled accesses, hottest first.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Largest number of arms and points to draw; no measurement has nearly as many.
-const MOST: usize = 1024;
+const MAX_POINTS: usize = 1024;
 
 /// Latency of a load in working sets of growing size, by the colors of their pages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl Latency {
             .flat_map(|point| &point.ticks);
         let is_time = |time: &f64| time.is_finite() && *time >= 0.0;
         let points = found.arms.iter().map(|arm| arm.points.len()).sum::<usize>();
-        if found.arms.len() > MOST || points > MOST {
+        if found.arms.len() > MAX_POINTS || points > MAX_POINTS {
             Err("it has more points than any measurement".to_owned())
         } else if !(is_time(&found.nanoseconds_per_tick) && ticks.into_iter().all(is_time)) {
             Err("it has times that cannot be".to_owned())

@@ -36,11 +36,11 @@ pub mod svg;
 pub use bands::Area;
 pub use cells::{Cell, decode, encode};
 pub use document::{
-    Band, Column, Cost, Ended, Heat, HotPoint, HotSet, Mapping, Observation, Process, ReadError,
-    Run, SCHEMA, Series, Target,
+    Band, Column, Cost, EndReason, Heat, HotPoint, HotSet, Mapping, Observation, Process,
+    ReadError, Run, SCHEMA, Series, Target,
 };
 pub use draw::{color, how, latency_svg, size, time, to_svg};
 pub use latency::{Arm, Cliff, Latency, Point};
 #[cfg(feature = "png")]
 pub use raster::{RasterError, to_png};
-pub use record::{Recorder, Seen};
+pub use record::{Recorder, SampleReading};

@@ -8,7 +8,7 @@ use resvg::usvg::{Options, Tree, fontdb::Database};
 /// Pixels of the PNG for each pixel of the SVG: sharp on today's screens.
 const SCALE: f32 = 2.0;
 /// Largest size of a picture, in pixels of the PNG on each side.
-const LARGEST: u32 = 16_384;
+const MAX_PIXELS_PER_SIDE: u32 = 16_384;
 
 const REGULAR: &[u8] = include_bytes!("../font/DejaVuSans-subset.ttf");
 const BOLD: &[u8] = include_bytes!("../font/DejaVuSans-Bold-subset.ttf");
@@ -42,11 +42,10 @@ pub fn to_png(svg: &str) -> Result<Vec<u8>, RasterError> {
     };
     let tree =
         Tree::from_str(svg, &options).map_err(|error| RasterError::Svg(error.to_string()))?;
-    let size = tree
-        .size()
-        .to_int_size()
-        .scale_by(SCALE)
-        .filter(|size| size.width() <= LARGEST && size.height() <= LARGEST);
+    let size =
+        tree.size().to_int_size().scale_by(SCALE).filter(|size| {
+            size.width() <= MAX_PIXELS_PER_SIDE && size.height() <= MAX_PIXELS_PER_SIDE
+        });
     let mut pixels = size
         .and_then(|size| Pixmap::new(size.width(), size.height()))
         .ok_or_else(|| {

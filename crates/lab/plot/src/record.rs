@@ -26,7 +26,7 @@ const CELLS: usize = 32 << 20;
 
 /// Result of one sample for one region.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Seen {
+pub enum SampleReading {
     /// Pages that were touched.
     Pages {
         /// Region.
@@ -49,7 +49,7 @@ pub enum Seen {
     },
 }
 
-impl Seen {
+impl SampleReading {
     fn region(&self) -> Region {
         match self {
             Self::Pages { region, .. } | Self::Rate { region, .. } => *region,
@@ -121,7 +121,12 @@ impl Recorder {
 
     /// Adds a sample: accesses between `from` and `to` (of any clock, ascending from sample to sample). `seen` must ascend by region; several entries
     /// of one region are joined.
-    pub fn add(&mut self, from: Duration, to: Duration, seen: impl IntoIterator<Item = Seen>) {
+    pub fn add(
+        &mut self,
+        from: Duration,
+        to: Duration,
+        seen: impl IntoIterator<Item = SampleReading>,
+    ) {
         let mut frame = Frame {
             from,
             to: to.max(from),
@@ -142,7 +147,7 @@ impl Recorder {
                     frame.cells.resize(frame.cells.len() + per_region, 0);
                 }
             }
-            if matches!(one, Seen::Pages { huge: true, .. }) {
+            if matches!(one, SampleReading::Pages { huge: true, .. }) {
                 self.huge.insert(region);
             }
             let at = frame.cells.len() - per_region;
@@ -212,12 +217,12 @@ impl Recorder {
 }
 
 /// Returns the level of cell `index` of a region.
-fn level(seen: &Seen, index: usize, shift: u32) -> Level {
+fn level(seen: &SampleReading, index: usize, shift: u32) -> Level {
     let (present, touched, rate) = match seen {
-        Seen::Pages {
+        SampleReading::Pages {
             present, touched, ..
         } => (present, touched, None),
-        Seen::Rate { pages, rate, .. } => (pages, pages, Some(*rate)),
+        SampleReading::Rate { pages, rate, .. } => (pages, pages, Some(*rate)),
     };
     let present = count(present, index, shift);
     match (present, rate) {
@@ -327,13 +332,17 @@ mod tests {
     use super::*;
     use superhue_model::VirtAddr;
 
-    fn seen(number: u64, present: std::ops::Range<usize>, touched: std::ops::Range<usize>) -> Seen {
+    fn seen(
+        number: u64,
+        present: std::ops::Range<usize>,
+        touched: std::ops::Range<usize>,
+    ) -> SampleReading {
         let set = |pages: std::ops::Range<usize>| {
             let mut set = PageSet::EMPTY;
             pages.for_each(|page| set.insert(page));
             set
         };
-        Seen::Pages {
+        SampleReading::Pages {
             region: Region::containing(VirtAddr(number << 21)),
             huge: false,
             present: set(present),
@@ -456,7 +465,7 @@ mod tests {
     fn rates_count_for_all_their_pages() {
         let mut recorder = Recorder::new();
         let region = Region::containing(VirtAddr(8 << 21));
-        let rate = Seen::Rate {
+        let rate = SampleReading::Rate {
             region,
             pages: PageSet::FULL,
             rate: 0.5,

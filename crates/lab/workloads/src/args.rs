@@ -5,10 +5,10 @@ use std::time::Duration;
 use superhue_model::{ByteCount, parse_duration};
 
 /// Longest run or wait of one phase.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_PHASE_TIME: Duration = Duration::from_secs(3600);
 
 /// Largest mapping that a workload accepts: above it, arithmetic on page numbers would need more care, for no benefit.
-const LARGEST: ByteCount = ByteCount(1 << 44);
+const MAX_MAPPING_SIZE: ByteCount = ByteCount(1 << 44);
 
 /// Reads a time with its unit (`1.5s`, `100ms`), at most an hour.
 ///
@@ -16,7 +16,7 @@ const LARGEST: ByteCount = ByteCount(1 << 44);
 /// The fault of the text.
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
-    if time > LONGEST {
+    if time > MAX_PHASE_TIME {
         return Err(format!("`{text}` is more than an hour"));
     }
     Ok(time)
@@ -46,8 +46,8 @@ pub fn size(text: &str) -> Result<ByteCount, String> {
     if size.whole_pages().0 == 0 {
         return Err(format!("`{text}` is less than a page: write at least 4K"));
     }
-    if size > LARGEST {
-        return Err(format!("`{text}` is more than {LARGEST}"));
+    if size > MAX_MAPPING_SIZE {
+        return Err(format!("`{text}` is more than {MAX_MAPPING_SIZE}"));
     }
     Ok(size)
 }

@@ -114,7 +114,7 @@ fn settle(meter: &CoverageMeter<'_>, filled: Instant, limit: Duration) -> Result
 /// Switches huge pages off for this process during the fill, and restores the previous setting after it: a process that
 /// inherited `PR_SET_THP_DISABLE` keeps huge pages off.
 fn fill_for_khugepaged(mapping: &Mapping) -> Result<()> {
-    let what = "cannot switch superpages off for this process (PR_SET_THP_DISABLE)";
+    let what = "cannot switch huge pages off for this process (PR_SET_THP_DISABLE)";
     let before = thp_switch().context(what)?;
     set_thp_switch(ThpSwitch::Never).context(what)?;
     mapping.fill();

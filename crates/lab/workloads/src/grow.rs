@@ -11,11 +11,11 @@ use crate::coverage::CoverageMeter;
 use crate::memory::{Mapping, touch};
 use crate::{Report, UsageError, access, args, procfs};
 
-/// Upper limit of steps in one run; each step may take an hour, and the run [`LONGEST`] in all.
+/// Upper limit of steps in one run; each step may take an hour, and the run [`MAX_RUN_TIME`] in all.
 const MOST_STEPS: u64 = 1 << 20;
 
 /// Upper limit of the run in all.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_RUN_TIME: Duration = Duration::from_secs(3600);
 
 /// Options of `grow`.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,7 +46,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
         .ok()
         .filter(|_| steps <= MOST_STEPS)
         .and_then(|steps| options.every.checked_mul(steps));
-    if time.is_none_or(|time| time > LONGEST) {
+    if time.is_none_or(|time| time > MAX_RUN_TIME) {
         let text = format!(
             "{steps} steps of {}, one every {:?}, take more than an hour",
             options.step, options.every

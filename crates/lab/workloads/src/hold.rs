@@ -17,9 +17,9 @@ use crate::{Report, args, procfs};
 
 /// Share of the mapping that becomes resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resident(Share);
+pub struct ResidentShare(Share);
 
-impl FromStr for Resident {
+impl FromStr for ResidentShare {
     type Err = ParseShareError;
 
     /// Reads `all`, a percentage or a size.
@@ -31,7 +31,7 @@ impl FromStr for Resident {
     }
 }
 
-impl fmt::Display for Resident {
+impl fmt::Display for ResidentShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -45,7 +45,7 @@ pub struct Options {
     pub size: ByteCount,
     /// Part of it to fill, spread evenly over every region
     #[arg(long, value_name = "all|PERCENT|SIZE", default_value = "all")]
-    pub resident: Resident,
+    pub resident: ResidentShare,
     /// Time to hold it
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = args::seconds)]
     pub seconds: Duration,
@@ -107,14 +107,14 @@ mod tests {
     #[test]
     fn residency_is_read_as_users_write_it() {
         let of_8g = |text: &str| {
-            let resident: Resident = text.parse().unwrap();
+            let resident: ResidentShare = text.parse().unwrap();
             resident.0.of(ByteCount(8 << 30))
         };
         assert_eq!(of_8g("all"), ByteCount(8 << 30));
         assert_eq!(of_8g("25%"), ByteCount(2 << 30));
         assert_eq!(of_8g("1G"), ByteCount(1 << 30));
         for text in ["", "All", "-1%", "half"] {
-            assert!(text.parse::<Resident>().is_err(), "{text}");
+            assert!(text.parse::<ResidentShare>().is_err(), "{text}");
         }
     }
 }

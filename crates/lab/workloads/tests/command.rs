@@ -48,7 +48,7 @@ fn dense_measures() {
 #[test]
 fn dense_leaves_collapsing_to_khugepaged() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-        return superhue_testing::skip("thp", "this kernel has no transparent superpages");
+        return superhue_testing::skip("thp", "this kernel has no transparent huge pages");
     }
     // The fill must have made base pages even where the system's setting is `always`. khugepaged may have begun before
     // the look, but is not fast enough to be done with 32 regions.

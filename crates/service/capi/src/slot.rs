@@ -37,12 +37,12 @@ pub struct Slot {
 unsafe impl Sync for Slot {}
 
 /// A user of the slot's value, included in the user count.
-pub struct Entered<'a> {
+pub struct SlotGuard<'a> {
     slot: &'a Slot,
 }
 
 /// The right to fill the slot, which is in the phase OPENING.
-pub struct Opening<'a> {
+pub struct SlotReservation<'a> {
     slot: &'a Slot,
     filled: bool,
 }
@@ -66,7 +66,7 @@ impl Slot {
     }
 
     /// Adds the caller to the users. Async-signal-safe, and so is the drop.
-    pub fn enter(&self) -> Result<Entered<'_>, ClientError> {
+    pub fn enter(&self) -> Result<SlotGuard<'_>, ClientError> {
         let me = me();
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -85,14 +85,14 @@ impl Slot {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Ok(Entered { slot: self }),
+                Ok(_) => return Ok(SlotGuard { slot: self }),
                 Err(now) => word = now,
             }
         }
     }
 
     /// Claims the slot to fill it.
-    pub fn open(&self) -> Result<Opening<'_>, Errno> {
+    pub fn open(&self) -> Result<SlotReservation<'_>, Errno> {
         let me = me();
         let word = self.word.load(Ordering::Acquire);
         let inherited = word & PHASE != IDLE && owner(word) != me;
@@ -119,7 +119,7 @@ impl Slot {
                 }
             }
         }
-        Ok(Opening {
+        Ok(SlotReservation {
             slot: self,
             filled: false,
         })
@@ -154,7 +154,7 @@ impl Slot {
     }
 }
 
-impl Entered<'_> {
+impl SlotGuard<'_> {
     /// Returns the value.
     pub fn tracking(&self) -> Option<&Tracking> {
         // SAFETY: counted in while OPEN, so no thread writes until the drop.
@@ -162,7 +162,7 @@ impl Entered<'_> {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let slot = self.slot;
         let me = me();
@@ -192,7 +192,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Opening<'_> {
+impl SlotReservation<'_> {
     /// Fills the slot and opens it.
     pub fn fill(mut self, tracking: Tracking) {
         // SAFETY: this value is the right to do so.
@@ -202,7 +202,7 @@ impl Opening<'_> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for SlotReservation<'_> {
     fn drop(&mut self) {
         if !self.filled {
             self.slot.word.store(IDLE, Ordering::Release);

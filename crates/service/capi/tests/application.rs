@@ -27,12 +27,12 @@ fn application() -> Option<&'static Path> {
     built.as_ref().map(|(_, path)| path.as_path())
 }
 
-struct Running {
+struct ApplicationProcess {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
-impl Running {
+impl ApplicationProcess {
     fn start(role: &str, socket: &Path) -> Option<Self> {
         Some(Self::of(Command::new(application()?).arg(role), socket))
     }
@@ -93,7 +93,7 @@ fn the_example_works() {
     }
     let service = Service::start();
     service.set(base(1000, 10, 100));
-    let mut running = Running::of(&mut Command::new(program), &service.path);
+    let mut running = ApplicationProcess::of(&mut Command::new(program), &service.path);
     assert_eq!(running.line(), "10 pages are active");
     service.stop();
     assert_eq!(running.child.wait().unwrap().code(), Some(1));
@@ -101,7 +101,7 @@ fn the_example_works() {
 
 #[test]
 fn without_a_service() {
-    let Some(running) = Running::start("alone", Path::new("/nonexistent/x")) else {
+    let Some(running) = ApplicationProcess::start("alone", Path::new("/nonexistent/x")) else {
         return;
     };
     running.succeeds();
@@ -110,7 +110,7 @@ fn without_a_service() {
 #[test]
 fn regions_are_decided_about() {
     let service = Service::start();
-    let Some(mut running) = Running::start("decisions", &service.path) else {
+    let Some(mut running) = ApplicationProcess::start("decisions", &service.path) else {
         return;
     };
     let address: u64 = running.line().parse().unwrap();
@@ -129,7 +129,7 @@ fn regions_are_decided_about() {
 #[test]
 fn by_signal_into_a_buffer_too_small() {
     let service = Service::start();
-    let Some(mut running) = Running::start("by_signal", &service.path) else {
+    let Some(mut running) = ApplicationProcess::start("by_signal", &service.path) else {
         return;
     };
     assert_eq!(running.line(), "ready");
@@ -143,7 +143,7 @@ fn by_signal_into_a_buffer_too_small() {
 #[test]
 fn a_child_is_not_tracked_until_it_asks() {
     let service = Service::start();
-    let Some(mut running) = Running::start("forked", &service.path) else {
+    let Some(mut running) = ApplicationProcess::start("forked", &service.path) else {
         return;
     };
     assert_eq!(running.line(), "ready");
@@ -154,7 +154,7 @@ fn a_child_is_not_tracked_until_it_asks() {
 #[test]
 fn a_callback_that_never_returns_blocks_nobody_else() {
     let service = Service::start();
-    let Some(mut running) = Running::start("stuck", &service.path) else {
+    let Some(mut running) = ApplicationProcess::start("stuck", &service.path) else {
         return;
     };
     service.set(base(0, 10, 100));
@@ -168,7 +168,7 @@ fn a_callback_that_never_returns_blocks_nobody_else() {
 fn a_callback_that_crashes_takes_only_its_program() {
     use std::os::unix::process::ExitStatusExt;
     let service = Service::start();
-    let Some(mut running) = Running::start("crashed", &service.path) else {
+    let Some(mut running) = ApplicationProcess::start("crashed", &service.path) else {
         return;
     };
     assert_eq!(running.line(), "ready");
@@ -178,14 +178,14 @@ fn a_callback_that_crashes_takes_only_its_program() {
     let status = running.child.wait().unwrap();
     assert_eq!(status.signal(), Some(11), "{status}");
     until("the dead one is let go", || service.watched() == 1);
-    assert!(other.wait(Some(support::PATIENCE)).unwrap().is_some());
+    assert!(other.wait(Some(support::TEST_TIMEOUT)).unwrap().is_some());
     assert_eq!(other.fetch_all().unwrap(), base(0, 10, 100));
 }
 
 #[test]
 fn disabling_wakes_every_thread() {
     let service = Service::start();
-    let Some(running) = Running::start("woken", &service.path) else {
+    let Some(running) = ApplicationProcess::start("woken", &service.path) else {
         return;
     };
     running.succeeds();
@@ -196,7 +196,7 @@ fn a_restart_is_reported_and_survived() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("track.sock");
     let service = Service::at(&path, patient());
-    let Some(mut running) = Running::start("restarted", &path) else {
+    let Some(mut running) = ApplicationProcess::start("restarted", &path) else {
         return;
     };
     assert_eq!(running.line(), "ready");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn superpages_are_left_and_nonsense_is_refused_before_anything_happens() {
+    fn huge_pages_are_left_and_nonsense_is_refused_before_anything_happens() {
         let huge = Page {
             address: 4 << 21,
             heat: 10,

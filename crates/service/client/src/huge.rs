@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use superhue_model::VirtRange;
 use superhue_sys::anonymous::AnonymousMemory;
 use superhue_sys::collapse::own_collapse;
-use superhue_sys::pagemap::{PAGE_IS_HUGE, PageRegion, Wanted, for_each_run};
+use superhue_sys::pagemap::{PAGE_IS_HUGE, PageCategories, PageRegion, for_each_run};
 
 /// Zeroed memory at a multiple of 2 MiB, on huge pages as far as the kernel had some. Unmapped on drop.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl HugeMemory {
         let pagemap = open("/proc/self/pagemap", flags, Mode::empty()).ok()?;
         let mut huge = 0;
         let mut runs = [PageRegion::default(); 32];
-        let on_superpages = Wanted::All(PAGE_IS_HUGE);
-        let scanned = for_each_run(&pagemap, self.range(), on_superpages, 0, &mut runs, |run| {
+        let on_huge_pages = PageCategories::All(PAGE_IS_HUGE);
+        let scanned = for_each_run(&pagemap, self.range(), on_huge_pages, 0, &mut runs, |run| {
             huge += run.end.saturating_sub(run.start);
             true
         });

@@ -34,5 +34,5 @@ pub use error::ClientError;
 pub use huge::HugeMemory;
 pub use list::{Page, PageFlags};
 pub use tracking::{
-    DEFAULT_SOCKET, Fetched, Notice, Options, SOCKET_VARIABLE, Statistics, Tracking,
+    DEFAULT_SOCKET, FetchCounts, Notice, Options, SOCKET_VARIABLE, Statistics, Tracking,
 };

@@ -37,7 +37,7 @@ use rustix::io::Errno;
 pub const VERSION: u16 = 1;
 
 /// Longest message, in bytes.
-pub const LONGEST: usize = HEADER + 8 + TEXT;
+pub const MAX_MESSAGE_BYTES: usize = HEADER + 8 + TEXT;
 
 const MAGIC: [u8; 4] = *b"HPS1";
 const HEADER: usize = 8;
@@ -108,7 +108,7 @@ pub struct Reason {
 
 /// Reason why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MessageError {
     /// It does not begin with the magic of this protocol.
     #[error("not a message of this protocol")]
     Magic,
@@ -126,14 +126,14 @@ pub enum Malformed {
 /// A message ready to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet {
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_MESSAGE_BYTES],
     length: usize,
 }
 
 impl Packet {
     fn new(kind: u16) -> Self {
         let mut packet = Self {
-            bytes: [0; LONGEST],
+            bytes: [0; MAX_MESSAGE_BYTES],
             length: 0,
         };
         packet.put(&MAGIC);
@@ -177,42 +177,42 @@ mod kind {
 struct Body<'a>(&'a [u8]);
 
 impl Body<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed::Shape)?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
+        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(MessageError::Shape)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    fn u16(&mut self) -> Result<u16, MessageError> {
         self.take().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    fn u32(&mut self) -> Result<u32, MessageError> {
         self.take().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    fn u64(&mut self) -> Result<u64, MessageError> {
         self.take().map(u64::from_le_bytes)
     }
 
-    const fn end(&self) -> Result<(), Malformed> {
+    const fn end(&self) -> Result<(), MessageError> {
         if self.0.is_empty() {
             Ok(())
         } else {
-            Err(Malformed::Shape)
+            Err(MessageError::Shape)
         }
     }
 }
 
 /// Reads the header; returns the kind of the message, and its body.
-fn open(bytes: &[u8]) -> Result<(u16, Body<'_>), Malformed> {
+fn open(bytes: &[u8]) -> Result<(u16, Body<'_>), MessageError> {
     let mut body = Body(bytes);
-    if body.take().map_err(|_| Malformed::Magic)? != MAGIC {
-        return Err(Malformed::Magic);
+    if body.take().map_err(|_| MessageError::Magic)? != MAGIC {
+        return Err(MessageError::Magic);
     }
     let version = body.u16()?;
     if version != VERSION {
-        return Err(Malformed::Version(version));
+        return Err(MessageError::Version(version));
     }
     let kind = body.u16()?;
     Ok((kind, body))
@@ -222,8 +222,8 @@ impl Request {
     /// Reads a message. Allocates nothing.
     ///
     /// # Errors
-    /// See [`Malformed`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// See [`MessageError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, mut body) = open(bytes)?;
         let request = match kind {
             kind::TRACK => {
@@ -234,7 +234,7 @@ impl Request {
                     min_heat: body.u32()?,
                 };
                 if body.u32()? != 0 {
-                    return Err(Malformed::Field("a reserved field is not zero"));
+                    return Err(MessageError::Field("a reserved field is not zero"));
                 }
                 track.check()?;
                 Self::Track(track)
@@ -243,7 +243,7 @@ impl Request {
             kind::FETCHED => Self::Fetched {
                 serial: body.u64()?,
             },
-            _ => return Err(Malformed::Shape),
+            _ => return Err(MessageError::Shape),
         };
         body.end()?;
         Ok(request)
@@ -269,20 +269,22 @@ impl Track {
     /// Checks the fields.
     ///
     /// # Errors
-    /// [`Malformed::Field`].
-    pub const fn check(&self) -> Result<(), Malformed> {
+    /// [`MessageError::Field`].
+    pub const fn check(&self) -> Result<(), MessageError> {
         if self.signo > 64 || self.signo == 9 || self.signo == 19 {
-            return Err(Malformed::Field(
+            return Err(MessageError::Field(
                 "the signal must be 1 to 64 and neither SIGKILL nor SIGSTOP",
             ));
         }
         if self.min_heat == 0 || self.min_heat > 1000 {
-            return Err(Malformed::Field(
+            return Err(MessageError::Field(
                 "the least heat of an active page must be 1 to 1000 per mille",
             ));
         }
         if self.threshold == 0 {
-            return Err(Malformed::Field("the threshold must be at least one page"));
+            return Err(MessageError::Field(
+                "the threshold must be at least one page",
+            ));
         }
         Ok(())
     }
@@ -292,8 +294,8 @@ impl Answer {
     /// Reads a message.
     ///
     /// # Errors
-    /// See [`Malformed`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// See [`MessageError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, mut body) = open(bytes)?;
         let answer = match kind {
             kind::CHALLENGE => Self::Challenge { nonce: body.u64()? },
@@ -304,7 +306,7 @@ impl Answer {
             },
             kind::REFUSED => Self::Refused(Reason::parse(&mut body)?),
             kind::ENDED => Self::Ended(Reason::parse(&mut body)?),
-            _ => return Err(Malformed::Shape),
+            _ => return Err(MessageError::Shape),
         };
         body.end()?;
         Ok(answer)
@@ -337,17 +339,17 @@ impl Reason {
         Self { errno, text }
     }
 
-    fn parse(body: &mut Body<'_>) -> Result<Self, Malformed> {
+    fn parse(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let number = i32::try_from(body.u32()?).unwrap_or(0);
         if !(1..4096).contains(&number) {
-            return Err(Malformed::Field("no error number"));
+            return Err(MessageError::Field("no error number"));
         }
-        let length = usize::try_from(body.u32()?).map_err(|_| Malformed::Shape)?;
+        let length = usize::try_from(body.u32()?).map_err(|_| MessageError::Shape)?;
         let text: [u8; TEXT] = body.take()?;
         let text = text
             .get(..length)
             .and_then(|text| std::str::from_utf8(text).ok())
-            .ok_or(Malformed::Field("a text that is none"))?;
+            .ok_or(MessageError::Field("a text that is none"))?;
         Ok(Self {
             errno: Errno::from_raw_os_error(number),
             text: text.to_owned(),
@@ -451,13 +453,13 @@ mod tests {
                 ..good
             },
         ] {
-            assert!(matches!(parse(bad), Err(Malformed::Field(_))), "{bad:?}");
+            assert!(matches!(parse(bad), Err(MessageError::Field(_))), "{bad:?}");
         }
-        assert_eq!(Request::parse(b""), Err(Malformed::Magic));
-        assert_eq!(Request::parse(b"GET / HTTP/1.1"), Err(Malformed::Magic));
+        assert_eq!(Request::parse(b""), Err(MessageError::Magic));
+        assert_eq!(Request::parse(b"GET / HTTP/1.1"), Err(MessageError::Magic));
         assert_eq!(
             Request::parse(b"HPS1\x07\x00\x01\x00"),
-            Err(Malformed::Version(7))
+            Err(MessageError::Version(7))
         );
     }
 }

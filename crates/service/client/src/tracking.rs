@@ -16,7 +16,7 @@ use superhue_sys::seqpacket::{receive, send};
 
 use crate::ClientError;
 use crate::list::{self, Header, Page};
-use crate::protocol::{Answer, LONGEST, Malformed, Reason, Request, Track};
+use crate::protocol::{Answer, MAX_MESSAGE_BYTES, MessageError, Reason, Request, Track};
 
 /// Default path of the service's socket.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/track.sock";
@@ -68,7 +68,7 @@ pub struct Notice {
 
 /// Result of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchCounts {
     /// Entries copied.
     pub count: usize,
     /// Entries there are in all.
@@ -117,7 +117,7 @@ impl Tracking {
             min_heat: options.min_heat,
         };
         track.check().map_err(|bad| match bad {
-            Malformed::Field(what) => ClientError::Invalid(what),
+            MessageError::Field(what) => ClientError::Invalid(what),
             _ => ClientError::Invalid("options"),
         })?;
         let deadline = Instant::now().checked_add(options.timeout);
@@ -146,7 +146,7 @@ impl Tracking {
         }
         say(&socket, Request::Track(track))?;
         loop {
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_MESSAGE_BYTES];
             let received = loop {
                 match receive(&socket, &mut buffer) {
                     Err(Errno::AGAIN) => match readable(&socket, deadline) {
@@ -247,7 +247,7 @@ impl Tracking {
     fn drain(&self) -> Result<Option<Notice>, ClientError> {
         let mut newest = None;
         loop {
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_MESSAGE_BYTES];
             match receive(&self.socket, &mut buffer) {
                 Err(Errno::AGAIN) => return Ok(newest),
                 // As in the greeting: messages sent before the end come after the error.
@@ -281,7 +281,7 @@ impl Tracking {
     ///
     /// # Errors
     /// `Busy`; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
-    pub fn fetch(&self, pages: &mut [Page]) -> Result<Fetched, ClientError> {
+    pub fn fetch(&self, pages: &mut [Page]) -> Result<FetchCounts, ClientError> {
         self.check()?;
         let (count, header) = self.list_result(list::read(&self.list, pages))?;
         match send(
@@ -301,7 +301,7 @@ impl Tracking {
                 return Err(ClientError::ServiceGone);
             }
         }
-        Ok(Fetched {
+        Ok(FetchCounts {
             count,
             available: usize::try_from(header.entries).unwrap_or(usize::MAX),
         })
@@ -369,10 +369,10 @@ fn parse(buffer: &[u8], bytes: usize) -> Result<Answer, ClientError> {
     let message = buffer.get(..bytes).unwrap_or_default();
     Answer::parse(message).map_err(|malformed| ClientError::Protocol {
         what: match malformed {
-            Malformed::Magic => "not its messages",
-            Malformed::Version(_) => "another version",
-            Malformed::Shape => "a message of unknown kind",
-            Malformed::Field(what) => what,
+            MessageError::Magic => "not its messages",
+            MessageError::Version(_) => "another version",
+            MessageError::Shape => "a message of unknown kind",
+            MessageError::Field(what) => what,
         },
     })
 }

@@ -10,10 +10,10 @@ use crate::config::{Problem, Settings};
 use crate::load::load;
 use crate::roster::Roster;
 use crate::rules::Rule;
-use crate::users::Allowed;
+use crate::users::AllowEntry;
 
 /// Longest wait for the kubelet.
-const PATIENCE: Duration = Duration::from_secs(6);
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Longest time for reading processes.
 const READING: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const MOST_WARNINGS: usize = 20;
 
 /// Result of a check.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckReport {
     /// The settings in the files.
     pub settings: Settings,
     /// Processes that belong to each rule now, by its name.
@@ -36,14 +36,14 @@ pub struct Checked {
 ///
 /// # Errors
 /// The problems of the configuration.
-pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
+pub fn check(folder: &Path, roots: &Roots) -> Result<CheckReport, Vec<Problem>> {
     let settings = load(folder)?;
     let mut roster = Roster::new(roots, 1.0);
     roster.ask_kubelet(settings.kubelet.as_ref());
     roster.follow(settings.rules.clone().into(), 1.0);
     roster.step(Duration::ZERO);
     roster.settle(Duration::ZERO, READING);
-    roster.wait_for_pods(PATIENCE);
+    roster.wait_for_pods(KUBELET_TIMEOUT);
     roster.settle(Duration::ZERO, READING);
     let found = roster.changes().unwrap_or_default();
     let counted = |(index, rule): (usize, &Rule)| {
@@ -73,7 +73,7 @@ pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
             "the kubelet has not said which pods there are: {because}"
         ));
     }
-    Ok(Checked {
+    Ok(CheckReport {
         settings,
         processes,
         warnings,
@@ -83,7 +83,7 @@ pub fn check(folder: &Path, roots: &Roots) -> Result<Checked, Vec<Problem>> {
 fn warnings(settings: &Settings, processes: &BTreeMap<String, u64>) -> Vec<String> {
     let mut kinds: [Vec<String>; 4] = Default::default();
     let allowed = settings.users.iter().flat_map(|users| &users.allow);
-    kinds[3] = allowed.filter_map(Allowed::nobody).collect();
+    kinds[3] = allowed.filter_map(AllowEntry::nobody).collect();
     let mut catches_all: Option<&Rule> = None;
     for rule in &settings.rules {
         let at = format!("{}: rule `{}`", rule.place, rule.name);
@@ -143,7 +143,7 @@ any = true
 pages = \"off\"
 ";
         fs::write(folder.path().join("superhue.toml"), text).unwrap();
-        let _other = superhue_testing::Scoped::sleeper();
+        let _other = superhue_testing::ChildGuard::sleeper();
         let checked = check(folder.path(), &Roots::default()).unwrap();
         assert!(checked.processes["all"] > 0);
         let [late, nobody, nothing, no_user, no_group] = &checked.warnings[..] else {

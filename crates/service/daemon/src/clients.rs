@@ -1,7 +1,7 @@
 //! Clients of a socket of the daemon, within limits.
 //!
 //! The loop never waits for a client. The cost of a client is bounded: one request of limited length, one answer, the time for both, and the number
-//! of connections of one user and in all. The daemon disconnects clients beyond these limits. A [`Talk`] is the protocol on a connection: metrics
+//! of connections of one user and in all. The daemon disconnects clients beyond these limits. A [`ClientProtocol`] is the protocol on a connection: metrics
 //! have one, and `superhue ctl`.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv
 use superhue_sys::seqpacket::peer_credentials;
 
 /// Connections accepted, and clients served, in one turn.
-const TURN: usize = 32;
+const MAX_CLIENTS_PER_TURN: usize = 32;
 
 /// Time without accepting connections after descriptors ran out.
 const SHORTAGE: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(crate) struct Limits {
 
 /// End of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum RequestEnd {
     /// The end that the protocol defines.
     Whole,
     /// The client has closed its side.
@@ -70,12 +70,12 @@ pub(crate) struct Reply {
 }
 
 /// Protocol on a connection.
-pub(crate) trait Talk {
+pub(crate) trait ClientProtocol {
     /// Returns the length of the request at the start of `said`, if it is complete. An earlier call has seen the first `known` bytes.
     fn end(&self, said: &[u8], known: usize) -> Option<usize>;
 
     /// Returns the answer.
-    fn answer(&mut self, request: &[u8], ended: Ended) -> Reply;
+    fn answer(&mut self, request: &[u8], ended: RequestEnd) -> Reply;
 
     /// Returns the text for a client that is refused because there are too many.
     fn too_many(&self) -> Vec<u8>;
@@ -119,7 +119,7 @@ enum Stage {
     /// The client has to send or receive more.
     Waits,
     /// The request is complete; its length in bytes.
-    Asked(usize, Ended),
+    Asked(usize, RequestEnd),
     /// It has its whole answer, or is gone.
     Over,
 }
@@ -154,13 +154,13 @@ impl<L: AsFd> Clients<L> {
     }
 
     /// Accepts clients, serves those that are ready, and disconnects late ones.
-    pub(crate) fn step(&mut self, at: Duration, talk: &mut dyn Talk) {
+    pub(crate) fn step(&mut self, at: Duration, talk: &mut dyn ClientProtocol) {
         if self.paused.is_some_and(|until| at >= until) {
             self.paused = None;
             let data = epoll::EventData::new_u64(LISTENER);
             let _ = epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
         }
-        let mut events = Vec::with_capacity(TURN);
+        let mut events = Vec::with_capacity(MAX_CLIENTS_PER_TURN);
         let none = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -184,8 +184,8 @@ impl<L: AsFd> Clients<L> {
         }
     }
 
-    fn accept(&mut self, at: Duration, talk: &mut dyn Talk) {
-        for _ in 0..TURN {
+    fn accept(&mut self, at: Duration, talk: &mut dyn ClientProtocol) {
+        for _ in 0..MAX_CLIENTS_PER_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match accept_with(&self.listener, flags) {
                 Ok(socket) => self.admit(socket, at, talk),
@@ -201,7 +201,7 @@ impl<L: AsFd> Clients<L> {
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd, at: Duration, talk: &mut dyn Talk) {
+    fn admit(&mut self, socket: OwnedFd, at: Duration, talk: &mut dyn ClientProtocol) {
         let uid = match self.limits.of_one_user {
             Some(_) => peer_credentials(&socket).map_or(u32::MAX, |peer| peer.uid),
             None => u32::MAX,
@@ -258,7 +258,7 @@ impl<L: AsFd> Clients<L> {
         true
     }
 
-    fn serve(&mut self, id: u64, talk: &mut dyn Talk) {
+    fn serve(&mut self, id: u64, talk: &mut dyn ClientProtocol) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
@@ -310,7 +310,7 @@ impl Client {
         let _ = epoll::modify(epoll, &self.socket, data, what);
     }
 
-    fn step(&mut self, limits: &Limits, talk: &dyn Talk) -> Stage {
+    fn step(&mut self, limits: &Limits, talk: &dyn ClientProtocol) -> Stage {
         match &mut self.state {
             State::Asks => self.receive(limits, talk),
             State::Told { reply, sent } => {
@@ -333,23 +333,23 @@ impl Client {
         }
     }
 
-    fn receive(&mut self, limits: &Limits, talk: &dyn Talk) -> Stage {
+    fn receive(&mut self, limits: &Limits, talk: &dyn ClientProtocol) -> Stage {
         let mut buffer = [0; GULP];
         loop {
             let known = self.request.len();
             let room = limits.longest_request.saturating_sub(known).min(GULP);
             let Some(free) = buffer.get_mut(..room).filter(|room| !room.is_empty()) else {
-                return Stage::Asked(known, Ended::TooLong);
+                return Stage::Asked(known, RequestEnd::TooLong);
             };
             match recv(&self.socket, free, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) if self.request.is_empty() => return Stage::Over,
                 // A client that has closed its side sends no more.
-                Ok((_, 0)) => return Stage::Asked(known, Ended::Closed),
+                Ok((_, 0)) => return Stage::Asked(known, RequestEnd::Closed),
                 Ok((_, bytes)) => {
                     self.request
                         .extend_from_slice(buffer.get(..bytes).unwrap_or_default());
                     if let Some(end) = talk.end(&self.request, known) {
-                        return Stage::Asked(end, Ended::Whole);
+                        return Stage::Asked(end, RequestEnd::Whole);
                     }
                 }
                 Err(Errno::INTR) => {}

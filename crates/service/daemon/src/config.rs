@@ -34,14 +34,14 @@ use std::sync::Arc;
 use glob::Pattern;
 use serde::Deserialize;
 use superhue::act::Terms;
-use superhue::parse::Places;
+use superhue::parse::TextPositions;
 use superhue::{Pages, parse};
 use superhue_model::{ColorRequest, Share};
 use toml::Spanned;
 
 use crate::kubelet::KubeletSettings;
 use crate::rules::{Conditions, KeyValue, PodConditions, Rule, RulePolicy, User};
-use crate::users::{Allowed, UserSettings};
+use crate::users::{AllowEntry, UserSettings};
 
 /// Maximum number of rules. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
 pub const MOST_RULES: usize = 10_000;
@@ -260,14 +260,14 @@ pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<
 /// A file, with the lines and columns of its offsets.
 struct File<'a> {
     source: &'a Source,
-    places: Places<'a>,
+    places: TextPositions<'a>,
 }
 
 impl<'a> File<'a> {
     fn new(source: &'a Source) -> Self {
         Self {
             source,
-            places: Places::new(&source.text),
+            places: TextPositions::new(&source.text),
         }
     }
 
@@ -629,10 +629,10 @@ fn user(text: &str, find: &dyn Fn(&str) -> Option<u32>) -> Result<User, String> 
 }
 
 /// Reads `alice`, `1000` or `@staff`.
-fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<Allowed, String> {
+fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<AllowEntry, String> {
     if let Some(group) = text.strip_prefix('@') {
         return user(group, lookups.group_number)
-            .map(Allowed::Group)
+            .map(AllowEntry::Group)
             .map_err(|_| "`@` is no group".to_owned());
     }
     let user = user(text, lookups.user_number)?;
@@ -641,7 +641,7 @@ fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<Allowed, String> {
             "`{text}` needs no service: root has CAP_SYS_NICE, and what it may do is not lent"
         ));
     }
-    Ok(Allowed::User(user))
+    Ok(AllowEntry::User(user))
 }
 
 /// Reads the address for metrics. One that other machines can reach needs `metrics-public`, too.

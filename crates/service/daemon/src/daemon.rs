@@ -27,15 +27,15 @@ use superhue_state::{Folder, StateError};
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
-use superhue_track::{Access, Held, ListenError, Listener, drop_privileges};
+use superhue_track::{Access, HeldCapabilities, ListenError, Listener, drop_privileges};
 
 use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
 };
 use crate::config::{Problem, Settings};
-use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleShown, Server, Why};
+use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why};
 use crate::load::load;
-use crate::metrics::{Beside, Endpoint, Format, Pages};
+use crate::metrics::{Endpoint, Format, MetricsInputs, Pages};
 use crate::notify::Notifier;
 use crate::privileges::{missing, needed};
 use crate::roster::{Facts, Roster};
@@ -474,7 +474,7 @@ impl Daemon {
             Request::Status => self.status(),
             Request::Rules => Answer::Rules {
                 rules: (self.rules.iter())
-                    .map(|rule| RuleShown::of(rule, Some(self.watches.of(&rule.name).0)))
+                    .map(|rule| RuleSummary::of(rule, Some(self.watches.of(&rule.name).0)))
                     .collect(),
             },
             Request::Why { pid } => self.why(pid),
@@ -515,7 +515,7 @@ impl Daemon {
             let account = self.handle.latest();
             let kernel = ThpCounters::read(&self.options.roots).ok();
             let ages = self.watches.ages();
-            let beside = Beside {
+            let beside = MetricsInputs {
                 started: self.started,
                 loaded: self.loaded,
                 ages: &ages,
@@ -626,7 +626,7 @@ fn access() -> Access {
     }
 }
 
-fn note_missing(needs: CapabilitySet, held: Held) {
+fn note_missing(needs: CapabilitySet, held: HeldCapabilities) {
     if let Some(names) = missing(needs, held.0) {
         tracing::warn!(
             missing = names,

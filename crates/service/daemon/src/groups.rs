@@ -29,7 +29,7 @@ const MOST_GROUPS: usize = 65_536;
 const MOST_ASKED: usize = 5_000;
 
 /// Maximum number of events taken in one turn: a user who makes and removes cgroups without end must not stall the daemon.
-const TURN: usize = 512;
+const MAX_EVENTS_PER_TURN: usize = 512;
 
 /// The tree of cgroups below a mount.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Groups {
     inotify: OwnedFd,
     watches: HashMap<i32, WatchedPath>,
     /// By path below the mount (`/`, `/a/b`).
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, InotifyWatches>,
     /// True if changes may have been missed.
     is_incomplete: bool,
     /// Reason why the kernel does not report everything.
@@ -54,7 +54,7 @@ enum WatchedPath {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct InotifyWatches {
     folder: Option<i32>,
     events: Option<i32>,
 }
@@ -178,7 +178,7 @@ impl Groups {
         let mut told = Vec::new();
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; 16 << 10];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
-        while told.len() < TURN {
+        while told.len() < MAX_EVENTS_PER_TURN {
             match reader.next() {
                 Ok(event) => {
                     let name = event.file_name().map(|name| name.to_bytes().to_vec());

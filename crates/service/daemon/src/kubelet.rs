@@ -30,8 +30,8 @@ const EVERY: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(300);
 
 /// Longest wait for an answer, and its largest size in bytes.
-const PATIENCE: Duration = Duration::from_secs(5);
-const LARGEST: u64 = 64 << 20;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// Largest size of a token or a certificate, in bytes.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -221,7 +221,11 @@ fn ask(settings: &KubeletSettings) -> Result<Pods, String> {
     if answer.status() != 200 {
         return Err(format!("it answers {}", answer.status()));
     }
-    let body = answer.body_mut().with_config().limit(LARGEST).read_to_vec();
+    let body = answer
+        .body_mut()
+        .with_config()
+        .limit(MAX_ANSWER_BYTES)
+        .read_to_vec();
     read(&body.map_err(|error| error.to_string())?)
 }
 
@@ -245,7 +249,7 @@ fn agent(settings: &KubeletSettings) -> Result<Agent, String> {
         tls = tls.root_certs(RootCerts::Specific(Arc::new(certificates)));
     }
     let config = Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(ANSWER_TIMEOUT))
         // Proxies in the environment are not meant for the node itself.
         .proxy(None)
         .max_redirects(0)
@@ -428,7 +432,7 @@ mod tests {
         assert_eq!(kubelet.take(), None);
         assert_eq!(kubelet.account().requests, 0);
         drop(kubelet);
-        assert!(begun.elapsed() < PATIENCE, "it was waited for");
+        assert!(begun.elapsed() < ANSWER_TIMEOUT, "it was waited for");
     }
 
     #[test]

@@ -52,6 +52,6 @@ pub mod users;
 mod watches;
 pub mod workers;
 
-pub use check::{Checked, check};
+pub use check::{CheckReport, check};
 pub use daemon::{Daemon, DaemonError, Options};
 pub use load::{DEFAULT_FOLDER, load};

@@ -17,7 +17,7 @@ const MORE: &str = "conf.d";
 
 /// Maximum number of files of `conf.d`, and of bytes of each.
 const MOST_FILES: usize = 1000;
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Reads and parses the configuration in `folder`: `superhue.toml`, then `conf.d/*.toml` in the order of their names.
 ///
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Source, Problem> {
             return Ok(None);
         };
         let file = folder.open_file(name)?;
-        let read = file.map(|file| folder.read(name, &file, LARGEST));
+        let read = file.map(|file| folder.read(name, &file, MAX_FILE_BYTES));
         read.transpose()
     };
     let bytes = contents().map_err(|error| wrong(&error))?;
@@ -247,7 +247,7 @@ mod tests {
             .write(true)
             .open(large)
             .unwrap()
-            .set_len(LARGEST + 1)
+            .set_len(MAX_FILE_BYTES + 1)
             .unwrap();
         fs::write(at.join(MAIN), b"# fine\n# \xc3\xbc \xff\n").unwrap();
         let told = refused(at);

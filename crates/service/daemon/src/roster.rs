@@ -30,9 +30,9 @@ use crate::groups::{Changes, Groups, is_populated, list, listed};
 use crate::kubelet::{Kubelet, KubeletSettings};
 use crate::pods::{Place, Pods, place};
 use crate::rules::{Candidates, GroupFacts, ProcessFacts, Rule, candidates};
-use crate::turns::{Ask, Turns};
+use crate::turns::{ProcessQuery, QueryScheduler};
 use crate::watches::Tenants;
-use crate::workers::Answered;
+use crate::workers::ProcessAnswer;
 
 /// Time between two lists of the processes in cgroups of interest, if their number allows; and at most, whatever their number, so that a crowd does
 /// not delay other tenants: a list takes up to a microsecond for each process.
@@ -77,7 +77,7 @@ pub struct Roster {
     /// Cgroups by path. With [`Source::Tree`] only those that a rule could match.
     groups: BTreeMap<String, Group>,
     /// Questions about processes.
-    turns: Turns,
+    turns: QueryScheduler,
     /// The share of one CPU that may be spent here in the long run.
     share: f64,
     next_read: Duration,
@@ -96,7 +96,7 @@ enum Source {
     Processes {
         because: String,
         /// The known place of each process number.
-        places: BTreeMap<u32, Whereabouts>,
+        places: BTreeMap<u32, ProcessLocation>,
     },
 }
 
@@ -133,7 +133,7 @@ struct Member {
 
 /// The place of a process, as far as it is known.
 #[derive(Debug, Clone)]
-struct Whereabouts {
+struct ProcessLocation {
     since: Duration,
     /// The last time it was asked about.
     asked_at: Duration,
@@ -169,7 +169,7 @@ impl Roster {
             pod_groups: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             groups: BTreeMap::new(),
-            turns: Turns::new(roots, share * ceiling::SEARCHES),
+            turns: QueryScheduler::new(roots, share * ceiling::SEARCHES),
             share: share * ceiling::SEARCHES,
             next_read: Duration::ZERO,
             next_events: Duration::ZERO,
@@ -430,7 +430,7 @@ impl Roster {
                     match user {
                         Some(user) => {
                             let tenant = Some(of_user(user));
-                            self.turns.ask(Ask { tenant, ..ask }, at);
+                            self.turns.ask(ProcessQuery { tenant, ..ask }, at);
                         }
                         None => self.forget_asked(&path.clone(), ask.pid),
                     }
@@ -583,7 +583,7 @@ impl Roster {
         });
         let mut by_path: BTreeMap<Arc<str>, BTreeSet<u32>> = BTreeMap::new();
         for pid in pids {
-            let place = places.entry(pid).or_insert_with(|| Whereabouts {
+            let place = places.entry(pid).or_insert_with(|| ProcessLocation {
                 since: at,
                 asked_at: at,
                 path: None,
@@ -595,7 +595,7 @@ impl Roster {
             let asks = is_due || is_young || place.path.is_none();
             if asks && !place.is_asked && !turns.avoids(pid, at) {
                 place.is_asked = true;
-                let ask = Ask {
+                let ask = ProcessQuery {
                     pid,
                     place: None,
                     tenant: None,
@@ -635,7 +635,7 @@ impl Roster {
     }
 
     /// Notes the cgroup of a process.
-    fn place(&mut self, ask: &Ask, answer: Option<Answered>, at: Duration) {
+    fn place(&mut self, ask: &ProcessQuery, answer: Option<ProcessAnswer>, at: Duration) {
         let Source::Processes { places, .. } = &mut self.source else {
             return;
         };
@@ -701,7 +701,7 @@ impl Group {
         &mut self,
         pids: BTreeSet<u32>,
         rules: &[Rule],
-        turns: &mut Turns,
+        turns: &mut QueryScheduler,
         at: Duration,
         anew: bool,
     ) -> bool {
@@ -728,7 +728,7 @@ impl Group {
                 self.asked.insert(pid);
                 let tenant = self.tenant.as_ref().or_else(|| Some(&known?.tenant));
                 turns.ask(
-                    Ask {
+                    ProcessQuery {
                         pid,
                         place: Some(self.path.clone()),
                         tenant: tenant.cloned(),
@@ -748,12 +748,12 @@ impl Group {
         pid: u32,
         tenant: Option<Arc<str>>,
         rules: &[Rule],
-        turns: &mut Turns,
+        turns: &mut QueryScheduler,
         at: Duration,
     ) {
         self.listed.insert(pid);
         if self.asked.insert(pid) {
-            let ask = Ask {
+            let ask = ProcessQuery {
                 pid,
                 place: Some(self.path.clone()),
                 tenant: self.tenant.clone().or(tenant),
@@ -772,7 +772,13 @@ impl Group {
     }
 
     /// Takes an answer about a process; returns true if it changes a member.
-    fn take(&mut self, ask: &Ask, answer: Option<Answered>, rules: &[Rule], at: Duration) -> bool {
+    fn take(
+        &mut self,
+        ask: &ProcessQuery,
+        answer: Option<ProcessAnswer>,
+        rules: &[Rule],
+        at: Duration,
+    ) -> bool {
         let pid = ask.pid;
         let is_expected = self.asked.remove(&pid) && self.listed.contains(&pid);
         let (true, Some(answer)) = (is_expected, answer) else {
@@ -830,7 +836,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn of(answer: &Answered) -> Self {
+    pub(crate) fn of(answer: &ProcessAnswer) -> Self {
         let path = answer.executable.clone().map(|bytes| {
             // The file was replaced since, as in an upgrade.
             let bytes = match bytes.strip_suffix(b" (deleted)") {

@@ -93,7 +93,7 @@ pub struct User {
 /// Placement of the processes of a rule.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RulePolicy {
-    /// The policy; `None` is `hot` where accesses can be tracked, else `resident`.
+    /// The policy; `None` is `auto`.
     pub pages: Option<Pages>,
     /// Memory that huge pages may add; `None` is the policy's own default.
     pub budget: Option<Share>,

@@ -20,7 +20,7 @@ use superhue_heat::Allowance;
 use superhue_procfs::Roots;
 
 use crate::account::HeldUpAccount;
-use crate::workers::{Answered, Came, Question, Reader};
+use crate::workers::{ProcessAnswer, Question, Reader, ReaderOutcome};
 
 /// CPU time that may be spent at once: by all, and by each tenant.
 const ADVANCE: Duration = Duration::from_millis(500);
@@ -46,7 +46,7 @@ const AFTER_LOSS: usize = 4;
 
 /// A question, and the place of the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct ProcessQuery {
     pub(crate) pid: u32,
     /// The cgroup that it is in; `None` if that is part of the question.
     pub(crate) place: Option<Arc<str>>,
@@ -60,20 +60,20 @@ pub(crate) struct Ask {
 /// Questions about the processes of a tenant.
 #[derive(Debug)]
 struct Queue {
-    new: VecDeque<Ask>,
-    again: VecDeque<Ask>,
+    new: VecDeque<ProcessQuery>,
+    again: VecDeque<ProcessQuery>,
     own: Allowance,
 }
 
 /// A tenant that has held readers up.
 #[derive(Debug, Clone, Copy)]
-struct Waits {
+struct TenantBackoff {
     times: u32,
     until: Duration,
 }
 
 #[derive(Debug)]
-struct Avoided {
+struct AvoidedProcess {
     tenant: Option<Arc<str>>,
     times: u32,
     since: Duration,
@@ -82,25 +82,25 @@ struct Avoided {
 
 /// All questions.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct QueryScheduler {
     reader: Reader,
     share: f64,
-    in_brief: VecDeque<Ask>,
+    in_brief: VecDeque<ProcessQuery>,
     queues: BTreeMap<Arc<str>, Queue>,
     /// The tenant that had its turn last.
     last: Option<Arc<str>>,
     common: Allowance,
     /// Questions that have been sent.
-    asked: Vec<Ask>,
+    asked: Vec<ProcessQuery>,
     /// Number of questions in the next message: few after a message that was lost, since other processes in it may hold the reader up, too.
     most: usize,
     cost: Duration,
-    avoided: BTreeMap<u32, Avoided>,
-    waits: BTreeMap<Arc<str>, Waits>,
+    avoided: BTreeMap<u32, AvoidedProcess>,
+    waits: BTreeMap<Arc<str>, TenantBackoff>,
     trouble: Option<String>,
 }
 
-impl Turns {
+impl QueryScheduler {
     pub(crate) fn new(roots: &Roots, share: f64) -> Self {
         Self {
             reader: Reader::new(roots),
@@ -146,7 +146,7 @@ impl Turns {
     }
 
     /// Adds a question.
-    pub(crate) fn ask(&mut self, ask: Ask, at: Duration) {
+    pub(crate) fn ask(&mut self, ask: ProcessQuery, at: Duration) {
         let Some(tenant) = ask.tenant.clone() else {
             self.in_brief.push_back(ask);
             return;
@@ -187,7 +187,7 @@ impl Turns {
     }
 
     /// Takes answers, and sends the next questions. An answer of `None` means that the process must not be asked about now.
-    pub(crate) fn step(&mut self, at: Duration) -> Vec<(Ask, Option<Answered>)> {
+    pub(crate) fn step(&mut self, at: Duration) -> Vec<(ProcessQuery, Option<ProcessAnswer>)> {
         let mut done = Vec::new();
         if let Some((_, came)) = self.reader.take() {
             let asked = std::mem::take(&mut self.asked);
@@ -201,22 +201,22 @@ impl Turns {
 
     fn take(
         &mut self,
-        asked: Vec<Ask>,
-        came: Came,
+        asked: Vec<ProcessQuery>,
+        came: ReaderOutcome,
         at: Duration,
-        done: &mut Vec<(Ask, Option<Answered>)>,
+        done: &mut Vec<(ProcessQuery, Option<ProcessAnswer>)>,
     ) {
         match came {
-            Came::Answers(all, cost) => {
+            ReaderOutcome::Answers(all, cost) => {
                 self.trouble = None;
                 self.most = (self.most * 2).min(Reader::at_a_time());
                 let count = u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
                 self.cost = (self.cost * 7 + cost / count) / 8;
                 done.extend(asked.into_iter().zip(all.into_iter().map(Some)));
             }
-            Came::HeldUp(pid) => {
+            ReaderOutcome::HeldUp(pid) => {
                 self.most = AFTER_LOSS;
-                let (held, others): (Vec<Ask>, Vec<Ask>) =
+                let (held, others): (Vec<ProcessQuery>, Vec<ProcessQuery>) =
                     asked.into_iter().partition(|ask| ask.pid == pid);
                 let tenant = held.first().and_then(|ask| ask.tenant.clone());
                 self.avoid(pid, tenant, at);
@@ -225,7 +225,7 @@ impl Turns {
                     self.ask_first(ask);
                 }
             }
-            Came::Nothing(text) => {
+            ReaderOutcome::Nothing(text) => {
                 tracing::warn!(text, "processes could not be read; they are tried again");
                 self.trouble = Some(text);
                 done.extend(asked.into_iter().map(|ask| (ask, None)));
@@ -234,7 +234,7 @@ impl Turns {
     }
 
     fn avoid(&mut self, pid: u32, tenant: Option<Arc<str>>, at: Duration) {
-        let avoided = self.avoided.entry(pid).or_insert_with(|| Avoided {
+        let avoided = self.avoided.entry(pid).or_insert_with(|| AvoidedProcess {
             tenant: tenant.clone(),
             times: 0,
             since: at,
@@ -249,7 +249,7 @@ impl Turns {
             "a process holds up whoever reads it: it is left alone for a while"
         );
         if let Some(tenant) = tenant {
-            let waits = self.waits.entry(tenant).or_insert(Waits {
+            let waits = self.waits.entry(tenant).or_insert(TenantBackoff {
                 times: 0,
                 until: at,
             });
@@ -268,7 +268,7 @@ impl Turns {
     }
 
     /// Puts a question before all others of its tenant.
-    fn ask_first(&mut self, ask: Ask) {
+    fn ask_first(&mut self, ask: ProcessQuery) {
         let queue = ask
             .tenant
             .as_ref()
@@ -284,7 +284,7 @@ impl Turns {
         let most = self.most;
         self.waits
             .retain(|_, waits| at < waits.until + TENANT_WAITS_AT_MOST * 10);
-        let mut chosen: Vec<Ask> = Vec::new();
+        let mut chosen: Vec<ProcessQuery> = Vec::new();
         // These are cheap, and tenants are unknown before the answers; but half a message is for the other questions. The oldest and the newest in
         // turn, so that a crowd that has just come is not before all processes that come after it.
         while chosen.len() < most / 2 {
@@ -318,7 +318,7 @@ impl Turns {
     }
 
     /// Chooses questions, one of each tenant in turn.
-    fn choose(&mut self, at: Duration, most: usize, chosen: &mut Vec<Ask>) {
+    fn choose(&mut self, at: Duration, most: usize, chosen: &mut Vec<ProcessQuery>) {
         self.queues.retain(|_, queue| {
             !queue.new.is_empty()
                 || !queue.again.is_empty()
@@ -394,8 +394,8 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn ask(tenant: &str, pid: u32) -> Ask {
-        Ask {
+    fn ask(tenant: &str, pid: u32) -> ProcessQuery {
+        ProcessQuery {
             pid,
             place: Some("/".into()),
             tenant: Some(tenant.into()),
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    fn chosen(turns: &mut Turns, at: Duration) -> Vec<u32> {
+    fn chosen(turns: &mut QueryScheduler, at: Duration) -> Vec<u32> {
         let mut chosen = Vec::new();
         turns.choose(at, Reader::at_a_time(), &mut chosen);
         chosen.iter().map(|ask| ask.pid).collect()
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn a_crowd_waits_for_itself() {
         let at = Duration::from_secs(1000);
-        let mut turns = Turns::new(&Roots::default(), 0.0005);
+        let mut turns = QueryScheduler::new(&Roots::default(), 0.0005);
         for pid in 0..100_000 {
             turns.ask(ask("crowd", pid), at);
         }
@@ -432,13 +432,13 @@ mod tests {
     #[test]
     fn tenants_are_asked_for_in_turn_and_new_processes_first() {
         let at = Duration::from_secs(1);
-        let mut turns = Turns::new(&Roots::default(), 1.0);
+        let mut turns = QueryScheduler::new(&Roots::default(), 1.0);
         for pid in 0..200 {
             turns.ask(ask("a", pid), at);
         }
         turns.ask(ask("b", 1001), at);
         turns.ask(
-            Ask {
+            ProcessQuery {
                 is_new: false,
                 ..ask("c", 2001)
             },
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn whoever_holds_up_the_reader_is_left_alone_longer_each_time() {
-        let mut turns = Turns::new(&Roots::default(), 1.0);
+        let mut turns = QueryScheduler::new(&Roots::default(), 1.0);
         let mut at = Duration::from_secs(1);
         let mut done = Vec::new();
         turns.ask(ask("a", 7), at);
@@ -461,7 +461,7 @@ mod tests {
             let held = vec![ask("a", 7), ask("b", 8)];
             turns.queues.clear();
             turns.ask(ask("b", 9), at);
-            turns.take(held, Came::HeldUp(7), at, &mut done);
+            turns.take(held, ReaderOutcome::HeldUp(7), at, &mut done);
             assert!(turns.avoids(7, at + Duration::from_secs(pause - 1)));
             assert!(!turns.avoids(7, at + Duration::from_secs(pause)));
             assert_eq!(done.pop().unwrap(), (ask("a", 7), None));

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use superhue::held_up::Patience;
+use superhue::held_up::SleepLimits;
 use superhue::live::{Members, WatchAccount};
 use superhue::{Config, stall_bound};
 use superhue_heat::{Scope, TrackerKind, choose};
@@ -29,10 +29,12 @@ use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_procfs::Roots;
 
 use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
-use crate::metrics::Seen;
+use crate::metrics::WatchSample;
 use crate::privileges::{of_rule, tracks};
 use crate::rules::{Rule, RulePolicy};
-use crate::workers::{BEAT, Fed, Said, Task, Wanted, WatchTask, Worker, have_news};
+use crate::workers::{
+    BEAT, MemberTable, Task, WatchMessage, WatchTask, WatchUpdate, Worker, have_news,
+};
 
 /// Members by tenant.
 pub(crate) type Tenants = BTreeMap<Arc<str>, Members>;
@@ -68,7 +70,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(10);
 const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
 
 /// Collapses take milliseconds, but a collapse may have to wait for the program's own work on its memory.
-const PATIENCE: Patience = Patience {
+const WATCH_SLEEP_LIMITS: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(900),
     in_files: Duration::from_millis(2500),
 };
@@ -89,15 +91,15 @@ pub(crate) struct Watches {
     roots: Roots,
     rules: Arc<[Rule]>,
     /// By the rule's name.
-    kept: BTreeMap<Arc<str>, Kept>,
+    kept: BTreeMap<Arc<str>, RuleState>,
     /// Workers that are ending: they may be in the middle of something, and the daemon does not wait for them.
-    ending: Vec<(Running, Arc<str>, Duration)>,
+    ending: Vec<(RunningWorker, Arc<str>, Duration)>,
     /// Last accounts of workers that have ended, until `take_ended` takes them.
-    ended: Vec<Seen>,
+    ended: Vec<WatchSample>,
     /// Workers that were given up and still exist.
-    left: Vec<Left>,
+    left: Vec<AbandonedWorker>,
     /// Processes that have held up a worker.
-    avoided: BTreeMap<u32, Avoided>,
+    avoided: BTreeMap<u32, AvoidedProcess>,
     /// Tenants that have held up a shared worker.
     apart: BTreeSet<Arc<str>>,
     /// The tracker of accesses here; `None` if it was not looked for yet.
@@ -118,11 +120,11 @@ pub(crate) struct Watches {
 
 /// State of a rule that has or had processes.
 #[derive(Debug, Default)]
-struct Kept {
+struct RuleState {
     placement: Option<RulePolicy>,
     processes: u64,
     fed: Tenants,
-    lanes: BTreeMap<Lane, Watched>,
+    lanes: BTreeMap<Lane, LaneState>,
     /// Accounts of workers that have ended, added up.
     past: WatchAccount,
     /// All accounts, added up.
@@ -138,17 +140,17 @@ enum Lane {
 
 /// State of a lane.
 #[derive(Debug, Default)]
-struct Watched {
+struct LaneState {
     members: Members,
     /// True if the worker does not know the members yet.
     is_news: bool,
-    running: Option<Running>,
+    running: Option<RunningWorker>,
     /// True if there was a worker before.
     had_worker: bool,
     /// Reason why there is no worker, and time of the next attempt.
     trouble: Option<(String, Duration)>,
     /// Number of its workers that have ended by themselves.
-    ends: Ends,
+    ends: RestartBackoff,
     /// Time since which it has no members.
     empty_since: Option<Duration>,
     limit: f64,
@@ -158,9 +160,9 @@ struct Watched {
 
 /// Workers that have ended one soon after the other.
 #[derive(Debug, Default)]
-struct Ends(u32);
+struct RestartBackoff(u32);
 
-impl Ends {
+impl RestartBackoff {
     /// Returns the pause after a worker has ended that lasted for `lasted`. If it reported trouble (`has_told`), a new one would soon report the
     /// same: the pause is long. Otherwise another process has ended it: the pause is a second at first, and doubles each time.
     fn after(&mut self, lasted: Duration, has_told: bool) -> Duration {
@@ -179,14 +181,14 @@ impl Ends {
 
 /// A running worker, with a number that distinguishes it from earlier ones.
 #[derive(Debug)]
-struct Running {
+struct RunningWorker {
     number: u64,
     worker: Worker,
     account: Arc<WatchAccount>,
     begun: Duration,
     heard: Duration,
     /// The settings that it was sent last, without the members.
-    told: Option<Told>,
+    told: Option<SentSettings>,
     /// CPU time at the last division.
     used: Duration,
     /// Its anonymous memory, as it reported it last.
@@ -194,7 +196,7 @@ struct Running {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+struct SentSettings {
     paused: bool,
     limit: f64,
     budget: Option<ByteCount>,
@@ -203,7 +205,7 @@ struct Told {
 
 /// A worker that is held up.
 #[derive(Debug)]
-struct Held {
+struct HeldUpWorker {
     rule: Arc<str>,
     lane: Lane,
     /// The process that holds it up; `None` if it was stopped.
@@ -213,7 +215,7 @@ struct Held {
 
 /// A worker that was given up.
 #[derive(Debug)]
-struct Left {
+struct AbandonedWorker {
     worker: Worker,
     rule: Arc<str>,
     tenant: Arc<str>,
@@ -223,7 +225,7 @@ struct Left {
 
 /// A process that has held up a worker.
 #[derive(Debug)]
-struct Avoided {
+struct AvoidedProcess {
     rule: Arc<str>,
     tenant: Arc<str>,
     times: u32,
@@ -231,9 +233,9 @@ struct Avoided {
     until: Duration,
 }
 
-impl Running {
-    fn seen(&self, rule: &Arc<str>) -> Seen {
-        Seen {
+impl RunningWorker {
+    fn seen(&self, rule: &Arc<str>) -> WatchSample {
+        WatchSample {
             rule: rule.clone(),
             watch: self.number,
             account: Arc::clone(&self.account),
@@ -242,18 +244,18 @@ impl Running {
 
     /// Takes its messages; returns true if there were any.
     fn hear(&mut self, at: Duration) -> Result<bool, String> {
-        let said = self.worker.receive::<Said>()?;
+        let said = self.worker.receive::<WatchMessage>()?;
         let any = !said.is_empty();
         for said in said {
             self.heard = at;
             match said {
-                Said::Account(account) => self.account = Arc::from(account),
-                Said::Beat { at_seconds, own } => {
+                WatchMessage::Account(account) => self.account = Arc::from(account),
+                WatchMessage::Beat { at_seconds, own } => {
                     let account = Arc::make_mut(&mut self.account);
                     account.at_seconds = at_seconds;
                     account.own = own;
                 }
-                Said::Memory(memory) => self.memory = memory,
+                WatchMessage::Memory(memory) => self.memory = memory,
             }
         }
         if any {
@@ -328,9 +330,9 @@ impl Watches {
             // Logged once: a rule may match programs that start many times a second.
             let begin = || {
                 tracing::info!(rule = &*rule.name, processes, "has its first processes");
-                Kept {
+                RuleState {
                     placement: rule.placement.clone(),
-                    ..Kept::default()
+                    ..RuleState::default()
                 }
             };
             let kept = self.kept.entry(rule.name.clone()).or_insert_with(begin);
@@ -490,7 +492,7 @@ impl Watches {
     /// Returns the numbers of workers that have sent something or have ended. One call for all of them: most are silent most of the time.
     fn have_news(&self) -> BTreeSet<u64> {
         let lanes = self.kept.values().flat_map(|kept| kept.lanes.values());
-        let running: Vec<&Running> = lanes.filter_map(|lane| lane.running.as_ref()).collect();
+        let running: Vec<&RunningWorker> = lanes.filter_map(|lane| lane.running.as_ref()).collect();
         let workers: Vec<&Worker> = running.iter().map(|running| &running.worker).collect();
         let news = have_news(&workers).into_iter().zip(running);
         news.filter_map(|(any, running)| any.then_some(running.number))
@@ -499,7 +501,7 @@ impl Watches {
 
     /// Takes messages of those workers of a rule that have `news`, and handles workers that have ended or are held up.
     /// Returns those that are held up.
-    fn hear(&mut self, name: &Arc<str>, news: &BTreeSet<u64>, at: Duration) -> Vec<Held> {
+    fn hear(&mut self, name: &Arc<str>, news: &BTreeSet<u64>, at: Duration) -> Vec<HeldUpWorker> {
         let Some(kept) = self.kept.get_mut(name) else {
             return Vec::new();
         };
@@ -540,7 +542,7 @@ impl Watches {
             }
             let found = running.worker.held_up();
             if found.is_some() || at.saturating_sub(running.heard) >= SILENCE {
-                held.push(Held {
+                held.push(HeldUpWorker {
                     rule: name.clone(),
                     lane: lane.clone(),
                     process: found.map(|found| found.process),
@@ -555,7 +557,7 @@ impl Watches {
     }
 
     /// Gives up the shared workers that are held up, and those single ones that have been held up for longest.
-    fn give_up_some(&mut self, mut held: Vec<Held>, at: Duration) {
+    fn give_up_some(&mut self, mut held: Vec<HeldUpWorker>, at: Duration) {
         held.sort_by_key(|held| (held.lane != Lane::Shared, std::cmp::Reverse(held.lasts)));
         let shared = held.iter().filter(|held| held.lane == Lane::Shared).count();
         held.truncate(shared + GIVEN_UP_AT_ONCE);
@@ -594,7 +596,7 @@ impl Watches {
         self.given_up += 1;
         running.worker.kill();
         if let Some(pid) = process {
-            let avoided = self.avoided.entry(pid).or_insert_with(|| Avoided {
+            let avoided = self.avoided.entry(pid).or_insert_with(|| AvoidedProcess {
                 rule: name.clone(),
                 tenant: tenant.clone(),
                 times: 0,
@@ -612,7 +614,7 @@ impl Watches {
             worker = running.worker.pid(),
             "a process holds its watch up: the worker is given up, and the process left alone for a while"
         );
-        self.left.push(Left {
+        self.left.push(AbandonedWorker {
             worker: running.worker,
             rule: name.clone(),
             tenant: tenant.clone(),
@@ -659,7 +661,7 @@ impl Watches {
             }
             changed = true;
             watched.trouble = None;
-            let of_one = |left: &&Left| *lane == Lane::Tenant(left.tenant.clone());
+            let of_one = |left: &&AbandonedWorker| *lane == Lane::Tenant(left.tenant.clone());
             let left = self.left.iter().filter(of_one).count();
             let most = match self.left.len() >= MANY_LEFT {
                 true => 1,
@@ -680,7 +682,7 @@ impl Watches {
                     roots: self.roots.clone(),
                 }));
                 let tracker = self.tracker.flatten();
-                let started = Worker::start(&task, of_rule(placement, tracker), PATIENCE);
+                let started = Worker::start(&task, of_rule(placement, tracker), WATCH_SLEEP_LIMITS);
                 started.map_err(|error| format!("cannot start a process: {error}"))
             };
             match started {
@@ -690,7 +692,7 @@ impl Watches {
                     // It may charge nothing before the budget is divided.
                     watched.budget = size_of_budget(placement).map(|_| ByteCount(0));
                     watched.is_news = true;
-                    watched.running = Some(Running {
+                    watched.running = Some(RunningWorker {
                         number: self.started,
                         worker,
                         account: Arc::default(),
@@ -731,7 +733,7 @@ impl Watches {
             let Some(running) = &mut watched.running else {
                 continue;
             };
-            let told = Told {
+            let told = SentSettings {
                 paused,
                 limit: watched.limit,
                 budget: watched.budget.filter(|_| is_sum),
@@ -744,14 +746,14 @@ impl Watches {
             if is_known && !watched.is_news || !running.worker.listens() {
                 continue;
             }
-            let others = |before: &Told| before.leave_alone != told.leave_alone;
+            let others = |before: &SentSettings| before.leave_alone != told.leave_alone;
             let members = watched.is_news || running.told.as_ref().is_some_and(others);
             let members = members.then(|| {
                 let mut members = watched.members.clone();
                 members.retain(|id, _| !avoided.contains(&id.pid));
-                Fed::from(&members)
+                MemberTable::from(&members)
             });
-            running.worker.say(&Wanted {
+            running.worker.say(&WatchUpdate {
                 members,
                 paused,
                 max_overhead: told.limit,
@@ -785,7 +787,7 @@ impl Watches {
         let shares = self.shares();
         for (name, kept) in &mut self.kept {
             let share = shares.get(name).copied().unwrap_or_default();
-            let mut needs: Vec<(&mut Watched, Option<f64>)> = Vec::new();
+            let mut needs: Vec<(&mut LaneState, Option<f64>)> = Vec::new();
             for watched in kept.lanes.values_mut() {
                 if watched.members.is_empty() {
                     continue;
@@ -820,8 +822,8 @@ impl Watches {
             let share = shares.get(name).copied().unwrap_or_default();
             let size = kept.placement.as_ref().and_then(size_of_budget);
             let active =
-                |watched: &&mut Watched| !watched.members.is_empty() && watched.running.is_some();
-            let mut lanes: Vec<&mut Watched> = kept.lanes.values_mut().filter(active).collect();
+                |watched: &&mut LaneState| !watched.members.is_empty() && watched.running.is_some();
+            let mut lanes: Vec<&mut LaneState> = kept.lanes.values_mut().filter(active).collect();
             let all: f64 = lanes.iter().map(|watched| watched.limit).sum();
             let is_new = lanes.iter().any(|watched| watched.limit <= 0.0);
             if is_new || (all - share).abs() > share * 1e-6 {
@@ -896,12 +898,12 @@ impl Watches {
     }
 
     /// Returns the accounts of all watches, including those that are ending.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<WatchSample> {
         let ending = self
             .ending
             .iter()
             .map(|(running, name, _)| running.seen(name));
-        let lanes = |(name, kept): (&'_ Arc<str>, &'_ Kept)| {
+        let lanes = |(name, kept): (&'_ Arc<str>, &'_ RuleState)| {
             let running = kept.lanes.values().filter_map(|lane| lane.running.as_ref());
             running
                 .map(|running| running.seen(name))
@@ -911,7 +913,7 @@ impl Watches {
     }
 
     /// Returns the last accounts of watches that have ended since the last call.
-    pub(crate) fn take_ended(&mut self) -> Vec<Seen> {
+    pub(crate) fn take_ended(&mut self) -> Vec<WatchSample> {
         std::mem::take(&mut self.ended)
     }
 
@@ -934,7 +936,7 @@ impl Watches {
             .kept
             .values_mut()
             .flat_map(|kept| kept.lanes.values_mut());
-        let mut all: Vec<Running> = lanes.filter_map(|lane| lane.running.take()).collect();
+        let mut all: Vec<RunningWorker> = lanes.filter_map(|lane| lane.running.take()).collect();
         all.extend(self.ending.drain(..).map(|(running, ..)| running));
         all.iter().for_each(|running| running.worker.stop());
         let begun = std::time::Instant::now();
@@ -945,7 +947,7 @@ impl Watches {
     }
 }
 
-impl Told {
+impl SentSettings {
     /// Returns true if it is nearly the same: the ceilings are divided anew each second.
     fn is_as(&self, other: &Self) -> bool {
         let change = (self.limit - other.limit).abs();
@@ -956,12 +958,12 @@ impl Told {
     }
 }
 
-impl Kept {
+impl RuleState {
     fn add_up(&mut self) {
         let mut lanes = self.lanes.values();
         if self.past == WatchAccount::default()
             && self.lanes.len() == 1
-            && let Some(Watched {
+            && let Some(LaneState {
                 running: Some(running),
                 trouble: None,
                 ..
@@ -1029,13 +1031,13 @@ fn divided(share: f64, needs: &[Option<f64>]) -> Vec<f64> {
 }
 
 /// Divides a budget that is a size. A worker may have charged as much as it was sent, or reports as its budget: only the rest is free.
-fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut Watched>) {
-    let mut lanes: Vec<&mut Watched> = lanes.collect();
-    let charged = |lane: &Watched| {
+fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut LaneState>) {
+    let mut lanes: Vec<&mut LaneState> = lanes.collect();
+    let charged = |lane: &LaneState| {
         let running = lane.running.as_ref();
         running.map_or(0, |running| running.account.charged_bytes.0)
     };
-    let bound = |lane: &Watched| {
+    let bound = |lane: &LaneState| {
         let told = lane
             .running
             .as_ref()
@@ -1271,8 +1273,8 @@ mod tests {
     fn leave(watches: &mut Watches, tenant: &str) {
         let task = Task::Read(Roots::default());
         let kept = rustix::thread::CapabilitySet::empty();
-        watches.left.push(Left {
-            worker: Worker::start(&task, kept, PATIENCE).unwrap(),
+        watches.left.push(AbandonedWorker {
+            worker: Worker::start(&task, kept, WATCH_SLEEP_LIMITS).unwrap(),
             rule: "a".into(),
             tenant: tenant.into(),
             process: None,
@@ -1319,7 +1321,7 @@ mod tests {
         let mut watches = watches(vec![rule("a", Some(Pages::Kernel))]);
         let names = ["a.service", "b.service", "c.service", "d.service"];
         watches.feed([(0, tenants(&names))].into(), NOW);
-        let held = names.iter().zip(1..).map(|(name, seconds)| Held {
+        let held = names.iter().zip(1..).map(|(name, seconds)| HeldUpWorker {
             rule: "a".into(),
             lane: Lane::Tenant((*name).into()),
             process: None,
@@ -1332,7 +1334,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_was_ended_is_followed_soon_and_less_soon_each_time() {
-        let mut ends = Ends::default();
+        let mut ends = RestartBackoff::default();
         let mut pause = |lasted: u64| ends.after(Duration::from_secs(lasted), false).as_secs();
         assert_eq!([1, 1, 1, 1].map(&mut pause), [1, 2, 4, 8]);
         assert_eq!([0; 4].map(&mut pause), [16, 32, 60, 60]);

@@ -21,14 +21,14 @@ pub(crate) enum Stage {
     /// It has sent nothing yet.
     Silent,
     /// It has sent a request, and must answer the challenge.
-    Challenged(Box<Asked>, u64),
+    Challenged(Box<TrackRequest>, u64),
     /// It is served.
     Tracked(Box<Tracked>),
 }
 
 /// A valid request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TrackRequest {
     track: Track,
     /// The program that the client ran at its request.
     client: Image,
@@ -41,7 +41,7 @@ pub(crate) struct Asked {
 /// State of a served client.
 #[derive(Debug)]
 pub(crate) struct Tracked {
-    pub(crate) asked: Asked,
+    pub(crate) asked: TrackRequest,
     list: ListFile,
     told: ActiveSet,
     /// The client has not fetched the newest list yet.
@@ -54,7 +54,7 @@ pub(crate) struct Tracked {
 
 /// Result of publishing a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Published {
+pub(crate) struct PublishOutcome {
     pub(crate) superseded: bool,
 }
 
@@ -111,7 +111,7 @@ impl Client {
     ///
     /// # Errors
     /// The reason for the refusal.
-    pub(crate) fn ask(&self, roots: &Roots, track: Track) -> Result<Asked, Reason> {
+    pub(crate) fn ask(&self, roots: &Roots, track: Track) -> Result<TrackRequest, Reason> {
         let peer = self.peer;
         if peer.pid == 0 {
             return Err(refusal(
@@ -137,7 +137,7 @@ impl Client {
         let client = Image::of(roots, peer.pid).map_err(gone)?;
         if track.pid == 0 || (track.pid == peer.pid && peer.uid != 0) {
             has_memory(roots, peer.pid).map_err(|error| refusal(Errno::SRCH, error.to_string()))?;
-            return Ok(Asked {
+            return Ok(TrackRequest {
                 track,
                 client,
                 target: client,
@@ -171,7 +171,7 @@ impl Client {
         has_memory(roots, track.pid).map_err(|error| refusal(Errno::SRCH, error.to_string()))?;
         let target_pidfd = open_pidfd(track.pid).map_err(absent)?;
         let target = Image::of(roots, track.pid).map_err(absent)?;
-        Ok(Asked {
+        Ok(TrackRequest {
             track,
             client,
             target,
@@ -184,7 +184,7 @@ impl Client {
     ///
     /// # Errors
     /// The reason for the refusal.
-    pub(crate) fn begin(&mut self, roots: &Roots, asked: Asked) -> Result<(), Reason> {
+    pub(crate) fn begin(&mut self, roots: &Roots, asked: TrackRequest) -> Result<(), Reason> {
         if !asked.client.still_is(roots) || !asked.target.still_is(roots) {
             return Err(another_program());
         }
@@ -227,7 +227,7 @@ impl Tracked {
         roots: &Roots,
         mut pages: Vec<Page>,
         limit: usize,
-    ) -> Result<Option<Published>, Reason> {
+    ) -> Result<Option<PublishOutcome>, Reason> {
         if !self.asked.client.still_is(roots) || !self.asked.target.still_is(roots) {
             return Err(another_program());
         }
@@ -247,7 +247,7 @@ impl Tracked {
         self.owed |= !superseded;
         self.unfetched = true;
         self.pay(socket);
-        Ok(Some(Published { superseded }))
+        Ok(Some(PublishOutcome { superseded }))
     }
 
     /// Delivers the notice that is due, if there is one.

@@ -19,7 +19,7 @@ pub trait Heat {
     fn resample_soon(&mut self, process: ProcessId);
 
     /// Does the work that is due; `at` is the time since some fixed moment.
-    fn step(&mut self, at: Duration) -> Vec<Sampled>;
+    fn step(&mut self, at: Duration) -> Vec<SampleOutcome>;
 
     /// Returns the time of the next work, on the clock of `step`; `None` if there is none until another
     /// process is added.
@@ -38,16 +38,16 @@ pub trait Heat {
 
 /// Result of a sample.
 #[derive(Debug)]
-pub struct Sampled {
+pub struct SampleOutcome {
     /// The process that was sampled.
     pub process: ProcessId,
     /// `Err` if the process can no longer be watched.
-    pub result: Result<(), Lost>,
+    pub result: Result<(), TrackingLoss>,
 }
 
 /// Reason why a process can no longer be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct TrackingLoss {
     /// The kind: `ESRCH` gone, `EOPNOTSUPP` the tracker fails, `EBUSY` another program watches it.
     pub errno: Errno,
     /// Text for people: the reason and the remedy.

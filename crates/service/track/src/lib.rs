@@ -14,7 +14,7 @@
 //!
 //! use superhue_client::{Options, Page, Tracking};
 //! use superhue_model::ProcessId;
-//! use superhue_track::{Heat, Limits, Listener, Sampled, Server};
+//! use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server};
 //!
 //! /// No accesses, where `superhue track` has a [`SampledHeat`].
 //! struct Still;
@@ -23,7 +23,7 @@
 //!     fn add(&mut self, _: ProcessId) {}
 //!     fn remove(&mut self, _: ProcessId) {}
 //!     fn resample_soon(&mut self, _: ProcessId) {}
-//!     fn step(&mut self, _: Duration) -> Vec<Sampled> { Vec::new() }
+//!     fn step(&mut self, _: Duration) -> Vec<SampleOutcome> { Vec::new() }
 //!     fn due(&self) -> Option<Duration> { None }
 //!     fn samples(&self, _: ProcessId) -> u64 { 0 }
 //!     fn held(&self, _: ProcessId) -> u64 { 0 }
@@ -61,8 +61,8 @@ mod publish;
 mod sampled;
 mod server;
 
-pub use heat::{Heat, Lost, Sampled};
+pub use heat::{Heat, SampleOutcome, TrackingLoss};
 pub use listener::{Access, ListenError, Listener};
-pub use privileges::{Held, drop_privileges};
+pub use privileges::{HeldCapabilities, drop_privileges};
 pub use sampled::SampledHeat;
-pub use server::{Limits, Served, Server, ServerError};
+pub use server::{Limits, Server, ServerCounters, ServerError};

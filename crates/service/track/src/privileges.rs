@@ -10,9 +10,9 @@ use rustix::thread::{
 
 /// Capabilities that the service holds after [`drop_privileges`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held(pub CapabilitySet);
+pub struct HeldCapabilities(pub CapabilitySet);
 
-impl fmt::Display for Held {
+impl fmt::Display for HeldCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("no capability");
@@ -31,7 +31,7 @@ impl fmt::Display for Held {
 ///
 /// # Errors
 /// Those of `capset(2)` and `prctl(2)`; then nothing must be served.
-pub fn drop_privileges(needed: CapabilitySet) -> Result<Held, Errno> {
+pub fn drop_privileges(needed: CapabilitySet) -> Result<HeldCapabilities, Errno> {
     set_no_new_privs(true)?;
     match clear_ambient_capability_set() {
         // There is no ambient set before Linux 4.3.
@@ -48,7 +48,7 @@ pub fn drop_privileges(needed: CapabilitySet) -> Result<Held, Errno> {
             inheritable: CapabilitySet::empty(),
         },
     )?;
-    Ok(Held(capabilities(None)?.permitted))
+    Ok(HeldCapabilities(capabilities(None)?.permitted))
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn capabilities_are_named_as_in_the_manual() {
-        let held = Held(CapabilitySet::BPF | CapabilitySet::KILL);
+        let held = HeldCapabilities(CapabilitySet::BPF | CapabilitySet::KILL);
         assert_eq!(held.to_string(), "CAP_KILL, CAP_BPF");
     }
 }

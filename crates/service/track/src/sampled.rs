@@ -8,7 +8,7 @@ use superhue_client::{Page, PageFlags};
 use superhue_heat::{HeatMap, PageSize, TrackError, TrackerKind};
 use superhue_model::{BASE_PAGE_SIZE, ProcessId};
 
-use crate::heat::{Heat, Lost, Sampled};
+use crate::heat::{Heat, SampleOutcome, TrackingLoss};
 
 /// Heat from a sampler.
 pub struct SampledHeat(Sampler);
@@ -40,7 +40,7 @@ impl Heat for SampledHeat {
         self.0.resample_soon(process);
     }
 
-    fn step(&mut self, at: Duration) -> Vec<Sampled> {
+    fn step(&mut self, at: Duration) -> Vec<SampleOutcome> {
         let sampled = self.0.step(at).into_iter().map(|sampled| {
             let result = match sampled.result {
                 Ok(_) => Ok(()),
@@ -49,7 +49,7 @@ impl Heat for SampledHeat {
                 Err(error) => Err(lost(&error)),
             };
             let process = sampled.process;
-            Sampled { process, result }
+            SampleOutcome { process, result }
         });
         sampled.collect()
     }
@@ -111,14 +111,14 @@ fn per_mille(rate: f32) -> u32 {
     ((rate * 1000.0).round() as u32).min(1000)
 }
 
-fn lost(error: &TrackError) -> Lost {
+fn lost(error: &TrackError) -> TrackingLoss {
     let errno = match error {
         TrackError::Read(read) if read.is_vanished() => Errno::SRCH,
         TrackError::Foreign { .. } => Errno::BUSY,
         _ => Errno::OPNOTSUPP,
     };
     let text = error.to_string();
-    Lost { errno, text }
+    TrackingLoss { errno, text }
 }
 
 #[cfg(test)]

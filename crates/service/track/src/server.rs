@@ -10,20 +10,20 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use superhue_client::protocol::{Answer, LONGEST, Reason, Request};
+use superhue_client::protocol::{Answer, MAX_MESSAGE_BYTES, Reason, Request};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
 use superhue_sys::seqpacket::receive;
 
 use crate::budget::{Holding, MAKING, surplus};
 use crate::client::{Client, Stage};
-use crate::heat::{Heat, Lost};
+use crate::heat::{Heat, TrackingLoss};
 use crate::listener::Listener;
 
 /// Samples of a process before its first list.
 const WARM_UP: u64 = 3;
 /// Connections accepted, and messages read of one client, in one turn.
-const TURN: usize = 32;
+const MAX_MESSAGES_PER_TURN: usize = 32;
 /// Time that new connections wait when descriptors are short.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
@@ -61,7 +61,7 @@ impl Default for Limits {
 
 /// Counters of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Served {
+pub struct ServerCounters {
     /// Connections accepted.
     pub connections: u64,
     /// Clients tracked.
@@ -102,7 +102,7 @@ pub struct Server<H> {
     begun: Instant,
     /// Time until which no connection is accepted.
     paused: Option<Duration>,
-    served: Served,
+    served: ServerCounters,
 }
 
 impl<H: Heat> Server<H> {
@@ -126,13 +126,13 @@ impl<H: Heat> Server<H> {
             next: 1,
             begun: Instant::now(),
             paused: None,
-            served: Served::default(),
+            served: ServerCounters::default(),
         })
     }
 
     /// Returns the counters so far.
     #[must_use]
-    pub const fn served(&self) -> Served {
+    pub const fn served(&self) -> ServerCounters {
         self.served
     }
 
@@ -188,7 +188,7 @@ impl<H: Heat> Server<H> {
     }
 
     fn accept(&mut self) {
-        for _ in 0..TURN {
+        for _ in 0..MAX_MESSAGES_PER_TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match accept_with(&self.listener, flags) {
                 Ok(socket) => self.admit(socket),
@@ -248,11 +248,11 @@ impl<H: Heat> Server<H> {
 
     /// Reads the requests of a client.
     fn read_requests(&mut self, id: u64) {
-        for _ in 0..TURN {
+        for _ in 0..MAX_MESSAGES_PER_TURN {
             let Some(client) = self.clients.get(&id) else {
                 return;
             };
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_MESSAGE_BYTES];
             let received = match receive(&client.socket, &mut buffer) {
                 Ok(received) if received.bytes == 0 => return self.drop_client(id, None),
                 Ok(received) => received,
@@ -455,7 +455,7 @@ impl<H: Heat> Server<H> {
         self.clients.iter().filter_map(holding).collect()
     }
 
-    fn lose(&mut self, process: ProcessId, lost: &Lost) {
+    fn lose(&mut self, process: ProcessId, lost: &TrackingLoss) {
         for id in self.ids_watching(process) {
             self.drop_client(id, Some(Reason::new(lost.errno, lost.text.clone())));
         }

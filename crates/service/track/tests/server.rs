@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use superhue_client::protocol::{Answer, LONGEST, Packet, Request, Track};
+use superhue_client::protocol::{Answer, MAX_MESSAGE_BYTES, Packet, Request, Track};
 use superhue_client::{ClientError, Page, Tracking};
 use superhue_sys::seqpacket::{receive, send};
-use superhue_testing::{Scoped, is_root, skip};
+use superhue_testing::{ChildGuard, is_root, skip};
 use superhue_track::Limits;
-use support::{PATIENCE, Service, base, patient, until};
+use support::{Service, TEST_TIMEOUT, base, patient, until};
 
 fn raw(service: &Service) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
@@ -30,7 +30,7 @@ fn raw(service: &Service) -> OwnedFd {
 
 /// Returns the next answer, or `None` at the end.
 fn answer(socket: &OwnedFd) -> Option<Answer> {
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
     let mut bytes = None;
     until("the service answers", || {
         match receive(socket, &mut buffer) {
@@ -74,7 +74,7 @@ fn a_process_learns_its_active_pages_hottest_first() {
     });
     service.set(pages.clone());
     let tracking = Tracking::enable(&service.options()).unwrap();
-    let notice = tracking.wait(Some(PATIENCE)).unwrap().unwrap();
+    let notice = tracking.wait(Some(TEST_TIMEOUT)).unwrap().unwrap();
     assert_eq!(notice.active, 5, "a page below min_heat was counted");
     let all = tracking.fetch_all().unwrap();
     assert_eq!(all.len(), 5);
@@ -92,7 +92,10 @@ fn a_process_learns_its_active_pages_hottest_first() {
     });
     assert_eq!(tracking.wait(Some(Duration::ZERO)).unwrap(), None);
     service.set(base(5000, 50, 500));
-    assert_eq!(tracking.wait(Some(PATIENCE)).unwrap().unwrap().active, 50);
+    assert_eq!(
+        tracking.wait(Some(TEST_TIMEOUT)).unwrap().unwrap().active,
+        50
+    );
     assert_eq!(service.watched(), 1);
     drop(tracking);
     until("nobody is watched", || service.watched() == 0);
@@ -105,7 +108,7 @@ fn who_does_not_fetch_misses_lists_and_gets_the_newest() {
     let service = Service::start();
     service.set(base(0, 10, 100));
     let tracking = Tracking::enable(&service.options()).unwrap();
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
     for round in 1..=5 {
         service.set(base(round * 1000, 10, 100));
         until("the list is replaced", || {
@@ -119,7 +122,7 @@ fn who_does_not_fetch_misses_lists_and_gets_the_newest() {
     assert_eq!(tracking.fetch_all().unwrap(), base(5000, 10, 100));
     // From now on there are notices again.
     service.set(base(9000, 10, 100));
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
 }
 
 #[test]
@@ -141,7 +144,10 @@ fn the_threshold_and_the_limit_hold() {
     });
     assert_eq!(tracking.statistics().unwrap().published, 0);
     service.set(base(0, 20, 100));
-    assert_eq!(tracking.wait(Some(PATIENCE)).unwrap().unwrap().active, 20);
+    assert_eq!(
+        tracking.wait(Some(TEST_TIMEOUT)).unwrap().unwrap().active,
+        20
+    );
     assert_eq!(tracking.fetch_all().unwrap().len(), 8);
     assert_eq!(tracking.statistics().unwrap().cut, 12);
 }
@@ -171,7 +177,7 @@ fn garbage_ends_the_connection_that_sent_it_and_no_other() {
         assert_eq!(reason.errno, Errno::PROTO);
         assert_eq!(answer(&socket), None);
     }
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
     tracking.fetch_all().unwrap();
 }
 
@@ -197,7 +203,7 @@ fn a_thousand_that_vanish_cost_nothing() {
         }
     }
     service.set(base(0, 10, 100));
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
     // Client and service are one process here: both sides' descriptors are counted. Other tests run
     // beside this one, hence the slack.
     until("descriptors are closed", || descriptors() < before + 100);
@@ -219,8 +225,8 @@ fn clients_are_limited_and_the_silent_are_let_go() {
         let begun = Instant::now();
         loop {
             match Tracking::enable(&service.options()) {
-                Err(error) if errno_of(&error) == Errno::TIMEDOUT && begun.elapsed() < PATIENCE => {
-                }
+                Err(error)
+                    if errno_of(&error) == Errno::TIMEDOUT && begun.elapsed() < TEST_TIMEOUT => {}
                 other => break other,
             }
         }
@@ -240,7 +246,7 @@ fn clients_are_limited_and_the_silent_are_let_go() {
     enabled().unwrap();
     // A tracked client may be silent.
     service.set(base(0, 10, 100));
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
 }
 
 /// Starts a service with this limit on memory; half of it is for what the service keeps.
@@ -253,7 +259,7 @@ fn with_memory(memory: u64) -> Service {
 
 fn reason_it_ended(tracking: &Tracking) -> (Errno, String) {
     let error = loop {
-        match tracking.wait(Some(PATIENCE)) {
+        match tracking.wait(Some(TEST_TIMEOUT)) {
             Ok(Some(_)) => {}
             Ok(None) => panic!("it was not let go"),
             Err(error) => break error,
@@ -267,7 +273,7 @@ fn memory_is_bounded_over_all_clients_and_the_largest_is_told() {
     let service = with_memory(2 << 20);
     service.set(base(0, 10, 100));
     let small = Tracking::enable(&service.options()).unwrap();
-    assert!(small.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(small.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
     let me = std::process::id();
     service.script.lock().unwrap().held.insert(me, 2 << 20);
     let (errno, text) = reason_it_ended(&small);
@@ -278,7 +284,7 @@ fn memory_is_bounded_over_all_clients_and_the_largest_is_told() {
     // With room again, a client that enables anew is served.
     service.script.lock().unwrap().held.clear();
     let again = Tracking::enable(&service.options()).unwrap();
-    assert!(again.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(again.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
 }
 
 #[test]
@@ -347,7 +353,7 @@ fn who_has_executed_another_program_is_let_go_when_it_speaks() {
         .env("SUPERHUE_TEST_TRACK_SOCKET", &service.path)
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
-    let mut client = Scoped(client.spawn().unwrap());
+    let mut client = ChildGuard(client.spawn().unwrap());
     let name = format!("/proc/{}/comm", client.pid());
     until("the client has executed another program", || {
         fs::read_to_string(&name).is_ok_and(|name| name == "cat\n")
@@ -402,7 +408,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     assert_eq!(errno_of(&refused), Errno::PERM, "{refused}");
     assert!(refused.to_string().contains("root may"), "{refused}");
     asked.1.unwrap();
-    let mut child = Scoped::sleeper();
+    let mut child = ChildGuard::sleeper();
     // Its image is final only after its loader has run.
     until("the child sleeps", || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
@@ -414,11 +420,11 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     };
     let tracking = Tracking::enable(&of_child).unwrap();
     assert!(!tracking.is_of_caller());
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
     tracking.fetch_all().unwrap();
     child.0.kill().unwrap();
     child.0.wait().unwrap();
-    let error = tracking.wait(Some(PATIENCE)).unwrap_err();
+    let error = tracking.wait(Some(TEST_TIMEOUT)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::SRCH, "{error}");
     let kernel = superhue_client::Options {
         pid: Some(2),
@@ -447,11 +453,11 @@ fn what_the_tracker_says_reaches_the_client() {
         Errno::OPNOTSUPP,
         "no tracker here: do this",
     );
-    let error = tracking.wait(Some(PATIENCE)).unwrap_err();
+    let error = tracking.wait(Some(TEST_TIMEOUT)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::OPNOTSUPP);
     assert_eq!(error.to_string(), "no tracker here: do this");
     // A second call returns the same error.
-    assert_eq!(tracking.wait(Some(PATIENCE)).unwrap_err(), error);
+    assert_eq!(tracking.wait(Some(TEST_TIMEOUT)).unwrap_err(), error);
     let fetched = tracking.fetch(&mut []).unwrap_err();
     assert_eq!(fetched, ClientError::ServiceGone);
 }
@@ -465,7 +471,7 @@ fn a_stopped_service_is_reported_and_its_successor_serves() {
     let tracking = Tracking::enable(&options).unwrap();
     service.stop();
     assert!(!path.exists());
-    let error = tracking.wait(Some(PATIENCE)).unwrap_err();
+    let error = tracking.wait(Some(TEST_TIMEOUT)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::PIPE, "{error}");
     assert_eq!(errno_of(&tracking.fetch(&mut []).unwrap_err()), Errno::PIPE);
     let error = Tracking::enable(&options).unwrap_err();
@@ -474,7 +480,7 @@ fn a_stopped_service_is_reported_and_its_successor_serves() {
     let heir = Service::at(&path, patient());
     heir.set(base(0, 10, 100));
     let tracking = Tracking::enable(&options).unwrap();
-    assert!(tracking.wait(Some(PATIENCE)).unwrap().is_some());
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
 }
 
 #[test]

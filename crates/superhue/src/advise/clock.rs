@@ -131,13 +131,13 @@ fn per_second(readings: impl Iterator<Item = Reading>, cpu: Duration) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_testing::Scoped;
+    use superhue_testing::ChildGuard;
 
     /// Uses a program of one thread: threads of this process come and go with other tests.
     #[test]
     fn it_goes_while_the_process_works() {
         let mut spin = std::process::Command::new("sh");
-        let working = Scoped::spawn(spin.args(["-c", "while :; do :; done"]));
+        let working = ChildGuard::spawn(spin.args(["-c", "while :; do :; done"]));
         let clock = Clock::of(&Roots::default(), working.pid());
         if matches!(clock, Clock::Steady { .. }) {
             superhue_testing::skip("perf", "counters may not be used");

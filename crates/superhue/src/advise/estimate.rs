@@ -13,7 +13,7 @@ use superhue_model::ByteCount;
 use super::rates::{Rates, Window, in_order};
 
 /// No program spends more of its time than this on walks.
-const MOST: f64 = 0.9;
+const MAX_WALK_SHARE: f64 = 0.9;
 
 /// The part of the cost that stays if other work hides as much of it as it did in any synthetic mixture but one.
 const HIDDEN: f64 = 0.5;
@@ -41,7 +41,7 @@ const DRAWS: u64 = 60;
 
 /// Observations of a program.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Observed {
+pub struct AccessObservations {
     /// Its windows: each is a set of pages watched together.
     pub windows: Vec<Window>,
     /// TLB misses per CPU second, where the processor counts them.
@@ -97,17 +97,17 @@ pub struct Estimate {
 
 /// Memory in use at a time; it does not depend on the TLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hot {
+pub struct HotMemory {
     /// Touched within 1 ms of CPU time.
     pub within_1ms: ByteCount,
     /// Touched within 100 ms.
     pub within_100ms: ByteCount,
 }
 
-impl Hot {
+impl HotMemory {
     /// Computes it from the observations of a program; `None` without windows.
     #[must_use]
-    pub fn of(seen: &Observed) -> Option<Self> {
+    pub fn of(seen: &AccessObservations) -> Option<Self> {
         let rates = Rates::fit(&seen.windows)?;
         let within = |seconds| pages_bytes(seen.pages * rates.touched_within(seconds));
         Some(Self {
@@ -121,13 +121,13 @@ impl Hot {
 ///
 /// `None` without windows or costs.
 #[must_use]
-pub fn estimate(seen: &Observed, entries: f64, costs: &WalkCosts) -> Option<Estimate> {
+pub fn estimate(seen: &AccessObservations, entries: f64, costs: &WalkCosts) -> Option<Estimate> {
     redrawn_estimate(seen, entries, costs, DRAWS)
 }
 
 /// Does the same with intervals from `draws` draws; the likely figures do not depend on them.
 fn redrawn_estimate(
-    seen: &Observed,
+    seen: &AccessObservations,
     entries: f64,
     costs: &WalkCosts,
     draws: u64,
@@ -167,7 +167,7 @@ fn redrawn_estimate(
         likely: middle,
         high,
     } = gains(rate, in_order_share, &cost);
-    let gain = |share: f64| (share * seen.possible).clamp(0.0, MOST);
+    let gain = |share: f64| (share * seen.possible).clamp(0.0, MAX_WALK_SHARE);
     Some(Estimate {
         gain: Interval {
             low: gain(low),

@@ -31,7 +31,7 @@ use superhue_procfs::{ReadError, Roots};
 use crate::status::{brief, explained};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
-use estimate::{Estimate, Hot, Interval};
+use estimate::{Estimate, HotMemory, Interval};
 pub use verdict::{NoGain, State, Verdict};
 
 /// The version of the document.
@@ -57,7 +57,7 @@ const EXPLAINED: usize = 64;
 
 /// Selection of processes for the advice, and the time it may take.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct AdviseRequest {
     /// Processes by number; each must exist. Empty: all visible processes.
     pub pids: Vec<u32>,
     /// Time for which processes are watched, all together.
@@ -113,7 +113,7 @@ pub struct MachineFacts {
     /// Reason if `tracker` is `None`.
     pub tracker_unknown_because: Option<String>,
     /// The kernel's own settings for huge pages.
-    pub superpages: Machine,
+    pub huge_pages: Machine,
 }
 
 /// Cost of a TLB miss, in seconds.
@@ -186,7 +186,7 @@ pub struct ProcessAdvice {
     /// Reason if sizes, obstacles or the estimate are missing.
     pub unknown_because: Option<String>,
     /// Extent of the watching; `None` if it was not watched.
-    pub watched: Option<Watched>,
+    pub watched: Option<WatchExtent>,
     /// Gain from huge pages; `None` if it could not be watched, or the reach of the TLB is not known.
     pub estimate: Option<Estimate>,
     /// State: an estimate, or the reason for having none.
@@ -204,7 +204,7 @@ pub struct ProcessAdvice {
 
 /// Extent of the observations of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Watched {
+pub struct WatchExtent {
     /// Seconds.
     pub seconds: f64,
     /// Windows.
@@ -247,7 +247,7 @@ pub struct ServiceAdvice {
 /// Fails when a named process is gone or the caller may not read it; when processes cannot be listed.
 pub fn advise(
     roots: &Roots,
-    asked: &Asked,
+    asked: &AdviseRequest,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Advice, AdviseError> {
     let begun = Instant::now();
@@ -369,7 +369,7 @@ fn look(
     roots: &Roots,
     id: ProcessId,
     cpus: f64,
-    asked: &Asked,
+    asked: &AdviseRequest,
 ) -> Result<Option<ProcessAdvice>, ReadError> {
     let shown = brief(roots, id.pid)?;
     let status = status(roots, id.pid)?;
@@ -441,7 +441,7 @@ fn take_why(shown: &ProcessStatus, found: &mut ProcessAdvice) {
         .collect();
 }
 
-fn facts(roots: &Roots, cpuid: &Cpuid, superpages: Machine) -> MachineFacts {
+fn facts(roots: &Roots, cpuid: &Cpuid, huge_pages: Machine) -> MachineFacts {
     let virtualization = Virtualization::read(roots, cpuid);
     let (reach, tlb_unknown_because) = match Tlb::read(cpuid, &virtualization) {
         Ok(tlb) => {
@@ -474,14 +474,14 @@ fn facts(roots: &Roots, cpuid: &Cpuid, superpages: Machine) -> MachineFacts {
             .map(|found| found.found),
         tracker: None,
         tracker_unknown_because: None,
-        superpages,
+        huge_pages,
     }
 }
 
 /// Watches the processes that could gain, one after the other, and estimates.
 fn watch_all(
     roots: &Roots,
-    asked: &Asked,
+    asked: &AdviseRequest,
     facts: &mut MachineFacts,
     processes: &mut [(ProcessId, ProcessAdvice)],
     time: Duration,
@@ -588,7 +588,7 @@ fn watch_all(
 }
 
 /// Takes over the observations of a process that do not depend on the TLB.
-fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
+fn take_seen(one: &watch::ProcessObservations, found: &mut ProcessAdvice) {
     found.cpus = one.cpus;
     #[allow(
         clippy::cast_possible_truncation,
@@ -596,7 +596,7 @@ fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
         reason = "counts of pages"
     )]
     let pages = one.observed.pages as u64;
-    found.watched = Some(Watched {
+    found.watched = Some(WatchExtent {
         seconds: one.seconds,
         windows: one.windows,
         pages,
@@ -610,7 +610,7 @@ fn take_seen(one: &watch::Seen, found: &mut ProcessAdvice) {
     )]
     let untouched = one.untouched.map(|share| ByteCount((share * bytes) as u64));
     found.untouched_bytes = untouched;
-    let hot = Hot::of(&one.observed);
+    let hot = HotMemory::of(&one.observed);
     found.hot_1ms_bytes = hot.map(|hot| hot.within_1ms);
     found.hot_100ms_bytes = hot.map(|hot| hot.within_100ms);
 }
@@ -643,7 +643,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use superhue_procfs::hardware::CpuidTable;
-    use superhue_testing::{Scoped, skip};
+    use superhue_testing::{ChildGuard, skip};
 
     use super::*;
 
@@ -702,17 +702,17 @@ mod tests {
     }
 
     /// A buffer of 32 MiB that is filled again and again.
-    fn filling() -> Scoped {
+    fn filling() -> ChildGuard {
         let mut busy = Command::new("dd");
         busy.args(["if=/dev/zero", "of=/dev/null", "bs=32M"]);
-        Scoped::spawn(busy.stderr(Stdio::null()))
+        ChildGuard::spawn(busy.stderr(Stdio::null()))
     }
 
     #[test]
     fn who_is_busy_is_watched_on_every_processor() {
         let busy = filling();
         for (name, table, wanted) in PROCESSORS {
-            let mut asked = Asked {
+            let mut asked = AdviseRequest {
                 pids: vec![busy.pid()],
                 time: Duration::from_secs(2),
                 largest_footprint: ByteCount(16 << 20),
@@ -761,7 +761,7 @@ mod tests {
     #[test]
     fn nothing_is_to_be_tried_on_who_has_ended() {
         let mut busy = filling();
-        let asked = Asked {
+        let asked = AdviseRequest {
             pids: vec![busy.pid()],
             time: Duration::from_secs(2),
             largest_footprint: ByteCount(64 << 20),

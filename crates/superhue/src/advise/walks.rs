@@ -22,22 +22,22 @@ const LARGEST_FILE: u64 = 64 << 10;
 const PART: u64 = 4;
 
 /// The smallest footprint that is measured.
-const LEAST: u64 = 16 << 20;
+const MIN_FOOTPRINT_BYTES: u64 = 16 << 20;
 
 /// Costs are measured again after this many seconds.
 const KEPT: f64 = 3600.0;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct CachedWalkCosts {
     boot: String,
     /// Seconds after boot at which the costs were measured.
     uptime: f64,
-    together: Vec<KeptCost>,
-    scattered: Vec<KeptCost>,
+    together: Vec<CachedWalkCost>,
+    scattered: Vec<CachedWalkCost>,
 }
 
 /// Footprint in bytes; nanoseconds apart, chained and in order; and the three gains.
-type KeptCost = (u64, [f64; 3], [f64; 3]);
+type CachedWalkCost = (u64, [f64; 3], [f64; 3]);
 
 /// Returns costs of walks up to `pages` base pages, or as far as memory and `largest` allow. The error is the reason in words.
 pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<WalkCosts, String> {
@@ -51,8 +51,10 @@ pub(super) fn costs(roots: &Roots, pages: f64, largest: ByteCount) -> Result<Wal
     let available = available.ok_or("how much memory is available is not known")?;
     // Three times: in two kinds of base pages and in huge pages.
     let most = largest.0.min(available.0 / PART / 3);
-    let footprint = wanted.next_power_of_two().clamp(LEAST, most.max(LEAST));
-    if most < LEAST {
+    let footprint = wanted
+        .next_power_of_two()
+        .clamp(MIN_FOOTPRINT_BYTES, most.max(MIN_FOOTPRINT_BYTES));
+    if most < MIN_FOOTPRINT_BYTES {
         return Err(format!(
             "what walks cost could not be measured: {available} are available, of which no more than a quarter is used"
         ));
@@ -90,7 +92,7 @@ fn read(roots: &Roots) -> Option<WalkCosts> {
     let folder = Folder::open(&folder()).ok()??;
     let file = folder.open_file(FILE).ok()??;
     let bytes = folder.read(FILE, &file, LARGEST_FILE).ok()?;
-    let kept: Kept = serde_json::from_slice(&bytes).ok()?;
+    let kept: CachedWalkCosts = serde_json::from_slice(&bytes).ok()?;
     let age = uptime(roots)? - kept.uptime;
     if kept.boot != boot(roots)? || !(0.0..KEPT).contains(&age) {
         return None;
@@ -102,7 +104,7 @@ fn read(roots: &Roots) -> Option<WalkCosts> {
 }
 
 /// Returns the kept costs, if all of them make sense.
-fn believed(costs: &[KeptCost]) -> Option<Vec<WalkCost>> {
+fn believed(costs: &[CachedWalkCost]) -> Option<Vec<WalkCost>> {
     let sane = |ns: f64| ns.is_finite() && (0.0..1e6).contains(&ns);
     costs
         .iter()
@@ -126,7 +128,7 @@ fn believed(costs: &[KeptCost]) -> Option<Vec<WalkCost>> {
 
 fn write(roots: &Roots, costs: &WalkCosts) -> Option<()> {
     let folder = Folder::make(&folder(), 0o755).ok()?;
-    let kept = |costs: &[WalkCost]| -> Vec<KeptCost> {
+    let kept = |costs: &[WalkCost]| -> Vec<CachedWalkCost> {
         let kept = costs.iter().map(|cost| {
             let ns = [cost.apart_ns, cost.chained_ns, cost.in_order_ns];
             let gains = [cost.apart_gain, cost.chained_gain, cost.in_order_gain];
@@ -134,7 +136,7 @@ fn write(roots: &Roots, costs: &WalkCosts) -> Option<()> {
         });
         kept.collect()
     };
-    let kept = Kept {
+    let kept = CachedWalkCosts {
         boot: boot(roots)?,
         uptime: uptime(roots)?,
         together: kept(&costs.together),

@@ -8,7 +8,7 @@ use superhue_procfs::process::{cpu_now, maps};
 use superhue_procfs::{ReadError, Roots};
 
 use super::clock::{Clock, MissCounter};
-use super::estimate::Observed;
+use super::estimate::AccessObservations;
 use super::rates::Window;
 
 /// Runs of pages watched in one window.
@@ -17,7 +17,7 @@ const RUNS_AT_A_TIME: usize = 12;
 /// Seconds of the shortest and the longest window, except for one window in twelve that is longer.
 const WINDOWS: (f64, f64) = (20e-6, 20e-3);
 /// Seconds of the longest of these.
-const LONGEST: f64 = 0.2;
+const LONG_WINDOW_SECONDS: f64 = 0.2;
 
 /// Interval after which the memory map is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ pub(super) struct Pool {
 
 /// Observations of a process.
 #[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) observed: Observed,
+pub(super) struct ProcessObservations {
+    pub(super) observed: AccessObservations,
     /// CPUs it used.
     pub(super) cpus: f64,
     /// Seconds for which it was watched.
@@ -51,7 +51,7 @@ pub(super) fn watch(
     process: ProcessId,
     time: Duration,
     interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Option<Seen>, TrackError> {
+) -> Result<Option<ProcessObservations>, TrackError> {
     let few = tracker.watch_few(process)?;
     let mut pool = pool(roots, tracker, &few, process)?;
     let mut random = Random::new(u64::from(process.pid));
@@ -74,7 +74,7 @@ pub(super) fn watch(
         let runs = pool.draw(&mut random);
         turn += 1;
         let (low, high) = if turn.is_multiple_of(12) {
-            (WINDOWS.1, LONGEST)
+            (WINDOWS.1, LONG_WINDOW_SECONDS)
         } else {
             WINDOWS
         };
@@ -96,10 +96,10 @@ pub(super) fn watch(
             window_of(batch)
         })
         .collect();
-    Ok(Some(Seen {
+    Ok(Some(ProcessObservations {
         untouched: untouched(&windows),
         windows: windows.len(),
-        observed: Observed {
+        observed: AccessObservations {
             windows,
             counted_misses: misses.and_then(|misses| misses.per_second()),
             pages: pool.pages as f64,

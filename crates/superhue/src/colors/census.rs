@@ -17,7 +17,7 @@ const SAMPLE: u64 = 1 << 16;
 
 /// Reason why a page has another color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Outside {
+pub(crate) enum ColorMismatch {
     /// Of a file that another process may have read before, or of shared memory.
     File,
     /// Shared with a parent or child.
@@ -26,7 +26,7 @@ pub(crate) enum Outside {
     NoneFree,
 }
 
-impl Outside {
+impl ColorMismatch {
     pub(crate) const fn describe(self) -> &'static str {
         match self {
             Self::File => "of files (others may have read them before) or of shared memory",
@@ -38,20 +38,20 @@ impl Outside {
 
 /// Result of a check of the frames of some pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Checked {
+pub(crate) struct FrameCheck {
     pub(crate) pages: u64,
     pub(crate) inside: u64,
-    pub(crate) outside: BTreeMap<Outside, u64>,
+    pub(crate) outside: BTreeMap<ColorMismatch, u64>,
 }
 
 /// Counts of one process, by the look that saw most of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Counted {
+pub(crate) struct ProcessCounts {
     pub(crate) name: String,
     pub(crate) colors: ProcessColors,
     /// Pages of the wanted set, by the kernel's count.
     pub(crate) inside: u64,
-    pub(crate) checked: Checked,
+    pub(crate) checked: FrameCheck,
 }
 
 /// The looks at all processes of a command.
@@ -62,7 +62,7 @@ pub(crate) struct Census {
     /// The kernel's zero page, which all untouched memory is read from; it is not even counted as resident.
     zero: Option<Pfn>,
     looks: u64,
-    pub(crate) processes: BTreeMap<ProcessId, Counted>,
+    pub(crate) processes: BTreeMap<ProcessId, ProcessCounts>,
 }
 
 impl Census {
@@ -90,7 +90,7 @@ impl Census {
         let words = sample_words(roots, id.pid, SAMPLE, seed).unwrap_or_default();
         let checked = check(&words, &self.index, &self.set, self.zero);
         let stat = stat(roots, id.pid);
-        let counted = Counted {
+        let counted = ProcessCounts {
             name: stat.map_or_else(|_| String::new(), |stat| stat.comm),
             inside: inside(&colors, &self.set),
             colors,
@@ -110,8 +110,8 @@ fn inside(colors: &ProcessColors, set: &ColorSet) -> u64 {
     })
 }
 
-fn check(words: &[PageWord], index: &ColorIndex, set: &ColorSet, zero: Option<Pfn>) -> Checked {
-    let mut checked = Checked::default();
+fn check(words: &[PageWord], index: &ColorIndex, set: &ColorSet, zero: Option<Pfn>) -> FrameCheck {
+    let mut checked = FrameCheck::default();
     for word in words {
         let Some(frame) = word.frame().filter(|frame| Some(*frame) != zero) else {
             continue;
@@ -122,11 +122,11 @@ fn check(words: &[PageWord], index: &ColorIndex, set: &ColorSet, zero: Option<Pf
             continue;
         }
         let why = if word.is_file() {
-            Outside::File
+            ColorMismatch::File
         } else if !word.is_exclusive() {
-            Outside::Shared
+            ColorMismatch::Shared
         } else {
-            Outside::NoneFree
+            ColorMismatch::NoneFree
         };
         *checked.outside.entry(why).or_default() += 1;
     }
@@ -181,9 +181,9 @@ mod tests {
         assert_eq!(
             outside,
             [
-                (Outside::File, 1),
-                (Outside::Shared, 1),
-                (Outside::NoneFree, 1)
+                (ColorMismatch::File, 1),
+                (ColorMismatch::Shared, 1),
+                (ColorMismatch::NoneFree, 1)
             ]
         );
     }

@@ -14,7 +14,7 @@ use superhue_model::{ColorRequest, ColorSet};
 use superhue_state::{Folder, StateError, lock_within};
 
 /// Largest size of a claim in bytes: no list of colors is longer.
-const LARGEST: u64 = 4096;
+const MAX_CLAIM_BYTES: u64 = 4096;
 
 /// Mode of the folder: only root may use it.
 const PRIVATE: u32 = 0o700;
@@ -79,7 +79,7 @@ fn others(folder: &Folder, set: &ColorSet) -> Vec<String> {
             let _ = folder.remove(&name);
             continue;
         }
-        let Ok(text) = folder.read(&name, &file, LARGEST) else {
+        let Ok(text) = folder.read(&name, &file, MAX_CLAIM_BYTES) else {
             continue;
         };
         let theirs = String::from_utf8_lossy(&text).parse::<ColorRequest>().ok();

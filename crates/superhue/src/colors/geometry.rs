@@ -15,8 +15,8 @@ use super::headroom;
 /// Pages of a color that a test needs: twice the ways to evict with, and some to be evicted.
 const PAGES_OF_COLOR: u64 = 48;
 /// Bytes that push everything out of any second level; and the most that a test may take of a machine.
-const LEAST: ByteCount = ByteCount(16 << 20);
-const MOST: ByteCount = ByteCount(256 << 20);
+const MIN_POOL_SIZE: ByteCount = ByteCount(16 << 20);
+const MAX_POOL_SIZE: ByteCount = ByteCount(256 << 20);
 /// Ways assumed if the cache does not report them.
 const WAYS: usize = 16;
 /// Refutations in a row that count as one: a single test may be disturbed.
@@ -25,7 +25,7 @@ const REFUTATIONS: usize = 2;
 /// Returns the bytes that the kernel deals for a test of `colors` colors.
 #[must_use]
 pub fn pool_for_colors(colors: usize) -> ByteCount {
-    ByteCount(colors as u64 * PAGES_OF_COLOR * BASE_PAGE_SIZE).clamp(LEAST, MOST)
+    ByteCount(colors as u64 * PAGES_OF_COLOR * BASE_PAGE_SIZE).clamp(MIN_POOL_SIZE, MAX_POOL_SIZE)
 }
 
 /// Tests the geometry on memory that the kernel deals, on a thread that stays on its CPU and ends.
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn a_pool_has_pages_enough_of_each_color_and_is_bounded() {
-        assert_eq!(pool_for_colors(2), LEAST);
+        assert_eq!(pool_for_colors(2), MIN_POOL_SIZE);
         assert_eq!(pool_for_colors(512).0, 512 * 48 * 4096);
-        assert_eq!(pool_for_colors(usize::MAX >> 20), MOST);
+        assert_eq!(pool_for_colors(usize::MAX >> 20), MAX_POOL_SIZE);
     }
 
     #[test]

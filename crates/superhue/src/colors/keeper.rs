@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use superhue_act::ZswapInUse;
-use superhue_color::choice::{Hot, balance, counts};
+use superhue_color::choice::{HotPage, balance, counts};
 use superhue_heat::PageSize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
@@ -25,7 +25,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::swap_room;
 use superhue_procfs::process::{cpu_now, present_pages, stat};
 use superhue_procfs::system::{read_swaps, room_in_memory};
-use superhue_recolor::{Kept, Placed, Price, RecolorError, Recolorer, Want};
+use superhue_recolor::{Kept, Price, RecolorError, RecolorResult, Recolorer, TargetColors};
 
 use super::headroom;
 use super::readiness::Readiness;
@@ -38,16 +38,16 @@ const HOT: f32 = 0.7;
 const SAMPLES: u64 = 3;
 
 /// Pages recolored in one step, at most: some 10 ms.
-const ASKED: usize = 512;
+const MAX_RECOLORED_PAGES: usize = 512;
 
 /// Room in swap that a step takes at most.
-const STEP_TAKES: ByteCount = ByteCount(ASKED as u64 * BASE_PAGE_SIZE);
+const STEP_TAKES: ByteCount = ByteCount(MAX_RECOLORED_PAGES as u64 * BASE_PAGE_SIZE);
 
 /// Pages whose frames are looked up in one step, at most: some 2 ms. If there are more, each step takes the next part of them.
-const LOOKED: usize = 4096;
+const MAX_LOOKUP_PAGES: usize = 4096;
 
 /// Pages placed without knowledge of their accesses, at most: 64 MiB.
-const BLIND: usize = 1 << 14;
+const MAX_UNTRACKED_PAGES: usize = 1 << 14;
 
 /// Pages held to choose from, where the amount of free memory is not known: 256 MiB.
 const USUAL_HOLD: PageCount = PageCount(1 << 16);
@@ -100,7 +100,7 @@ fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
 
 /// Goal of the placement.
 #[derive(Debug, Clone)]
-pub(crate) enum Aim {
+pub(crate) enum PlacementGoal {
     /// Spreads hot pages evenly over all colors.
     Spread,
     /// Places all accessed pages on these colors.
@@ -111,7 +111,10 @@ pub(crate) enum Aim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     /// Give pages frames of wanted colors.
-    Place { pages: Vec<VirtAddr>, want: Want },
+    Place {
+        pages: Vec<VirtAddr>,
+        want: TargetColors,
+    },
     /// Measure frames of pages whose colors are known.
     Check { pages: Vec<VirtAddr> },
 }
@@ -119,7 +122,7 @@ enum Step {
 /// Places pages of processes by color.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    aim: Aim,
+    aim: PlacementGoal,
     colors: usize,
     /// Pages that the cache holds.
     capacity: usize,
@@ -188,7 +191,7 @@ pub(crate) struct Figures {
 
 impl Keeper {
     pub(super) fn new(
-        aim: Aim,
+        aim: PlacementGoal,
         (colors, ways): (usize, Option<u32>),
         ready: Readiness,
         roots: &Roots,
@@ -305,7 +308,7 @@ impl Keeper {
                 let mut pages = Vec::new();
                 for range in map.ranges().filter(|range| range.count > 0) {
                     let is_hot = range.rate >= HOT;
-                    if matches!(self.aim, Aim::Spread) && !is_hot {
+                    if matches!(self.aim, PlacementGoal::Spread) && !is_hot {
                         continue;
                     }
                     let huge = match range.pages {
@@ -328,7 +331,7 @@ impl Keeper {
                     return;
                 }
                 program.looked = Some(now);
-                let Ok(found) = present_pages(&self.roots, id, BLIND) else {
+                let Ok(found) = present_pages(&self.roots, id, MAX_UNTRACKED_PAGES) else {
                     return;
                 };
                 let pages = found.into_iter().map(|found| Page {
@@ -356,8 +359,8 @@ impl Keeper {
             return false;
         }
         let step = match &self.aim {
-            Aim::Spread => program.step_to_spread(self.colors, self.capacity, now),
-            Aim::Within(set) => program.step_within(set, now),
+            PlacementGoal::Spread => program.step_to_spread(self.colors, self.capacity, now),
+            PlacementGoal::Within(set) => program.step_within(set, now),
         };
         program.settled = step.is_none();
         program.count(&self.aim, self.colors);
@@ -468,25 +471,25 @@ impl Program {
     }
 
     /// Takes over the pages that may be placed.
-    fn take(&mut self, mut pages: Vec<Page>, aim: &Aim, capacity: usize, blind: bool) {
+    fn take(&mut self, mut pages: Vec<Page>, aim: &PlacementGoal, capacity: usize, blind: bool) {
         self.figures.unchosen = 0;
         let hotter = |a: &Page, b: &Page| b.rate.total_cmp(&a.rate);
         match aim {
             // Pages that are not accessed do not matter. Without tracking all pages are taken, but only if they fit.
-            Aim::Spread if blind && pages.len() > 4 * capacity => {
+            PlacementGoal::Spread if blind && pages.len() > 4 * capacity => {
                 self.figures.unchosen = pages.len() as u64;
                 pages.clear();
             }
-            Aim::Spread => {
+            PlacementGoal::Spread => {
                 pages.sort_by(hotter);
                 if !blind {
                     pages.truncate(capacity);
                 }
             }
-            Aim::Within(_) => pages.sort_by(hotter),
+            PlacementGoal::Within(_) => pages.sort_by(hotter),
         }
         // Forgets what is known of pages that no longer exist.
-        if matches!(aim, Aim::Within(_)) || self.colors.len() > 16 * capacity {
+        if matches!(aim, PlacementGoal::Within(_)) || self.colors.len() > 16 * capacity {
             let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
             self.colors.retain(|page, _| there.contains(page));
             self.refused.retain(|page, _| there.contains(page));
@@ -504,7 +507,7 @@ impl Program {
             0
         };
         let rest = self.pages.get(first..).unwrap_or_default();
-        let pages: Vec<VirtAddr> = (rest.iter().take(LOOKED))
+        let pages: Vec<VirtAddr> = (rest.iter().take(MAX_LOOKUP_PAGES))
             .map(|page| VirtAddr(page.at))
             .collect();
         self.next_look = first + pages.len();
@@ -552,14 +555,14 @@ impl Program {
         let mut pages = Vec::new();
         let mut wanted = Vec::new();
         for part in self.pages.chunks(capacity.max(1)) {
-            let hot: Vec<(u64, Hot)> = (part.iter())
+            let hot: Vec<(u64, HotPage)> = (part.iter())
                 .map(|page| {
                     let color = self.colors.get(&page.at).copied();
                     let movable = !page.huge && !self.is_refused(page.at);
-                    (page.at, Hot { color, movable })
+                    (page.at, HotPage { color, movable })
                 })
                 .collect();
-            let (at, hot): (Vec<u64>, Vec<Hot>) = hot.into_iter().unzip();
+            let (at, hot): (Vec<u64>, Vec<HotPage>) = hot.into_iter().unzip();
             for (number, color) in balance(&hot, colors) {
                 pages.push(VirtAddr(at[number]));
                 wanted.push(color);
@@ -568,9 +571,9 @@ impl Program {
         if pages.is_empty() {
             return self.check(now);
         }
-        pages.truncate(ASKED);
-        wanted.truncate(ASKED);
-        let want = Want::Each(wanted);
+        pages.truncate(MAX_RECOLORED_PAGES);
+        wanted.truncate(MAX_RECOLORED_PAGES);
+        let want = TargetColors::Each(wanted);
         Some(Step::Place { pages, want })
     }
 
@@ -582,13 +585,13 @@ impl Program {
         };
         let pages: Vec<VirtAddr> = (self.pages.iter())
             .filter(wrong)
-            .take(ASKED)
+            .take(MAX_RECOLORED_PAGES)
             .map(|page| VirtAddr(page.at))
             .collect();
         if pages.is_empty() {
             return self.check(now);
         }
-        let want = Want::Within(set.clone());
+        let want = TargetColors::Within(set.clone());
         Some(Step::Place { pages, want })
     }
 
@@ -615,27 +618,27 @@ impl Program {
     }
 
     /// Records the results for pages that were to be placed.
-    fn enter(&mut self, pages: &[VirtAddr], placed: &[Placed]) {
+    fn enter(&mut self, pages: &[VirtAddr], placed: &[RecolorResult]) {
         for (page, placed) in pages.iter().zip(placed) {
             match *placed {
-                Placed::Recolored(color) => {
+                RecolorResult::Recolored(color) => {
                     self.figures.recolored += 1;
                     self.colors.insert(page.0, color);
                     self.refused.remove(&page.0);
                 }
-                Placed::Already(color) => {
+                RecolorResult::Already(color) => {
                     self.colors.insert(page.0, color);
                 }
-                Placed::Unmapped => drop(self.pending.insert(page.0)),
-                Placed::Missed => {
+                RecolorResult::Unmapped => drop(self.pending.insert(page.0)),
+                RecolorResult::Missed => {
                     self.colors.remove(&page.0);
                     if self.refuse(page.0, MISSED_WEIGHS) {
                         self.figures.missed += 1;
                     }
                 }
                 // A frame may be found the next time.
-                Placed::Kept(Kept::NoFrame) => {}
-                Placed::Kept(kept) => {
+                RecolorResult::Kept(Kept::NoFrame) => {}
+                RecolorResult::Kept(kept) => {
                     if self.refuse(page.0, KEPT_WEIGHS) {
                         *self.figures.left.entry(kept).or_default() += 1;
                     }
@@ -653,7 +656,7 @@ impl Program {
     }
 
     /// Counts the pages by their present colors.
-    fn count(&mut self, aim: &Aim, colors: usize) {
+    fn count(&mut self, aim: &PlacementGoal, colors: usize) {
         let figures = &mut self.figures;
         (figures.pages, figures.right) = (0, 0);
         (figures.accesses, figures.right_accesses) = (0.0, 0.0);
@@ -661,8 +664,8 @@ impl Program {
         for page in &self.pages {
             let color = self.colors.get(&page.at).copied();
             let right = match aim {
-                Aim::Spread => color.is_some(),
-                Aim::Within(set) => color.is_some_and(|color| set.contains(color)),
+                PlacementGoal::Spread => color.is_some(),
+                PlacementGoal::Within(set) => color.is_some_and(|color| set.contains(color)),
             };
             figures.pages += 1;
             figures.accesses += f64::from(page.rate);
@@ -670,12 +673,13 @@ impl Program {
                 figures.right += 1;
                 figures.right_accesses += f64::from(page.rate);
             }
-            hot.extend(color.map(|color| Hot {
+            hot.extend(color.map(|color| HotPage {
                 color: Some(color),
                 movable: true,
             }));
         }
-        if matches!(aim, Aim::Spread) && hot.len() == self.pages.len() && !hot.is_empty() {
+        if matches!(aim, PlacementGoal::Spread) && hot.len() == self.pages.len() && !hot.is_empty()
+        {
             let counts = counts(&hot, colors);
             let least = counts.iter().min().copied().unwrap_or(0);
             let most = counts.iter().max().copied().unwrap_or(0);
@@ -724,7 +728,7 @@ mod tests {
     }
 
     /// Returns the pages and colors of a step that places.
-    fn asked(step: Option<Step>) -> Option<(Vec<VirtAddr>, Want)> {
+    fn asked(step: Option<Step>) -> Option<(Vec<VirtAddr>, TargetColors)> {
         match step? {
             Step::Place { pages, want } => Some((pages, want)),
             Step::Check { .. } => None,
@@ -732,21 +736,23 @@ mod tests {
     }
 
     /// Repeats steps of at most `most` pages each until nothing is left to do; returns their number.
-    fn settle(program: &mut Program, aim: &Aim, most: usize) -> usize {
+    fn settle(program: &mut Program, aim: &PlacementGoal, most: usize) -> usize {
         for steps in 0..1000 {
             let step = match aim {
-                Aim::Spread => program.step_to_spread(COLORS, CAPACITY, Duration::ZERO),
-                Aim::Within(set) => program.step_within(set, Duration::ZERO),
+                PlacementGoal::Spread => program.step_to_spread(COLORS, CAPACITY, Duration::ZERO),
+                PlacementGoal::Within(set) => program.step_within(set, Duration::ZERO),
             };
             program.count(aim, COLORS);
             let Some((pages, want)) = asked(step) else {
                 return steps;
             };
             assert!(!pages.is_empty());
-            let placed: Vec<Placed> = (0..pages.len().min(most))
+            let placed: Vec<RecolorResult> = (0..pages.len().min(most))
                 .map(|at| match &want {
-                    Want::Each(wanted) => Placed::Recolored(wanted[at]),
-                    Want::Within(set) => Placed::Recolored(set.iter().next().unwrap()),
+                    TargetColors::Each(wanted) => RecolorResult::Recolored(wanted[at]),
+                    TargetColors::Within(set) => {
+                        RecolorResult::Recolored(set.iter().next().unwrap())
+                    }
                 })
                 .collect();
             program.enter(&pages, &placed);
@@ -757,32 +763,32 @@ mod tests {
     #[test]
     fn a_hot_set_ends_even_over_all_colors_and_stays_alone() {
         let mut program = Program::default();
-        program.take(pages(60, false), &Aim::Spread, CAPACITY, false);
-        assert!(settle(&mut program, &Aim::Spread, 7) > 60 / 7);
+        program.take(pages(60, false), &PlacementGoal::Spread, CAPACITY, false);
+        assert!(settle(&mut program, &PlacementGoal::Spread, 7) > 60 / 7);
         assert_eq!(program.figures.now, Some((7, 8)));
         assert_eq!(program.figures.recolored, 60);
         // The same pages are hot at the next sample.
-        program.take(pages(60, false), &Aim::Spread, CAPACITY, false);
-        assert_eq!(settle(&mut program, &Aim::Spread, 7), 0);
+        program.take(pages(60, false), &PlacementGoal::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut program, &PlacementGoal::Spread, 7), 0);
     }
 
     #[test]
     fn pages_of_huge_pages_stay() {
         let mut program = Program::default();
-        program.take(pages(32, true), &Aim::Spread, CAPACITY, false);
-        assert_eq!(settle(&mut program, &Aim::Spread, 100), 0);
+        program.take(pages(32, true), &PlacementGoal::Spread, CAPACITY, false);
+        assert_eq!(settle(&mut program, &PlacementGoal::Spread, 100), 0);
         assert_eq!((program.figures.recolored, program.figures.now), (0, None));
     }
 
     #[test]
     fn only_as_much_as_the_cache_holds_is_looked_at_and_blindly_only_if_all_fits() {
         let mut program = Program::default();
-        program.take(pages(1000, false), &Aim::Spread, CAPACITY, false);
+        program.take(pages(1000, false), &PlacementGoal::Spread, CAPACITY, false);
         assert_eq!(program.pages.len(), CAPACITY);
-        program.take(pages(1000, false), &Aim::Spread, CAPACITY, true);
+        program.take(pages(1000, false), &PlacementGoal::Spread, CAPACITY, true);
         assert!(program.pages.is_empty());
         assert_eq!(program.figures.unchosen, 1000);
-        program.take(pages(200, false), &Aim::Spread, CAPACITY, true);
+        program.take(pages(200, false), &PlacementGoal::Spread, CAPACITY, true);
         assert_eq!(program.pages.len(), 200);
     }
 
@@ -790,8 +796,8 @@ mod tests {
     fn what_the_kernel_keeps_is_left_alone_after_some_attempts() {
         let request: ColorRequest = "0-3".parse().unwrap();
         let set = request.of(COLORS).unwrap().unwrap();
-        let aim = Aim::Within(set.clone());
-        let attempts = |placed: Placed| {
+        let aim = PlacementGoal::Within(set.clone());
+        let attempts = |placed: RecolorResult| {
             let mut program = Program::default();
             program.take(pages(3, false), &aim, CAPACITY, false);
             for attempt in 0..100 {
@@ -802,13 +808,13 @@ mod tests {
             }
             (100, program)
         };
-        let (tried, program) = attempts(Placed::Kept(Kept::InUse));
+        let (tried, program) = attempts(RecolorResult::Kept(Kept::InUse));
         assert_eq!((tried, program.figures.left[&Kept::InUse]), (3, 3));
         // A page that got another frame than the wanted one is tried for longer.
-        let (tried, program) = attempts(Placed::Missed);
+        let (tried, program) = attempts(RecolorResult::Missed);
         assert_eq!((tried, program.figures.missed), (12, 3));
         // A missing frame of a wanted color is looked for again.
-        let (tried, mut program) = attempts(Placed::Kept(Kept::NoFrame));
+        let (tried, mut program) = attempts(RecolorResult::Kept(Kept::NoFrame));
         program.count(&aim, COLORS);
         assert_eq!(
             (tried, program.figures.pages, program.figures.right),
@@ -819,8 +825,8 @@ mod tests {
     #[test]
     fn pages_are_measured_again_now_and_then() {
         let mut program = Program::default();
-        program.take(pages(64, false), &Aim::Spread, CAPACITY, false);
-        settle(&mut program, &Aim::Spread, 100);
+        program.take(pages(64, false), &PlacementGoal::Spread, CAPACITY, false);
+        settle(&mut program, &PlacementGoal::Spread, 100);
         assert_eq!(program.check(FIRST_CHECK / 2), None);
         let Some(Step::Check { pages }) = program.check(FIRST_CHECK) else {
             panic!("it is due");

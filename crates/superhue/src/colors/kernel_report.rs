@@ -7,9 +7,9 @@ use superhue_color::oracles::{Share, Trust};
 use superhue_model::{ByteCount, PageCount};
 use superhue_procfs::system::PageColors;
 
-use super::census::{Census, Counted, Outside};
+use super::census::{Census, ColorMismatch, ProcessCounts};
 use super::report::{ColoredProgram, ColorsReport, LISTED, share};
-use super::{KernelPolicy, Prepared};
+use super::{ColorSetup, KernelPolicy};
 
 /// Figures of the kernel that placed memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,14 +34,14 @@ pub struct KernelColors {
 
 /// Makes the report on counted processes; `after` holds the kernel's present counts of the machine.
 pub(crate) fn report(
-    prepared: &Prepared,
+    prepared: &ColorSetup,
     policy: &KernelPolicy,
     census: Option<&Census>,
     after: Option<&PageColors>,
 ) -> ColorsReport {
     let mut processes: Vec<_> = census.iter().flat_map(|census| &census.processes).collect();
     processes.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.colors.resident()));
-    let sum = |count: fn(&Counted) -> u64| {
+    let sum = |count: fn(&ProcessCounts) -> u64| {
         let counts = processes.iter().map(|(_, counted)| count(counted));
         counts.fold(0, u64::saturating_add)
     };
@@ -49,7 +49,7 @@ pub(crate) fn report(
     let inside = sum(|counted| counted.inside);
     let (checked, confirmed) = (sum(|one| one.checked.pages), sum(|one| one.checked.inside));
     let bytes = |pages: u64| PageCount(pages).bytes();
-    let program = |(id, counted): &(&superhue_model::ProcessId, &Counted)| ColoredProgram {
+    let program = |(id, counted): &(&superhue_model::ProcessId, &ProcessCounts)| ColoredProgram {
         pid: id.pid,
         name: counted.name.clone(),
         resident_bytes: counted.colors.resident().bytes(),
@@ -64,7 +64,7 @@ pub(crate) fn report(
         processes: processes.len() as u64,
         resident_bytes: bytes(resident),
         right_bytes: bytes(inside),
-        superpage_bytes: bytes(sum(|counted| counted.colors.large().0)),
+        huge_page_bytes: bytes(sum(|counted| counted.colors.large().0)),
         share: share(inside, resident),
         verified_pages: checked,
         verified_share: share(confirmed, checked),
@@ -91,10 +91,10 @@ pub(crate) fn report(
 
 /// Returns the pages outside, by reason: the shares come from the checked frames, the total from the kernel's count.
 fn left(
-    processes: &[(&superhue_model::ProcessId, &Counted)],
+    processes: &[(&superhue_model::ProcessId, &ProcessCounts)],
     outside: u64,
 ) -> BTreeMap<&'static str, ByteCount> {
-    let mut seen: BTreeMap<Outside, u64> = BTreeMap::new();
+    let mut seen: BTreeMap<ColorMismatch, u64> = BTreeMap::new();
     for (_, counted) in processes {
         for (why, pages) in &counted.checked.outside {
             *seen.entry(*why).or_default() += pages;
@@ -138,7 +138,7 @@ fn meanwhile(
 }
 
 /// Returns the fewest and the most pages of one wanted color.
-fn spread(policy: &KernelPolicy, counted: &Counted) -> Option<(PageCount, PageCount)> {
+fn spread(policy: &KernelPolicy, counted: &ProcessCounts) -> Option<(PageCount, PageCount)> {
     let colors = policy
         .set
         .iter()
@@ -197,7 +197,7 @@ mod tests {
     use superhue_model::{ColorRequest, ColorSet, ProcessId};
     use superhue_procfs::process::ProcessColors;
 
-    use super::super::census::Checked;
+    use super::super::census::FrameCheck;
     use super::*;
 
     fn machine(hits: u64, fallbacks: u64) -> PageColors {
@@ -218,14 +218,14 @@ mod tests {
         let text = format!(
             "geometry masks:0x1000\ncolors 2\nset {set}\nstrict 1\ninside 90\noutside 10\ncolor base large\n0 90 0\n1 10 0\n"
         );
-        let mut checked = Checked {
+        let mut checked = FrameCheck {
             pages: 50,
             inside: 45,
-            ..Checked::default()
+            ..FrameCheck::default()
         };
-        checked.outside.insert(Outside::File, 4);
-        checked.outside.insert(Outside::NoneFree, 1);
-        let counted = Counted {
+        checked.outside.insert(ColorMismatch::File, 4);
+        checked.outside.insert(ColorMismatch::NoneFree, 1);
+        let counted = ProcessCounts {
             name: "held".to_owned(),
             colors: ProcessColors::parse(&text).unwrap(),
             inside: 90,
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn what_is_outside_has_reasons_and_the_check_is_told() {
         let policy = policy();
-        let prepared = Prepared::for_tests(ColorRequest::List(vec![(0, 0)]), policy.clone());
+        let prepared = ColorSetup::for_tests(ColorRequest::List(vec![(0, 0)]), policy.clone());
         let report = report(
             &prepared,
             &policy,
@@ -282,12 +282,12 @@ mod tests {
     #[test]
     fn other_colors_and_hidden_frames_are_told() {
         let policy = policy();
-        let prepared = Prepared::for_tests(ColorRequest::List(vec![(0, 0)]), policy.clone());
+        let prepared = ColorSetup::for_tests(ColorRequest::List(vec![(0, 0)]), policy.clone());
         let mut census = census(&policy, "none");
         census
             .processes
             .values_mut()
-            .for_each(|one| one.checked = Checked::default());
+            .for_each(|one| one.checked = FrameCheck::default());
         let report = report(&prepared, &policy, Some(&census), None);
         let kernel = report.kernel.as_ref().unwrap();
         assert_eq!((kernel.with_other_colors, kernel.hits), (1, None));

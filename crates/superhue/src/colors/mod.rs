@@ -26,6 +26,6 @@ pub use kernel_report::KernelColors;
 pub(crate) use kernel_report::report as kernel_report;
 pub use placement::ColorPlacement;
 pub(crate) use policy::KernelPolicy;
+pub(crate) use prepare::ColorSetup;
 pub use prepare::ColorsError;
-pub(crate) use prepare::Prepared;
 pub use report::{ColoredProgram, ColorsReport, Recoloring};

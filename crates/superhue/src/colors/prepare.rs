@@ -10,7 +10,7 @@ use superhue_procfs::system::PageColors;
 use superhue_sys::thp::ThpSwitch;
 
 use super::claims::Claim;
-use super::keeper::{Aim, Keeper};
+use super::keeper::{Keeper, PlacementGoal};
 use super::placement::{Choice, decide};
 use super::readiness::Readiness;
 use super::swap::SwapOnDemand;
@@ -44,7 +44,7 @@ pub enum ColorsError {
 
 /// Facts and decisions from before the command starts.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct ColorSetup {
     pub(crate) request: ColorRequest,
     /// The colors wanted; `None` where the colors of the machine are not known.
     pub(crate) set: Option<ColorSet>,
@@ -64,7 +64,7 @@ pub(crate) struct Prepared {
     notes: Vec<String>,
 }
 
-impl Prepared {
+impl ColorSetup {
     /// Prepares the request of `config` for a command that is to be started; `None` if it requests no colors.
     ///
     /// Where colors cannot be measured the command runs without them, and the report gives the reason.
@@ -252,7 +252,7 @@ impl Prepared {
         let palette = self.palette.as_ref()?;
         let set = self.set.clone()?;
         let aim = if set.is_all() {
-            Aim::Spread
+            PlacementGoal::Spread
         } else {
             match Claim::make(&set) {
                 Ok((claim, others)) => {
@@ -264,7 +264,7 @@ impl Prepared {
                     self.notes.push(note);
                 }
             }
-            Aim::Within(set)
+            PlacementGoal::Within(set)
         };
         let cache = (palette.palette().colors(), palette.palette().ways());
         let ready = Readiness::new(cache.0, self.swap.clone(), roots);
@@ -300,7 +300,7 @@ impl Prepared {
 }
 
 #[cfg(test)]
-impl Prepared {
+impl ColorSetup {
     /// Makes one with nothing but a policy.
     pub(crate) fn for_tests(request: ColorRequest, policy: KernelPolicy) -> Self {
         Self {
@@ -334,8 +334,8 @@ mod tests {
     }
 
     /// Returns the result for `config` where colors cannot be measured.
-    fn untold(config: &Config) -> Result<Option<Prepared>, ColorsError> {
-        Prepared::prepare(config, |_, _| {
+    fn untold(config: &Config) -> Result<Option<ColorSetup>, ColorsError> {
+        ColorSetup::prepare(config, |_, _| {
             Err(ColorsError::Oracle("nobody can tell".to_owned()))
         })
     }
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn the_kernel_gives_no_colors_to_what_runs_already() {
         let config = asking(false, false, ColorPlacement::Kernel);
-        let refused = Prepared::for_running(&config).unwrap_err();
+        let refused = ColorSetup::for_running(&config).unwrap_err();
         assert!(matches!(refused, ColorsError::Kernel(_)), "{refused}");
     }
 }

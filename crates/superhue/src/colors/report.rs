@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use superhue_model::{ByteCount, ColorSet, PageCount, counted};
 
-use super::{Keeper, KernelColors, Prepared};
+use super::{ColorSetup, Keeper, KernelColors};
 
 /// Programs listed one by one; the rest is in the sums.
 pub(super) const LISTED: usize = 32;
@@ -39,7 +39,7 @@ pub struct ColorsReport {
     /// The part of it on wanted colors.
     pub right_bytes: ByteCount,
     /// The part of it in huge pages, which span all colors.
-    pub superpage_bytes: ByteCount,
+    pub huge_page_bytes: ByteCount,
     /// The share on wanted colors, 0 to 1; `None` without any memory.
     pub share: Option<f64>,
     /// Pages taken at random that were measured again; where the kernel placed them, their frame numbers were checked.
@@ -107,7 +107,7 @@ pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
 
 impl ColorsReport {
     /// Makes the report on the state before anything was placed.
-    pub(crate) fn of(prepared: &Prepared) -> Self {
+    pub(crate) fn of(prepared: &ColorSetup) -> Self {
         let set = prepared.set.as_ref();
         Self {
             request: prepared.request.to_string(),
@@ -125,7 +125,7 @@ impl ColorsReport {
     }
 
     /// Makes the report on the state after memory was recolored.
-    pub(crate) fn of_recoloring(prepared: &Prepared, keeper: Option<&Keeper>) -> Self {
+    pub(crate) fn of_recoloring(prepared: &ColorSetup, keeper: Option<&Keeper>) -> Self {
         let mut report = Self::of(prepared);
         let Some(keeper) = keeper else {
             return report;

@@ -14,10 +14,10 @@ use superhue_sys::cgroup::{charged, groups, peak_charged};
 const NAME: &str = "superhue-compare";
 
 /// The time that the last processes of a run have to leave its group.
-const PATIENCE: Duration = Duration::from_millis(200);
+const GROUP_EMPTY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The group of a run, or the reason why it has none.
-pub(super) type Grouped = Result<RunGroup, &'static str>;
+pub(super) type RunGroupResult = Result<RunGroup, &'static str>;
 
 /// An empty group below that of this process or beside it, removed when this value is dropped.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl RunGroup {
     ///
     /// Below its own group, a process can make one that counts memory under version 1; under version 2, as a rule only beside it: a group
     /// with processes passes no controllers on ("no internal process constraint" of cgroup-v2.rst).
-    pub(super) fn new(roots: &Roots) -> Grouped {
+    pub(super) fn new(roots: &Roots) -> RunGroupResult {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{NAME}-{}-{number}", std::process::id());
@@ -82,9 +82,9 @@ impl Drop for RunGroup {
         // Processes that outlive their run keep the group; the next run tries again.
         while let Err(error) = fs::remove_dir(&self.folder)
             && error.kind() == ErrorKind::ResourceBusy
-            && begun.elapsed() < PATIENCE
+            && begun.elapsed() < GROUP_EMPTY_TIMEOUT
         {
-            std::thread::sleep(PATIENCE / 40);
+            std::thread::sleep(GROUP_EMPTY_TIMEOUT / 40);
         }
     }
 }

@@ -21,16 +21,16 @@ use superhue_compare::{
 };
 use superhue_procfs::Roots;
 use superhue_procfs::process::descendants;
-use superhue_sys::overdue::Overdue;
+use superhue_sys::overdue::TerminatingProcesses;
 
-use crate::launch::Preserved;
+use crate::launch::InheritedState;
 use crate::report::{Ending, Report};
 use crate::session::Step;
-use crate::supervise::{Seen, Signals};
+use crate::supervise::{Signals, SupervisionEvent};
 use crate::{Config, Session, SessionError};
 
 pub use facts::machine_facts;
-use group::{Grouped, RunGroup};
+use group::{RunGroup, RunGroupResult};
 
 /// A server's part in an experiment.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ pub struct Experiment {
     /// True if output is also shown on standard error.
     pub show_output: bool,
     /// State that this process got from its caller.
-    pub preserved: Preserved,
+    pub preserved: InheritedState,
     signals: Signals,
 }
 
@@ -74,7 +74,7 @@ impl Experiment {
     /// Makes an experiment without server and metrics. From now on, until it is dropped, it holds back signals in this thread, so that an interrupt
     /// ends the experiment and not the program.
     #[must_use]
-    pub fn new(arms: Vec<Config>, command: Vec<OsString>, preserved: Preserved) -> Self {
+    pub fn new(arms: Vec<Config>, command: Vec<OsString>, preserved: InheritedState) -> Self {
         Self {
             arms,
             assignments: Vec::new(),
@@ -116,7 +116,7 @@ impl Experiment {
     pub fn interrupt_check(&self) -> impl Fn() -> bool + use<> {
         let signals = self.signals;
         // No child has this number: only signals are of interest.
-        move || signals.step(u32::MAX, Duration::ZERO) == Seen::Interrupted
+        move || signals.step(u32::MAX, Duration::ZERO) == SupervisionEvent::Interrupted
     }
 
     /// Tries an arm on a program that does nothing, to see whether this machine can run it.
@@ -130,7 +130,7 @@ impl Experiment {
         let mut session = self.start_command(arm, vec!["true".into()], &output, None)?;
         let waited = wait_for_end(&mut session, None);
         let report = session.finish();
-        if waited == Waited::Interrupted {
+        if waited == WaitOutcome::Interrupted {
             return Err(RunnerError::Interrupted);
         }
         let said = output.text().map_err(trouble)?;
@@ -145,7 +145,7 @@ impl Experiment {
         &self,
         arm: usize,
         output: &capture::Capture,
-    ) -> Result<(Session, Grouped), RunnerError> {
+    ) -> Result<(Session, RunGroupResult), RunnerError> {
         let assignment = self.assignment(arm);
         let parts = self.command.iter();
         let command = parts.map(|part| OsString::from_vec(assignment.fill(part.as_bytes())));
@@ -212,7 +212,7 @@ impl Runner for Experiment {
 }
 
 /// Returns the built-in metrics that a report holds.
-fn sample_of(report: &Report, group: &Grouped) -> Sample {
+fn sample_of(report: &Report, group: &RunGroupResult) -> Sample {
     let mut sample = Sample::new();
     let mut set = |metric: Builtin, value: Option<f64>, reason: &str| match value {
         Some(value) => sample.set(metric.name(), value),
@@ -275,7 +275,7 @@ fn complaint(ending: Option<Ending>) -> Option<String> {
 
 /// Reason why the wait for a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waited {
+enum WaitOutcome {
     ToItsEnd,
     Interrupted,
     /// It had to be ended.
@@ -283,35 +283,35 @@ enum Waited {
 }
 
 /// Steps a session until it ends, by itself or because it takes longer than `timeout`.
-fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> Waited {
+fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> WaitOutcome {
     let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut overdue = None;
-    let mut waited = Waited::ToItsEnd;
+    let mut waited = WaitOutcome::ToItsEnd;
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match session.step(left.unwrap_or(Duration::from_secs(3600))) {
             Step::Running if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                if waited == Waited::ToItsEnd {
-                    waited = Waited::TooLong;
+                if waited == WaitOutcome::ToItsEnd {
+                    waited = WaitOutcome::TooLong;
                 }
-                // At the second deadline, dropping the `Overdue` kills the processes that were to end.
+                // At the second deadline, dropping the `TerminatingProcesses` kills the processes that were to end.
                 overdue = match overdue {
                     None => Some(told(session.pid())),
                     Some(_) => None,
                 };
-                deadline = overdue.as_ref().map(Overdue::deadline);
+                deadline = overdue.as_ref().map(TerminatingProcesses::deadline);
             }
             Step::Running => {}
-            Step::Interrupted => waited = Waited::Interrupted,
+            Step::Interrupted => waited = WaitOutcome::Interrupted,
             Step::Ended(_) => return waited,
         }
     }
 }
 
 /// Tells a child that was not waited for yet, and all its descendants, to end.
-fn told(child: u32) -> Overdue {
+fn told(child: u32) -> TerminatingProcesses {
     let others = descendants(&Roots::default(), child).unwrap_or_default();
-    Overdue::tell(once(child).chain(others))
+    TerminatingProcesses::tell(once(child).chain(others))
 }
 
 /// Returns the text on a run that took too long.

@@ -5,7 +5,7 @@ use std::io;
 use superhue_compare::{RunnerError, Sample};
 
 use super::capture::Capture;
-use super::{Experiment, Waited, complaint, good, sample_of, took_too_long, wait_for_end};
+use super::{Experiment, WaitOutcome, complaint, good, sample_of, took_too_long, wait_for_end};
 
 pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("its output is lost: {error}"));
@@ -13,14 +13,14 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
     let (mut session, group) = experiment.start(arm, &output)?;
     let waited = wait_for_end(&mut session, experiment.timeout);
     let report = session.finish();
-    if waited == Waited::Interrupted {
+    if waited == WaitOutcome::Interrupted {
         return Err(RunnerError::Interrupted);
     }
     let text = output.text().map_err(trouble)?;
     experiment.show(&text);
     let mut sample = sample_of(&report, &group);
     let wrong = experiment.read_metrics(&text, &mut sample);
-    let late = (experiment.timeout).filter(|_| waited == Waited::TooLong);
+    let late = (experiment.timeout).filter(|_| waited == WaitOutcome::TooLong);
     let late = late.map(|timeout| took_too_long("it", timeout));
     let complaint = complaint(report.ending).filter(|_| !experiment.ignore_failure);
     match late.or(complaint) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use superhue_compare::{Builtin, RunnerError, Sample};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, descendants};
-use superhue_sys::overdue::Overdue;
+use superhue_sys::overdue::TerminatingProcesses;
 
 use super::capture::Capture;
 use super::{Experiment, ServerPlan, good, sample_of, told, took_too_long};
@@ -72,10 +72,10 @@ pub(crate) fn run(
     }
     let wrong = experiment.read_metrics(&text, &mut sample);
     let reason = match (loaded.status, stopped) {
-        (_, Stopped::Interrupted) => return Err(RunnerError::Interrupted),
-        (Some(0), Stopped::ByTerm) => return good(sample, wrong),
+        (_, ServerEnd::Interrupted) => return Err(RunnerError::Interrupted),
+        (Some(0), ServerEnd::ByTerm) => return good(sample, wrong),
         (_, _) if experiment.ignore_failure => return good(sample, wrong),
-        (Some(0), Stopped::ByKill) => {
+        (Some(0), ServerEnd::ByKill) => {
             format!(
                 "the server did not stop within {:?} of SIGTERM",
                 plan.patience
@@ -124,7 +124,7 @@ fn wait_until_ready(session: &mut Session, plan: &ServerPlan) -> Result<(), Runn
 }
 
 /// Result of a load.
-struct Loaded {
+struct LoadOutcome {
     wall: Duration,
     server_cpu: Option<Duration>,
     /// Its exit status; `None` if a signal ended it.
@@ -136,13 +136,13 @@ fn run_load(
     start: impl FnOnce() -> io::Result<Child>,
     patience: Duration,
     timeout: Option<Duration>,
-) -> Result<Loaded, RunnerError> {
+) -> Result<LoadOutcome, RunnerError> {
     let trouble = |error: io::Error| RunnerError::failed(format!("cannot run the load: {error}"));
     let before = server_cpu(session.pid());
     let begun = Instant::now();
     let mut load = Load(start().map_err(trouble)?);
     let mut server_ended = None;
-    let mut overdue: Option<(Overdue, Duration)> = None;
+    let mut overdue: Option<(TerminatingProcesses, Duration)> = None;
     loop {
         let is_late = |timeout: &Duration| begun.elapsed() >= *timeout;
         if let Some(timeout) = timeout.filter(|timeout| overdue.is_none() && is_late(timeout)) {
@@ -165,7 +165,7 @@ fn run_load(
             let server_cpu = after
                 .zip(before)
                 .map(|(after, before)| after.saturating_sub(before));
-            return Ok(Loaded {
+            return Ok(LoadOutcome {
                 wall,
                 server_cpu,
                 status: status.code(),
@@ -215,26 +215,26 @@ fn server_cpu(pid: u32) -> Option<Duration> {
 
 /// Way in which a server ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stopped {
+enum ServerEnd {
     ByTerm,
     ByKill,
     Interrupted,
 }
 
-fn stop(session: &mut Session, patience: Duration) -> Stopped {
+fn stop(session: &mut Session, patience: Duration) -> ServerEnd {
     session.signal(libc::SIGTERM);
     let deadline = Instant::now() + patience;
-    let mut how = Stopped::ByTerm;
+    let mut how = ServerEnd::ByTerm;
     loop {
         match session.step(EVERY) {
             Step::Ended(_) => return how,
-            Step::Interrupted => how = Stopped::Interrupted,
+            Step::Interrupted => how = ServerEnd::Interrupted,
             Step::Running => {}
         }
-        if how != Stopped::ByKill && Instant::now() >= deadline {
+        if how != ServerEnd::ByKill && Instant::now() >= deadline {
             session.signal(libc::SIGKILL);
-            if how == Stopped::ByTerm {
-                how = Stopped::ByKill;
+            if how == ServerEnd::ByTerm {
+                how = ServerEnd::ByKill;
             }
         }
     }

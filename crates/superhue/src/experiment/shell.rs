@@ -9,7 +9,7 @@ use superhue_compare::RunnerError;
 use super::Experiment;
 use super::capture::Capture;
 use crate::launch::shell;
-use crate::supervise::{End, Seen};
+use crate::supervise::{End, SupervisionEvent};
 
 impl Experiment {
     /// Starts a command without input; all its output goes to `output`.
@@ -46,13 +46,13 @@ impl Experiment {
         let mut child = self.shell(command, &output).map_err(trouble)?;
         let ending = loop {
             match self.signals.step(child.id(), Duration::from_secs(3600)) {
-                Seen::Nothing => {}
-                Seen::Interrupted => {
+                SupervisionEvent::Nothing => {}
+                SupervisionEvent::Interrupted => {
                     let _ = child.kill();
                     let _ = child.wait();
                     return Err(RunnerError::Interrupted);
                 }
-                Seen::Ended(ending, _) => break ending,
+                SupervisionEvent::Ended(ending, _) => break ending,
             }
         };
         let said = output.text().map_err(trouble)?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use superhue_heat::Allowance;
 use superhue_heat::{
-    Armed, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, TargetLock, TrackError,
+    ArmingResult, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, TargetLock, TrackError,
     Tracker, TrackerKind, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
@@ -23,7 +23,7 @@ use superhue_procfs::process::{maps, resident_now};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 
-use super::target::{Noting, Phase, Target};
+use super::target::{Phase, SampleInterval, Target};
 use super::{Sampling, TrackingCost};
 use crate::cpu::Work;
 
@@ -43,7 +43,7 @@ pub struct Sample<'a> {
 
 /// Result of one attempt to sample a process.
 #[derive(Debug)]
-pub struct Sampled {
+pub struct SampleOutcome {
     /// The process.
     pub process: ProcessId,
     /// Change of its accesses, or the reason why there is no sample.
@@ -169,11 +169,11 @@ impl Sampler {
 
     /// Sets how much memory of a process is resident, and how many huge pages are among it. If it grew notably since sampling stopped, sampling
     /// starts again. A huge page is one entry to touch again, so promotion makes samples cheap.
-    pub fn resident(&mut self, process: ProcessId, pages: PageCount, superpages: u64) {
+    pub fn resident(&mut self, process: ProcessId, pages: PageCount, huge_pages: u64) {
         let (now, refill) = (self.now, self.refill);
         if let Some(target) = self.targets.get_mut(&process) {
             target.pace.resident(now, pages);
-            let spared = superpages.saturating_mul(PAGES_PER_REGION - 1);
+            let spared = huge_pages.saturating_mul(PAGES_PER_REGION - 1);
             let entries = pages.0.saturating_sub(spared);
             target
                 .pace
@@ -193,12 +193,16 @@ impl Sampler {
 
     /// Does the work that is due at `at`, on a clock that never goes back: reads armed targets, and arms targets that have rested. Returns the
     /// samples read, and the failures.
-    pub fn step(&mut self, at: Duration) -> Vec<Sampled> {
+    pub fn step(&mut self, at: Duration) -> Vec<SampleOutcome> {
         self.step_with(at, &mut |_| {})
     }
 
     /// Does the same; calls `see` with each sample before it is dropped.
-    pub fn step_with(&mut self, at: Duration, see: &mut dyn FnMut(&Sample<'_>)) -> Vec<Sampled> {
+    pub fn step_with(
+        &mut self,
+        at: Duration,
+        see: &mut dyn FnMut(&Sample<'_>),
+    ) -> Vec<SampleOutcome> {
         let begun = Instant::now();
         self.now = self.now.max(at);
         self.begun.get_or_insert(self.now);
@@ -217,7 +221,7 @@ impl Sampler {
             let result = self.advance(process, &mut target, see);
             self.targets.insert(process, target);
             if let Some(result) = result {
-                sampled.push(Sampled { process, result });
+                sampled.push(SampleOutcome { process, result });
             }
         }
         sampled
@@ -287,11 +291,11 @@ impl Sampler {
             }
         };
         let interval = target.pace.next().interval;
-        target.phase = Phase::Armed(Noting {
+        target.phase = Phase::Armed(SampleInterval {
             since: self.now,
             until: self.now + interval,
             ranges,
-            armed: Armed { took: own, ..armed },
+            armed: ArmingResult { took: own, ..armed },
             resident,
         });
         Ok(())
@@ -313,7 +317,7 @@ impl Sampler {
         &mut self,
         process: ProcessId,
         target: &mut Target,
-        noting: Noting,
+        noting: SampleInterval,
         see: &mut dyn FnMut(&Sample<'_>),
     ) -> Result<Change, TrackError> {
         let work = Work::begin();

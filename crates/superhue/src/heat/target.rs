@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use superhue_heat::{Armed, HeatMap, Pace, PaceLimits, TargetLock};
+use superhue_heat::{ArmingResult, HeatMap, Pace, PaceLimits, TargetLock};
 use superhue_model::{PageCount, VirtRange};
 
 use super::{Sampling, TrackingCost};
@@ -13,18 +13,18 @@ pub(super) enum Phase {
     /// Rests until the pace wants the next sample.
     Resting,
     /// The tracker is noting accesses.
-    Armed(Noting),
+    Armed(SampleInterval),
     /// The process is not to be tracked before this time.
     Troubled { until: Duration },
 }
 
 /// An interval in which accesses are noted.
 #[derive(Debug)]
-pub(super) struct Noting {
+pub(super) struct SampleInterval {
     pub(super) since: Duration,
     pub(super) until: Duration,
     pub(super) ranges: Vec<VirtRange>,
-    pub(super) armed: Armed,
+    pub(super) armed: ArmingResult,
     pub(super) resident: PageCount,
 }
 
@@ -68,7 +68,7 @@ impl Target {
     pub(super) fn due(&self) -> Duration {
         match self.phase {
             Phase::Resting => self.pace.next().arm,
-            Phase::Armed(Noting { until, .. }) | Phase::Troubled { until } => until,
+            Phase::Armed(SampleInterval { until, .. }) | Phase::Troubled { until } => until,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{Members, WatchAccount};
 use crate::watch::Stop;
 
 /// Called in the watch's thread: it must not wait.
-type Told = Arc<dyn Fn() + Send + Sync>;
+type AccountCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// Shared by a watch's thread and its owner. No thread holds the lock for longer than it takes to copy a pointer.
 #[derive(Debug, Clone)]
@@ -20,10 +20,10 @@ pub(crate) struct Controls {
 
 struct Shared {
     members: Arc<Members>,
-    wishes: Wishes,
+    wishes: LiveSettings,
     account: Arc<WatchAccount>,
     /// Called after each new account.
-    told: Option<Told>,
+    told: Option<AccountCallback>,
     /// True while the owner wants the watch to stand still; `stands_still` is true once it does.
     held: bool,
     stands_still: bool,
@@ -40,7 +40,7 @@ impl fmt::Debug for Shared {
 
 /// Present wishes of the owner.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Wishes {
+pub(crate) struct LiveSettings {
     pub(crate) paused: bool,
     pub(crate) max_overhead: f64,
     /// Budget that replaces the one in the watch's configuration.
@@ -51,7 +51,7 @@ impl Controls {
     pub(crate) fn new(max_overhead: f64) -> Self {
         let shared = Shared {
             members: Arc::default(),
-            wishes: Wishes {
+            wishes: LiveSettings {
                 paused: false,
                 max_overhead,
                 budget: None,
@@ -94,11 +94,11 @@ impl Controls {
     }
 
     /// Makes the watch call `told` after each account from now on.
-    pub(crate) fn tell(&self, told: Told) {
+    pub(crate) fn tell(&self, told: AccountCallback) {
         self.lock().told = Some(told);
     }
 
-    fn wish(&self, change: impl FnOnce(&mut Wishes)) {
+    fn wish(&self, change: impl FnOnce(&mut LiveSettings)) {
         let mut shared = self.lock();
         let before = shared.wishes;
         change(&mut shared.wishes);
@@ -108,7 +108,7 @@ impl Controls {
         }
     }
 
-    pub(crate) fn wishes(&self) -> Wishes {
+    pub(crate) fn wishes(&self) -> LiveSettings {
         self.lock().wishes
     }
 
@@ -156,12 +156,12 @@ impl Controls {
 
 /// The members that an owner sets.
 #[derive(Debug)]
-pub(crate) struct Fed {
+pub(crate) struct MemberFeed {
     controls: Controls,
     taken: Option<Arc<Members>>,
 }
 
-impl Fed {
+impl MemberFeed {
     pub(crate) fn by(controls: &Controls) -> Self {
         let controls = controls.clone();
         let taken = None;

@@ -26,12 +26,12 @@ pub use account::{
     LiveStalls, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount, ServiceActions,
     WatchAccount,
 };
-pub(crate) use controls::{Controls, Fed};
-pub(crate) use publish::Live;
+pub(crate) use controls::{Controls, MemberFeed};
+pub(crate) use publish::AccountPublisher;
 pub(crate) use tally::Tallies;
 
 use crate::attach::{AttachError, running_mechanism};
-use crate::colors::Prepared;
+use crate::colors::ColorSetup;
 use crate::family::Family;
 use crate::session::new_watch;
 use crate::setup::Setup;
@@ -155,12 +155,12 @@ fn watch(
 ) -> Result<(), AttachError> {
     numbers_are_ours(&config.roots)?;
     let mut mechanism: Mechanism = running_mechanism(config)?;
-    let mut colors = Prepared::for_running(config)?;
-    let keeper = Prepared::join(&mut colors, &mut mechanism, &config.roots);
+    let mut colors = ColorSetup::for_running(config)?;
+    let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     // Without a named policy, the watch makes a tracker once there is memory that is worth it.
     let setup = Setup::if_asked(config, &mechanism)?;
-    let family = Family::fed(Fed::by(controls));
-    let live = Live::new(controls.clone(), &mechanism, colors);
+    let family = Family::fed(MemberFeed::by(controls));
+    let live = AccountPublisher::new(controls.clone(), &mechanism, colors);
     let watch = new_watch(config, &mechanism, family, setup);
     let watch = watch.with_actuator(make);
     let watch = watch.with_keeper(keeper).with_live(live);
@@ -206,7 +206,7 @@ mod tests {
         let watch = LiveWatch::start(&config, "test").unwrap();
         let child = |_| {
             let mut command = Command::new("sleep");
-            superhue_testing::Scoped::spawn(command.arg("60").stdout(Stdio::null()))
+            superhue_testing::ChildGuard::spawn(command.arg("60").stdout(Stdio::null()))
         };
         let children = [0, 1].map(child);
         let ids = children.each_ref().map(|child| {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use superhue_heat::{HeatMap, HotSet};
 use superhue_model::{ByteCount, ProcessId};
 
-use super::controls::Wishes;
+use super::controls::LiveSettings;
 use super::{
     Controls, DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveCost, LiveMemory,
     LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
     Tallies, WatchAccount,
 };
 use crate::ceiling;
-use crate::colors::{Keeper, Prepared};
+use crate::colors::{ColorSetup, Keeper};
 use crate::cpu::cpu_time;
 use crate::heat::Sampler;
 use crate::report::{by_name, by_reason, waiting};
@@ -35,7 +35,7 @@ const HOT_SET_EVERY: Duration = Duration::from_secs(5);
 const ACCOUNTS: f64 = 0.02;
 
 /// State that a watch needs to publish accounts.
-pub(crate) struct Live {
+pub(crate) struct AccountPublisher {
     controls: Controls,
     /// True if the owner sets the members; otherwise the watch searches for them itself.
     is_fed: bool,
@@ -43,9 +43,9 @@ pub(crate) struct Live {
     /// Members at the last look.
     pub(crate) members: Arc<Members>,
     /// Wishes that the watch obeyed last.
-    wishes: Option<Wishes>,
+    wishes: Option<LiveSettings>,
     notes: Vec<String>,
-    colors: Option<Prepared>,
+    colors: Option<ColorSetup>,
     next: Duration,
     /// True if the last account had no process; `None` if the next account is due in any case.
     said_empty: Option<bool>,
@@ -89,8 +89,12 @@ impl HotSets {
     }
 }
 
-impl Live {
-    pub(crate) fn new(controls: Controls, mechanism: &Mechanism, colors: Option<Prepared>) -> Self {
+impl AccountPublisher {
+    pub(crate) fn new(
+        controls: Controls,
+        mechanism: &Mechanism,
+        colors: Option<ColorSetup>,
+    ) -> Self {
         Self {
             controls,
             is_fed: true,

@@ -8,8 +8,8 @@ use superhue_sys::scratch_child::{Backing, ScratchChild};
 
 use super::Probe;
 use super::finding::{Finding, Trial, errno_of, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const CLEAR_REFS: Probe = Probe {
     id: "clear-refs",
@@ -27,11 +27,11 @@ struct Referenced {
     after: ByteCount,
 }
 
-fn clear_refs(around: &Surroundings) -> Trial {
+fn clear_refs(around: &ProbeEnvironment) -> Trial {
     let child = ScratchChild::start().map_err(Finding::no_child)?;
     let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
     child.fill(1).map_err(Finding::no_child)?;
-    let look = Look::at(&around.roots, child.pid());
+    let look = ProcessFiles::at(&around.roots, child.pid());
     let referenced = || {
         look.smaps(region.start(), "Referenced")
             .map_err(Finding::unseen)

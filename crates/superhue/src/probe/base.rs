@@ -5,7 +5,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
 use super::Probe;
 use super::finding::Finding;
-use super::surroundings::{RELEVANT, Surroundings, names};
+use super::surroundings::{ProbeEnvironment, RELEVANT, names};
 
 pub(super) const PAGE_SIZE: Probe = Probe {
     id: "page-size",
@@ -45,7 +45,7 @@ fn unsuitable(page_size: u64) -> Option<Finding> {
     })
 }
 
-fn capabilities(around: &Surroundings) -> Finding {
+fn capabilities(around: &ProbeEnvironment) -> Finding {
     let Some(held) = around.held else {
         return Finding::unknown("the kernel does not tell which capabilities are held");
     };
@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn capabilities_are_judged_by_what_is_held() {
-        let mut around = Surroundings::of(&superhue_procfs::Roots::default(), Default::default());
+        let mut around =
+            ProbeEnvironment::of(&superhue_procfs::Roots::default(), Default::default());
         around.user_namespace = Some(false);
         around.held = Some(CapabilitySet::all());
         assert_eq!(capabilities(&around).availability, Availability::Yes);

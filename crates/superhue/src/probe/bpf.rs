@@ -8,7 +8,7 @@ use superhue_sys::seccomp::RiskyCall;
 
 use super::Probe;
 use super::finding::{self, Finding, symbol};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const BPF: Probe = Probe {
     id: "bpf",
@@ -19,7 +19,7 @@ pub(super) const BPF: Probe = Probe {
     run: bpf,
 };
 
-fn bpf(around: &Surroundings) -> finding::Trial {
+fn bpf(around: &ProbeEnvironment) -> finding::Trial {
     around.survive(RiskyCall::Bpf)?;
     let has_btf = around.roots.sys.join("kernel/btf/vmlinux").exists();
     Ok(conclude(
@@ -33,7 +33,7 @@ fn bpf(around: &Surroundings) -> finding::Trial {
 
 /// Tries the tracker itself: it proves its reading of page tables on its own memory. The
 /// kernel may run programs and yet not let them find a process (before Linux 6.10).
-fn walk(around: &Surroundings) -> Result<(), String> {
+fn walk(around: &ProbeEnvironment) -> Result<(), String> {
     match PtwalkTracker::new(&around.roots, Scope::Anonymous) {
         Ok(_) => Ok(()),
         Err(TrackError::Unusable { why, .. }) => Err(why),
@@ -48,7 +48,7 @@ fn run(trial: Trial) -> Result<i32, (&'static str, Errno)> {
 }
 
 fn conclude(
-    around: &Surroundings,
+    around: &ProbeEnvironment,
     returns: Result<i32, (&'static str, Errno)>,
     reads: impl FnOnce() -> Result<i32, (&'static str, Errno)>,
     has_btf: bool,
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_step_has_its_verdict() {
-        let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
+        let around = ProbeEnvironment::of(&Roots::default(), ProbeOptions::default());
         let walking = |returns, reads, btf, walks: Result<(), String>| {
             conclude(&around, returns, || reads, btf, || walks).availability
         };
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn reading_is_not_tried_where_nothing_runs() {
-        let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
+        let around = ProbeEnvironment::of(&Roots::default(), ProbeOptions::default());
         let refused = Err(("loading", Errno::NOSYS));
         let finding = conclude(
             &around,

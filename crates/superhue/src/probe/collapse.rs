@@ -11,8 +11,8 @@ use superhue_sys::thp::{ThpSwitch, thp_switch};
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::look::{Blind, Look};
-use super::surroundings::Surroundings;
+use super::look::{ProcessFiles, ReadFailure};
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const OWN: Probe = Probe {
     id: "collapse",
@@ -36,12 +36,12 @@ const SEED: u64 = 0xc011_a95e;
 /// Attempts at a collapse: a page that is busy for a moment (`EAGAIN`, `EBUSY`) is no evidence about the machine.
 const ATTEMPTS: u32 = 5;
 
-fn own(around: &Surroundings) -> Trial {
+fn own(around: &ProbeEnvironment) -> Trial {
     let mut scratch =
         Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     scratch.fill(SEED);
     let region = scratch.region();
-    let look = Look::own(&around.roots);
+    let look = ProcessFiles::own(&around.roots);
     in_base_pages(look.is_huge(region))?;
     Ok(match attempt(|| own_collapse(region)) {
         Ok(()) => conclude(look.is_huge(region), scratch.is_intact(SEED), "own memory"),
@@ -53,14 +53,14 @@ fn own(around: &Surroundings) -> Trial {
     })
 }
 
-fn remote(around: &Surroundings) -> Trial {
+fn remote(around: &ProbeEnvironment) -> Trial {
     around.survive(RiskyCall::ProcessMadvise)?;
     let child = ScratchChild::start().map_err(Finding::no_child)?;
     // The child inherits the caller's own ban on huge pages, which this trial is not about.
     let _ = child.set_thp_switch(ThpSwitch::System);
     let region = child.map(Backing::BasePages).map_err(Finding::no_child)?;
     child.fill(SEED).map_err(Finding::no_child)?;
-    let look = Look::at(&around.roots, child.pid());
+    let look = ProcessFiles::at(&around.roots, child.pid());
     in_base_pages(look.is_huge(region))?;
     Ok(match attempt(|| process_collapse(&child, region)) {
         Ok(()) => {
@@ -89,7 +89,7 @@ fn attempt(mut collapse: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno>
 }
 
 /// Returns `Ok` if the trial starts from base pages.
-fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
+fn in_base_pages(huge: Result<bool, ReadFailure>) -> Result<(), Finding> {
     match huge {
         Ok(false) => Ok(()),
         Ok(true) => Err(Finding::unknown(
@@ -99,7 +99,7 @@ fn in_base_pages(huge: Result<bool, Blind>) -> Result<(), Finding> {
     }
 }
 
-fn conclude(huge: Result<bool, Blind>, intact: bool, whose: &str) -> Finding {
+fn conclude(huge: Result<bool, ReadFailure>, intact: bool, whose: &str) -> Finding {
     match (huge, intact) {
         (_, false) => Finding::no("the collapse lost bytes: do not use this kernel"),
         (Ok(true), true) => Finding::yes(format!("{whose} became a huge page, bytes intact")),

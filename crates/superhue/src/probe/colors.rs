@@ -5,7 +5,7 @@ use superhue_model::ByteCount;
 
 use super::Probe;
 use super::finding::{Finding, Trial};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 /// Enough memory to push everything out of any second-level cache.
 const POOL: ByteCount = ByteCount(16 << 20);
@@ -18,7 +18,7 @@ pub(super) const MEASURED: Probe = Probe {
     run: measured,
 };
 
-fn measured(_: &Surroundings) -> Trial {
+fn measured(_: &ProbeEnvironment) -> Trial {
     let mut probe = HardwareProbe::new().map_err(|error| Finding::no(error.to_string()))?;
     let found = contrast(&mut probe, POOL).map_err(Finding::no_scratch)?;
     Ok(match found {

@@ -19,14 +19,14 @@ use superhue_procfs::system::number;
 
 use super::Probe;
 use super::finding::{Finding, errno_of, symbol};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const DAMON: Probe = Probe {
     id: "damon",
     name: "DAMON of virtual memory",
     how: "looked into /sys/kernel/mm/damon; changed nothing there, unless that was allowed",
     used_for: "heat tracker `damon`, for very large processes",
-    run: |around: &Surroundings| {
+    run: |around: &ProbeEnvironment| {
         let directory = around.roots.sys.join("kernel/mm/damon/admin/kdamonds");
         Ok(damon(&directory, around.options.may_touch_damon))
     },

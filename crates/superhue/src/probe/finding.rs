@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::Availability;
-use super::look::Blind;
+use super::look::ReadFailure;
 
 /// Result of a trial. `Err` is a finding too, of a trial that ended early.
 pub(super) type Trial = Result<Finding, Finding>;
@@ -57,7 +57,7 @@ impl Finding {
     }
 
     /// Returns the finding of a trial whose effect cannot be seen.
-    pub(super) fn unseen(blind: Blind) -> Self {
+    pub(super) fn unseen(blind: ReadFailure) -> Self {
         Self::unknown(format!("the effect cannot be seen: {blind}"))
     }
 

@@ -7,8 +7,8 @@ use superhue_sys::scratch::Scratch;
 
 use super::Probe;
 use super::finding::{Finding, Trial};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const PFN: Probe = Probe {
     id: "pfn",
@@ -18,10 +18,10 @@ pub(super) const PFN: Probe = Probe {
     run: pfn,
 };
 
-fn pfn(around: &Surroundings) -> Trial {
+fn pfn(around: &ProbeEnvironment) -> Trial {
     let mut scratch = Scratch::untouched(BASE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     scratch.touch();
-    let entry = Look::own(&around.roots)
+    let entry = ProcessFiles::own(&around.roots)
         .entry(scratch.range().start)
         .map_err(Finding::unknown)?;
     if !entry.is_present() {

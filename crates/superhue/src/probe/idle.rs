@@ -14,8 +14,8 @@ use superhue_sys::scratch::Scratch;
 
 use super::Probe;
 use super::finding::{Finding, Trial, errno_of, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const PAGE_IDLE: Probe = Probe {
     id: "page-idle",
@@ -25,7 +25,7 @@ pub(super) const PAGE_IDLE: Probe = Probe {
     run: page_idle,
 };
 
-fn page_idle(around: &Surroundings) -> Trial {
+fn page_idle(around: &ProbeEnvironment) -> Trial {
     let path = around.roots.sys.join("kernel/mm/page_idle/bitmap");
     let bitmap = OpenOptions::new()
         .read(true)
@@ -38,7 +38,7 @@ fn page_idle(around: &Surroundings) -> Trial {
     Ok(conclude(mark_some(
         &bitmap,
         &scratch,
-        &Look::own(&around.roots),
+        &ProcessFiles::own(&around.roots),
     )?))
 }
 
@@ -54,18 +54,18 @@ fn cannot_open(path: &Path, errno: Errno) -> Finding {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Marked {
+enum MarkOutcome {
     Seen,
     NotSeen,
     /// The bitmap exists, but the kernel hides which bit belongs to the page.
     FramesHidden,
 }
 
-fn conclude(marked: Marked) -> Finding {
+fn conclude(marked: MarkOutcome) -> Finding {
     match marked {
-        Marked::Seen => Finding::yes("a page was marked idle and reads so"),
-        Marked::NotSeen => Finding::no("marks are accepted, but none reads back"),
-        Marked::FramesHidden => {
+        MarkOutcome::Seen => Finding::yes("a page was marked idle and reads so"),
+        MarkOutcome::NotSeen => Finding::no("marks are accepted, but none reads back"),
+        MarkOutcome::FramesHidden => {
             Finding::partial("the bitmap is there, but page frame numbers are hidden")
                 .remedy("CAP_SYS_ADMIN: run as root or grant it")
         }
@@ -76,22 +76,26 @@ fn conclude(marked: Marked) -> Finding {
 ///
 /// A page takes a mark only once it is on an LRU list, for which fresh pages wait in small batches;
 /// so this tries pages all over the scratch.
-fn mark_some(bitmap: &File, scratch: &Scratch, look: &Look) -> Result<Marked, Finding> {
+fn mark_some(
+    bitmap: &File,
+    scratch: &Scratch,
+    look: &ProcessFiles,
+) -> Result<MarkOutcome, Finding> {
     let start = scratch.range().start.0;
     for page in (0..HUGE_PAGE_SIZE / BASE_PAGE_SIZE).step_by(64) {
         let entry = look
             .entry(VirtAddr(start + page * BASE_PAGE_SIZE))
             .map_err(Finding::unknown)?;
         let Some(frame) = entry.frame() else {
-            return Ok(Marked::FramesHidden);
+            return Ok(MarkOutcome::FramesHidden);
         };
         match mark(bitmap, frame) {
-            Ok(true) => return Ok(Marked::Seen),
+            Ok(true) => return Ok(MarkOutcome::Seen),
             Ok(false) => {}
             Err(errno) => return Err(Finding::no(format!("using the bitmap: {}", symbol(errno)))),
         }
     }
-    Ok(Marked::NotSeen)
+    Ok(MarkOutcome::NotSeen)
 }
 
 fn mark(bitmap: &File, frame: Pfn) -> Result<bool, Errno> {
@@ -133,9 +137,12 @@ mod tests {
             .open("/dev/zero")
             .unwrap();
         assert_eq!(mark(&null, Pfn(7)), Ok(false));
-        assert_eq!(conclude(Marked::NotSeen).availability, Availability::No);
         assert_eq!(
-            conclude(Marked::FramesHidden).availability,
+            conclude(MarkOutcome::NotSeen).availability,
+            Availability::No
+        );
+        assert_eq!(
+            conclude(MarkOutcome::FramesHidden).availability,
             Availability::Partial
         );
     }

@@ -13,7 +13,7 @@ use superhue_sys::scratch::Scratch;
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 /// Pages that the trial touches in one color.
 const PAGES: usize = 32;
@@ -27,7 +27,7 @@ pub(super) const KERNEL: Probe = Probe {
     run: kernel,
 };
 
-fn kernel(around: &Surroundings) -> Trial {
+fn kernel(around: &ProbeEnvironment) -> Trial {
     let coloring = PageColors::read(&around.roots).map_err(|error| match error {
         ReadError::Missing { .. } => Finding::no("this kernel has no page coloring").remedy(
             "nothing: superhue recolors pages instead; to have it, a kernel with the patches in kernel/ of Superhue's source",
@@ -59,7 +59,7 @@ fn check_offer(coloring: &PageColors) -> Result<(), Finding> {
 }
 
 /// Touches [`PAGES`] pages and returns the number of them that have the first color of `allowed`.
-fn touch(around: &Surroundings, allowed: &ColorSet) -> Result<u64, Finding> {
+fn touch(around: &ProbeEnvironment, allowed: &ColorSet) -> Result<u64, Finding> {
     let color = allowed
         .iter()
         .next()
@@ -140,13 +140,13 @@ mod tests {
         let roots = Roots::under(folder.path());
         fs::create_dir_all(&roots.proc).unwrap();
         fs::write(roots.proc.join("page_color"), text).unwrap();
-        kernel(&Surroundings::of(&roots, Default::default())).unwrap_or_else(|finding| finding)
+        kernel(&ProbeEnvironment::of(&roots, Default::default())).unwrap_or_else(|finding| finding)
     }
 
     #[test]
     fn what_the_kernel_lacks_is_told_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        let nowhere = Surroundings::of(&Roots::under(folder.path()), Default::default());
+        let nowhere = ProbeEnvironment::of(&Roots::under(folder.path()), Default::default());
         let without = kernel(&nowhere).unwrap_err();
         assert_eq!(without.availability, Availability::No);
         assert!(without.remedy.unwrap().contains("kernel/"));

@@ -16,12 +16,12 @@ use super::finding::{errno_of, symbol};
 
 /// `/proc/PID` of one process.
 #[derive(Debug)]
-pub(super) struct Look(PathBuf);
+pub(super) struct ProcessFiles(PathBuf);
 
 /// Reason why a look showed nothing, as a clause.
-pub(super) type Blind = String;
+pub(super) type ReadFailure = String;
 
-impl Look {
+impl ProcessFiles {
     /// Looks at the caller.
     pub(super) fn own(roots: &Roots) -> Self {
         Self(roots.proc.join("self"))
@@ -36,13 +36,13 @@ impl Look {
         self.0.join(name)
     }
 
-    pub(super) fn pagemap(&self) -> Result<File, Blind> {
+    pub(super) fn pagemap(&self) -> Result<File, ReadFailure> {
         let path = self.file("pagemap");
         File::open(&path).map_err(|error| cannot("open", &path, errno_of(&error)))
     }
 
     /// Returns true if one entry maps the whole region: by `PAGEMAP_SCAN`, before Linux 6.7 by smaps.
-    pub(super) fn is_huge(&self, region: Region) -> Result<bool, Blind> {
+    pub(super) fn is_huge(&self, region: Region) -> Result<bool, ReadFailure> {
         match is_huge(self.pagemap()?, region) {
             Ok(huge) => Ok(huge),
             Err(Errno::NOTTY) => {
@@ -53,7 +53,7 @@ impl Look {
     }
 
     /// Returns the number of base pages of the range, at most one region's worth, that are present.
-    pub(super) fn present(&self, range: VirtRange) -> Result<PageCount, Blind> {
+    pub(super) fn present(&self, range: VirtRange) -> Result<PageCount, ReadFailure> {
         let entries = self.entries(range)?;
         Ok(PageCount(
             entries.iter().filter(|entry| entry.is_present()).count() as u64,
@@ -61,7 +61,7 @@ impl Look {
     }
 
     /// Returns the number of base pages of the range, at most one region's worth, that are in swap.
-    pub(super) fn swapped(&self, range: VirtRange) -> Result<PageCount, Blind> {
+    pub(super) fn swapped(&self, range: VirtRange) -> Result<PageCount, ReadFailure> {
         let entries = self.entries(range)?;
         Ok(PageCount(
             entries.iter().filter(|entry| entry.is_swapped()).count() as u64,
@@ -69,7 +69,7 @@ impl Look {
     }
 
     /// Returns the pagemap entry of one address.
-    pub(super) fn entry(&self, addr: VirtAddr) -> Result<Entry, Blind> {
+    pub(super) fn entry(&self, addr: VirtAddr) -> Result<Entry, ReadFailure> {
         let range = VirtRange {
             start: addr,
             end: VirtAddr(addr.0 + 1),
@@ -79,7 +79,7 @@ impl Look {
             .ok_or_else(|| cannot("read", &self.file("pagemap"), Errno::IO))
     }
 
-    fn entries(&self, range: VirtRange) -> Result<Vec<Entry>, Blind> {
+    fn entries(&self, range: VirtRange) -> Result<Vec<Entry>, ReadFailure> {
         let first = range.start.0 >> BASE_PAGE_SHIFT;
         let end = ((range.end.0 - 1) >> BASE_PAGE_SHIFT) + 1;
         let count = (end - first).min(PAGES_PER_REGION);
@@ -96,7 +96,7 @@ impl Look {
     }
 
     /// Returns a `kB` field of smaps, for the mapping that starts at `start`.
-    pub(super) fn smaps(&self, start: VirtAddr, field: &str) -> Result<ByteCount, Blind> {
+    pub(super) fn smaps(&self, start: VirtAddr, field: &str) -> Result<ByteCount, ReadFailure> {
         let path = self.file("smaps");
         let smaps = fs::read(&path).map_err(|error| cannot("read", &path, errno_of(&error)))?;
         smaps_field(&String::from_utf8_lossy(&smaps), start, field)
@@ -125,7 +125,7 @@ impl Entry {
     }
 }
 
-fn cannot(verb: &str, path: &Path, errno: Errno) -> Blind {
+fn cannot(verb: &str, path: &Path, errno: Errno) -> ReadFailure {
     format!("cannot {verb} {}: {}", path.display(), symbol(errno))
 }
 
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn present_pages_are_counted_under_base_pages_and_superpages() {
-        let look = Look::own(&Roots::default());
+    fn present_pages_are_counted_under_base_pages_and_huge_pages() {
+        let look = ProcessFiles::own(&Roots::default());
         let mut scratch = Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).unwrap();
         assert_eq!(look.present(scratch.range()), Ok(PageCount(1)));
         assert_eq!(look.is_huge(scratch.region()), Ok(false));

@@ -8,7 +8,7 @@ use superhue_procfs::hardware::{AssessedCache, Machine, Usability, Virtualizatio
 
 use super::Probe;
 use super::finding::{Finding, Trial};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const VM: Probe = Probe {
     id: "vm",
@@ -50,7 +50,7 @@ fn conclude_on_machine(virtualization: &Virtualization) -> Finding {
     }
 }
 
-fn caches(around: &Surroundings) -> Trial {
+fn caches(around: &ProbeEnvironment) -> Trial {
     let caches = around
         .hardware()
         .caches

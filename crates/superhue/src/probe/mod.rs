@@ -47,7 +47,7 @@ use serde::Serialize;
 use superhue_procfs::Roots;
 
 use finding::{Finding, Trial};
-use surroundings::Surroundings;
+use surroundings::ProbeEnvironment;
 
 /// Verdict on one capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -98,7 +98,7 @@ struct Probe {
     name: &'static str,
     how: &'static str,
     used_for: &'static str,
-    run: fn(&Surroundings) -> Trial,
+    run: fn(&ProbeEnvironment) -> Trial,
 }
 
 /// All trials, in the order in which a reader wants to see the results.
@@ -147,7 +147,7 @@ pub fn all(roots: &Roots) -> Vec<Capability> {
 /// Tries everything, with the permissions of `options`.
 #[must_use]
 pub fn all_with(roots: &Roots, options: ProbeOptions) -> Vec<Capability> {
-    let around = Surroundings::of(roots, options);
+    let around = ProbeEnvironment::of(roots, options);
     PROBES
         .iter()
         .map(|probe| probe.capability(&around))
@@ -158,11 +158,11 @@ pub fn all_with(roots: &Roots, options: ProbeOptions) -> Vec<Capability> {
 #[must_use]
 pub fn one(id: &str, roots: &Roots) -> Option<Capability> {
     let probe = PROBES.iter().find(|probe| probe.id == id)?;
-    Some(probe.capability(&Surroundings::of(roots, ProbeOptions::default())))
+    Some(probe.capability(&ProbeEnvironment::of(roots, ProbeOptions::default())))
 }
 
 impl Probe {
-    fn capability(&self, around: &Surroundings) -> Capability {
+    fn capability(&self, around: &ProbeEnvironment) -> Capability {
         let Finding {
             availability,
             found,

@@ -11,8 +11,8 @@ use superhue_sys::scratch::Scratch;
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::look::{Blind, Look};
-use super::surroundings::Surroundings;
+use super::look::{ProcessFiles, ReadFailure};
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const MTHP: Probe = Probe {
     id: "mthp",
@@ -24,9 +24,9 @@ pub(super) const MTHP: Probe = Probe {
 };
 
 /// One enabled size, and true if a fault made such a folio.
-type Made = (ByteCount, Result<bool, Blind>);
+type FolioTrial = (ByteCount, Result<bool, ReadFailure>);
 
-fn mthp(around: &Surroundings) -> Trial {
+fn mthp(around: &ProbeEnvironment) -> Trial {
     let settings =
         ThpSettings::read(&around.roots).map_err(|error| Finding::unknown(error.to_string()))?;
     let sizes: Vec<_> = settings
@@ -35,8 +35,8 @@ fn mthp(around: &Surroundings) -> Trial {
         .filter(|size| (BASE_PAGE_SIZE + 1..HUGE_PAGE_SIZE).contains(&size.size.0))
         .filter_map(|size| Some((size.size, size.enabled?)))
         .collect();
-    let look = Look::own(&around.roots);
-    let trials: Vec<Made> = sizes
+    let look = ProcessFiles::own(&around.roots);
+    let trials: Vec<FolioTrial> = sizes
         .iter()
         .filter(|(_, mode)| is_on(*mode, settings.enabled))
         .map(|(size, _)| (*size, trial(*size, &look)))
@@ -53,7 +53,7 @@ fn is_on(mode: MthpMode, top: Option<ThpMode>) -> bool {
     }
 }
 
-fn trial(size: ByteCount, look: &Look) -> Result<bool, Blind> {
+fn trial(size: ByteCount, look: &ProcessFiles) -> Result<bool, ReadFailure> {
     let length = usize::try_from(size.0).map_err(|_| "larger than memory".to_owned())?;
     let mut scratch = Scratch::untouched(length).map_err(symbol)?;
     scratch.advise_huge().map_err(symbol)?;
@@ -61,7 +61,7 @@ fn trial(size: ByteCount, look: &Look) -> Result<bool, Blind> {
     Ok(look.present(scratch.range())? == size.whole_pages())
 }
 
-fn conclude(offered: usize, trials: &[Made]) -> Finding {
+fn conclude(offered: usize, trials: &[FolioTrial]) -> Finding {
     if offered == 0 {
         return Finding::no("the kernel offers no such size").remedy("Linux 6.8 or later");
     }
@@ -71,7 +71,7 @@ fn conclude(offered: usize, trials: &[Made]) -> Finding {
              /sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
         );
     }
-    let list = |wanted: fn(&Made) -> bool| {
+    let list = |wanted: fn(&FolioTrial) -> bool| {
         let sizes: Vec<_> = trials
             .iter()
             .filter(|trial| wanted(trial))
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn enabled_sizes_count_when_a_fault_makes_them() {
         let kib = ByteCount::from_kib;
-        let availability = |trials: &[Made]| conclude(8, trials).availability;
+        let availability = |trials: &[FolioTrial]| conclude(8, trials).availability;
         assert_eq!(conclude(0, &[]).availability, Availability::No);
         assert_eq!(availability(&[]), Availability::Partial);
         assert_eq!(availability(&[(kib(64), Ok(true))]), Availability::Yes);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn one_base_page_is_not_taken_for_a_folio() {
         // Under any settings of the machine, a fault in one page's worth maps one page.
-        let look = Look::own(&superhue_procfs::Roots::default());
+        let look = ProcessFiles::own(&superhue_procfs::Roots::default());
         assert_eq!(trial(ByteCount(BASE_PAGE_SIZE), &look), Ok(true));
     }
 }

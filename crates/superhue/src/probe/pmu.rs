@@ -11,7 +11,7 @@ use superhue_sys::seccomp::RiskyCall;
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const PMU: Probe = Probe {
     id: "pmu",
@@ -23,14 +23,14 @@ pub(super) const PMU: Probe = Probe {
 };
 
 /// Result of one counter: true if it counted at all, or the error that kept it from starting.
-type Counted = Result<bool, Errno>;
+type CounterResult = Result<bool, Errno>;
 
-fn pmu(around: &Surroundings) -> Trial {
+fn pmu(around: &ProbeEnvironment) -> Trial {
     around.survive(RiskyCall::PerfEventOpen)?;
     let mut scratch =
         Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     scratch.fill(1);
-    let count = |event| -> Counted {
+    let count = |event| -> CounterResult {
         let counter = Counter::start(event)?;
         black_box(scratch.is_intact(1));
         Ok(counter.read()?.count > 0)
@@ -42,7 +42,7 @@ fn pmu(around: &Surroundings) -> Trial {
     ))
 }
 
-fn conclude(around: &Surroundings, cycles: Counted, misses: Counted) -> Finding {
+fn conclude(around: &ProbeEnvironment, cycles: CounterResult, misses: CounterResult) -> Finding {
     let found = format!(
         "cycles: {}; data-TLB load misses: {}",
         words(cycles),
@@ -64,7 +64,7 @@ fn conclude(around: &Surroundings, cycles: Counted, misses: Counted) -> Finding 
     }
 }
 
-fn words(counted: Counted) -> String {
+fn words(counted: CounterResult) -> String {
     match counted {
         Ok(true) => "counted".to_owned(),
         Ok(false) => "stayed at 0".to_owned(),
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn counters_that_open_but_stay_at_zero_are_no_counters() {
-        let around = Surroundings::of(&Roots::default(), ProbeOptions::default());
+        let around = ProbeEnvironment::of(&Roots::default(), ProbeOptions::default());
         let availability = |cycles, misses| conclude(&around, cycles, misses).availability;
         assert_eq!(availability(Ok(true), Ok(true)), Availability::Yes);
         assert_eq!(

@@ -7,8 +7,8 @@ use superhue_sys::scratch::Scratch;
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const PAGEMAP_SCAN: Probe = Probe {
     id: "pagemap-scan",
@@ -18,8 +18,8 @@ pub(super) const PAGEMAP_SCAN: Probe = Probe {
     run: scan,
 };
 
-fn scan(around: &Surroundings) -> Trial {
-    let pagemap = Look::own(&around.roots)
+fn scan(around: &ProbeEnvironment) -> Trial {
+    let pagemap = ProcessFiles::own(&around.roots)
         .pagemap()
         .map_err(Finding::unknown)?;
     // Only its first page is resident.

@@ -4,7 +4,7 @@ use superhue_act::{ServiceError, Terms, UserService};
 
 use super::Probe;
 use super::finding::{Finding, Trial};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const USERS: Probe = Probe {
     id: "user-service",
@@ -14,7 +14,7 @@ pub(super) const USERS: Probe = Probe {
     run: users,
 };
 
-fn users(_: &Surroundings) -> Trial {
+fn users(_: &ProbeEnvironment) -> Trial {
     let service = UserService::default();
     let connection = service.connect().map(|connection| connection.terms());
     Ok(conclude(connection))

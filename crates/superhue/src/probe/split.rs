@@ -24,8 +24,8 @@ use superhue_sys::split::{own_split, process_split};
 use superhue_sys::thp::ThpSwitch;
 
 use super::finding::{Finding, Trial, errno_of, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 use super::{Availability, Probe};
 
 pub(super) const SPLIT: Probe = Probe {
@@ -40,11 +40,11 @@ pub(super) const SPLIT: Probe = Probe {
 
 const SEED: u64 = 0x5b11;
 
-fn split(around: &Surroundings) -> Trial {
-    let look = Look::own(&around.roots);
+fn split(around: &ProbeEnvironment) -> Trial {
+    let look = ProcessFiles::own(&around.roots);
     Ok(join(
         around,
-        Ways {
+        SplitFindings {
             inside: inside(&look).unwrap_or_else(|early| early),
             outside: outside(around).unwrap_or_else(|early| early),
             debugfs: by_debugfs(around, &look).unwrap_or_else(|early| early),
@@ -53,7 +53,7 @@ fn split(around: &Surroundings) -> Trial {
 }
 
 /// Result of each way.
-struct Ways {
+struct SplitFindings {
     inside: Finding,
     outside: Finding,
     debugfs: Finding,
@@ -61,8 +61,8 @@ struct Ways {
 
 /// Joins three findings into one: outside and debugfs each suffice for everything that Superhue does;
 /// only programs that link the library split from inside.
-fn join(around: &Surroundings, ways: Ways) -> Finding {
-    let Ways {
+fn join(around: &ProbeEnvironment, ways: SplitFindings) -> Finding {
+    let SplitFindings {
         inside,
         outside,
         debugfs,
@@ -109,8 +109,8 @@ fn join(around: &Surroundings, ways: Ways) -> Finding {
 const LOST: &str = "lost bytes: do not use this kernel";
 
 /// Tries the advice on own memory, and checks whether pages of zeroes return.
-fn inside(look: &Look) -> Trial {
-    let mut scratch = superpage(look, |scratch| scratch.fill(SEED))?;
+fn inside(look: &ProcessFiles) -> Trial {
+    let mut scratch = huge_page(look, |scratch| scratch.fill(SEED))?;
     if let Err(errno) = own_split(scratch.region()) {
         return Ok(Finding::no(symbol(errno)).remedy("Linux 5.4 or later"));
     }
@@ -118,7 +118,7 @@ fn inside(look: &Look) -> Trial {
     let mut finding = conclude(huge, scratch.is_intact(SEED));
     if finding.availability == Availability::Yes {
         // The next huge page has one used byte.
-        scratch = superpage(look, Scratch::touch)?;
+        scratch = huge_page(look, Scratch::touch)?;
         let start = scratch.range().start;
         let before = look.smaps(start, "Rss").map_err(Finding::unseen)?;
         let taken = own_split(scratch.region());
@@ -135,7 +135,7 @@ fn inside(look: &Look) -> Trial {
 }
 
 /// Tries the advice on another process's memory.
-fn outside(around: &Surroundings) -> Trial {
+fn outside(around: &ProbeEnvironment) -> Trial {
     around.survive(RiskyCall::ProcessMadvise)?;
     let child = ScratchChild::start().map_err(Finding::no_child)?;
     // The child inherits the caller's own ban on huge pages, which this trial is not about.
@@ -145,7 +145,7 @@ fn outside(around: &Surroundings) -> Trial {
     child
         .collapse()
         .map_err(|errno| Finding::not_tried(NOTHING_TO_SPLIT, errno))?;
-    let look = Look::at(&around.roots, child.pid());
+    let look = ProcessFiles::at(&around.roots, child.pid());
     if !look.is_huge(region).map_err(Finding::unseen)? {
         return Err(Finding::unknown(format!(
             "could not be tried: {NOTHING_TO_SPLIT}"
@@ -168,7 +168,7 @@ fn outside(around: &Surroundings) -> Trial {
 const NOTHING_TO_SPLIT: &str = "no huge page to split";
 
 /// Makes a huge page of own memory, after `write` has filled its bytes.
-fn superpage(look: &Look, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, Finding> {
+fn huge_page(look: &ProcessFiles, write: impl FnOnce(&mut Scratch)) -> Result<Scratch, Finding> {
     let mut scratch =
         Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     write(&mut scratch);
@@ -191,7 +191,7 @@ fn conclude(huge: bool, intact: bool) -> Finding {
     }
 }
 
-fn by_debugfs(around: &Surroundings, look: &Look) -> Trial {
+fn by_debugfs(around: &ProbeEnvironment, look: &ProcessFiles) -> Trial {
     let mounts = fs::read_to_string(around.roots.proc.join("self/mounts"))
         .map_err(|error| Finding::not_tried("no mount table", errno_of(&error)))?;
     let Some(mount) = debugfs(&mounts) else {
@@ -206,13 +206,13 @@ fn by_debugfs(around: &Surroundings, look: &Look) -> Trial {
     trial(&file, look)
 }
 
-fn trial(file: &Path, look: &Look) -> Trial {
+fn trial(file: &Path, look: &ProcessFiles) -> Trial {
     // Opening changes nothing, so it shows first whether writing is allowed.
     let mut file = OpenOptions::new()
         .write(true)
         .open(file)
         .map_err(|error| closed(file, &error))?;
-    let scratch = superpage(look, |scratch| scratch.fill(SEED))?;
+    let scratch = huge_page(look, |scratch| scratch.fill(SEED))?;
     let range = scratch.range();
     let order = format!(
         "{},{:#x},{:#x}",
@@ -277,14 +277,14 @@ mod tests {
 
     #[test]
     fn one_way_that_reaches_all_is_enough() {
-        let around = Surroundings::of(&Roots::default(), super::super::ProbeOptions::default());
+        let around = ProbeEnvironment::of(&Roots::default(), super::super::ProbeOptions::default());
         let availability = |outside, inside, debugfs| {
             let way = |availability| Finding {
                 availability,
                 found: String::new(),
                 remedy: None,
             };
-            let ways = Ways {
+            let ways = SplitFindings {
                 inside: way(inside),
                 outside: way(outside),
                 debugfs: way(debugfs),
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(availability(No, No, No), No);
         assert_eq!(availability(No, Unknown, No), Unknown);
         assert_eq!(availability(Partial, No, No), Partial);
-        let mut lost = Ways {
+        let mut lost = SplitFindings {
             inside: Finding::no(LOST),
             outside: Finding::yes(""),
             debugfs: Finding::yes(""),
@@ -315,7 +315,7 @@ mod tests {
     fn a_file_that_takes_the_order_and_does_nothing_is_no_yes() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("split_huge_pages");
-        let look = Look::own(&Roots::default());
+        let look = ProcessFiles::own(&Roots::default());
         assert_eq!(
             trial(&file, &look).unwrap_err().availability,
             Availability::No,

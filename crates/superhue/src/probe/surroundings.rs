@@ -12,7 +12,7 @@ use super::finding::Finding;
 
 /// The caller and its environment.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct ProbeEnvironment {
     pub(super) roots: Roots,
     pub(super) options: ProbeOptions,
     /// Effective capabilities; `None` when the kernel does not show them.
@@ -24,7 +24,7 @@ pub(super) struct Surroundings {
     pub(super) user_namespace: Option<bool>,
 }
 
-impl Surroundings {
+impl ProbeEnvironment {
     pub(super) fn of(roots: &Roots, options: ProbeOptions) -> Self {
         let own = |name| fs::read_to_string(roots.proc.join("self").join(name)).ok();
         Self {
@@ -148,8 +148,8 @@ fn maps_everybody(uid_map: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn around(held: CapabilitySet, filtered: bool, user_namespace: bool) -> Surroundings {
-        Surroundings {
+    fn around(held: CapabilitySet, filtered: bool, user_namespace: bool) -> ProbeEnvironment {
+        ProbeEnvironment {
             roots: Roots::default(),
             options: ProbeOptions::default(),
             held: Some(held),

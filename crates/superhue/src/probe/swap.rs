@@ -6,8 +6,8 @@ use superhue_procfs::cgroup::swap_room;
 use superhue_sys::scratch::Scratch;
 
 use super::finding::{Finding, Trial, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 use super::{Availability, Probe};
 
 /// Pages that the trial moves out.
@@ -22,12 +22,12 @@ pub(super) const SWAP: Probe = Probe {
     run: swap,
 };
 
-fn swap(around: &Surroundings) -> Trial {
+fn swap(around: &ProbeEnvironment) -> Trial {
     match SwapInUse::find(&around.roots) {
         Ok(found) => {
             let mut scratch = Scratch::untouched((PAGES * BASE_PAGE_SIZE) as usize)
                 .map_err(Finding::no_scratch)?;
-            let out = take_out(&mut scratch, &Look::own(&around.roots))?;
+            let out = take_out(&mut scratch, &ProcessFiles::own(&around.roots))?;
             let room = swap_room(&around.roots, std::process::id());
             let finding = conclude(&found.describe(), out, scratch.is_intact(1), room);
             Ok(with_zswap(finding, ZswapInUse::is_on(&around.roots)))
@@ -55,7 +55,7 @@ fn with_zswap(mut finding: Finding, zswap: Option<bool>) -> Finding {
 }
 
 /// Moves pages out, and returns the number of pages that left memory.
-fn take_out(scratch: &mut Scratch, look: &Look) -> Result<u64, Finding> {
+fn take_out(scratch: &mut Scratch, look: &ProcessFiles) -> Result<u64, Finding> {
     scratch.fill(1);
     scratch.page_out().map_err(|errno| {
         Finding::no(format!("MADV_PAGEOUT: {}", symbol(errno))).remedy("Linux 5.4")
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_kernel_without_swap_is_told_so() {
         let folder = tempfile::tempdir().unwrap();
-        let nowhere = Surroundings::of(&Roots::under(folder.path()), Default::default());
+        let nowhere = ProbeEnvironment::of(&Roots::under(folder.path()), Default::default());
         let finding = swap(&nowhere).unwrap_or_else(|early| early);
         assert_eq!(finding.availability, Availability::No);
         assert!(finding.found.contains("CONFIG_SWAP"), "{finding:?}");

@@ -10,8 +10,8 @@ use superhue_sys::thp::{ThpSwitch, thp_switch};
 
 use super::Probe;
 use super::finding::{Finding, Trial, symbol};
-use super::look::Look;
-use super::surroundings::Surroundings;
+use super::look::ProcessFiles;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const MODE: Probe = Probe {
     id: "thp-mode",
@@ -32,16 +32,16 @@ pub(super) const PER_PROCESS: Probe = Probe {
 
 /// True where touching fresh memory made a huge page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct AtFault {
+struct FaultResults {
     plain: bool,
     advised: bool,
 }
 
-fn mode(around: &Surroundings) -> Trial {
+fn mode(around: &ProbeEnvironment) -> Trial {
     let set = ThpSettings::read(&around.roots)
         .ok()
-        .and_then(|settings| settings.superpage_mode());
-    let look = Look::own(&around.roots);
+        .and_then(|settings| settings.huge_page_mode());
+    let look = ProcessFiles::own(&around.roots);
     let mut plain = Scratch::untouched(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
     plain.touch();
     let mut advised = Scratch::untouched(HUGE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
@@ -53,7 +53,7 @@ fn mode(around: &Surroundings) -> Trial {
         .remedy("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y"));
     }
     advised.touch();
-    let at_fault = AtFault {
+    let at_fault = FaultResults {
         plain: look.is_huge(plain.region()).map_err(Finding::unseen)?,
         advised: look.is_huge(advised.region()).map_err(Finding::unseen)?,
     };
@@ -62,7 +62,7 @@ fn mode(around: &Surroundings) -> Trial {
 
 fn conclude_from_mode(
     set: Option<ThpMode>,
-    at_fault: AtFault,
+    at_fault: FaultResults,
     switch: Result<ThpSwitch, Errno>,
 ) -> Finding {
     let mode = match set {
@@ -70,10 +70,10 @@ fn conclude_from_mode(
         None => "mode not readable: ".to_owned(),
     };
     match at_fault {
-        AtFault { plain: true, .. } => {
+        FaultResults { plain: true, .. } => {
             return Finding::yes(format!("{mode}a fault in any memory makes one"));
         }
-        AtFault { advised: true, .. } => {
+        FaultResults { advised: true, .. } => {
             return Finding::yes(format!(
                 "{mode}a fault makes one where the program asked (MADV_HUGEPAGE), not elsewhere"
             ));
@@ -98,9 +98,9 @@ fn conclude_from_mode(
     }
 }
 
-fn per_process(around: &Surroundings) -> Trial {
+fn per_process(around: &ProbeEnvironment) -> Trial {
     let child = ScratchChild::start().map_err(Finding::no_child)?;
-    let look = Look::at(&around.roots, child.pid());
+    let look = ProcessFiles::at(&around.roots, child.pid());
     let never = under(ThpSwitch::Never, &child, &look)?;
     let only_advised = under(ThpSwitch::OnlyAdvised, &child, &look)?;
     Ok(conclude_from_switch(never, only_advised))
@@ -110,8 +110,8 @@ fn per_process(around: &Surroundings) -> Trial {
 fn under(
     switch: ThpSwitch,
     child: &ScratchChild,
-    look: &Look,
-) -> Result<Result<UnderSwitch, Errno>, Finding> {
+    look: &ProcessFiles,
+) -> Result<Result<SwitchResults, Errno>, Finding> {
     if let Err(errno) = child.set_thp_switch(switch) {
         return Ok(Err(errno));
     }
@@ -124,13 +124,13 @@ fn under(
         child.touch().map_err(Finding::no_child)?;
         look.is_huge(region).map_err(Finding::unseen)
     };
-    let at_fault = AtFault {
+    let at_fault = FaultResults {
         plain: at_fault(false)?,
         advised: at_fault(true)?,
     };
     child.map(Backing::BasePages).map_err(Finding::no_child)?;
     child.fill(1).map_err(Finding::no_child)?;
-    Ok(Ok(UnderSwitch {
+    Ok(Ok(SwitchResults {
         at_fault,
         collapse: child.collapse(),
     }))
@@ -138,23 +138,23 @@ fn under(
 
 /// Results of faults and of a collapse under a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct UnderSwitch {
-    at_fault: AtFault,
+struct SwitchResults {
+    at_fault: FaultResults,
     collapse: Result<(), Errno>,
 }
 
 fn conclude_from_switch(
-    never: Result<UnderSwitch, Errno>,
-    only_advised: Result<UnderSwitch, Errno>,
+    never: Result<SwitchResults, Errno>,
+    only_advised: Result<SwitchResults, Errno>,
 ) -> Finding {
     let never = match never {
         Err(errno) => {
             return Finding::no(format!("PR_SET_THP_DISABLE: {}", symbol(errno)))
                 .remedy("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y");
         }
-        Ok(UnderSwitch {
+        Ok(SwitchResults {
             at_fault:
-                AtFault {
+                FaultResults {
                     plain: false,
                     advised: false,
                 },
@@ -170,13 +170,13 @@ fn conclude_from_switch(
     match only_advised {
         Err(errno) => Finding::partial(format!("{never}; `only advised`: {}", symbol(errno)))
             .remedy("Linux 6.18 or later for `only advised` (PR_THP_DISABLE_EXCEPT_ADVISED)"),
-        Ok(UnderSwitch {
-            at_fault: AtFault { plain: true, .. },
+        Ok(SwitchResults {
+            at_fault: FaultResults { plain: true, .. },
             ..
         }) => Finding::partial(format!(
             "{never}; `only advised` is accepted, but a fault in other memory makes huge pages"
         )),
-        Ok(UnderSwitch { at_fault, collapse }) => {
+        Ok(SwitchResults { at_fault, collapse }) => {
             let advised = if at_fault.advised { "some" } else { "none" };
             Finding::yes(format!(
                 "{never}; `only advised`: {advised} at a fault in advised memory, none elsewhere, \
@@ -199,15 +199,15 @@ mod tests {
     use super::super::Availability;
     use super::*;
 
-    const NONE: AtFault = AtFault {
+    const NONE: FaultResults = FaultResults {
         plain: false,
         advised: false,
     };
-    const ADVISED: AtFault = AtFault {
+    const ADVISED: FaultResults = FaultResults {
         plain: false,
         advised: true,
     };
-    const ANY: AtFault = AtFault {
+    const ANY: FaultResults = FaultResults {
         plain: true,
         advised: true,
     };
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_switch_that_does_not_switch_is_no_yes() {
-        let under = |at_fault, collapse| Ok(UnderSwitch { at_fault, collapse });
+        let under = |at_fault, collapse| Ok(SwitchResults { at_fault, collapse });
         let never = under(NONE, Err(Errno::INVAL));
         let availability = |never, advised| conclude_from_switch(never, advised).availability;
         assert_eq!(

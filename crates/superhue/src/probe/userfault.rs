@@ -19,7 +19,7 @@ use superhue_sys::userfaultfd::{FEATURE_MOVE, FEATURES, Faults, Userfault};
 
 use super::Probe;
 use super::finding::{Finding, Trial, errno_of, symbol};
-use super::surroundings::Surroundings;
+use super::surroundings::ProbeEnvironment;
 
 pub(super) const USER: Probe = Probe {
     id: "uffd-user",
@@ -56,9 +56,9 @@ const THE_DEVICE: &str =
     "read and write access to /dev/userfaultfd (root has it; Linux 6.1 or later)";
 
 /// Longest time to wait for a fault that must come; spent only when it does not come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn user(around: &Surroundings) -> Trial {
+fn user(around: &ProbeEnvironment) -> Trial {
     let (userfault, features) = open_user(around)?;
     let touch = |hole: &Scratch| {
         hole.peek();
@@ -71,7 +71,7 @@ fn user(around: &Surroundings) -> Trial {
     )))
 }
 
-fn full(around: &Surroundings) -> Trial {
+fn full(around: &ProbeEnvironment) -> Trial {
     let (userfault, refused) = match open_device() {
         Ok(userfault) => (userfault, None),
         Err(device) => {
@@ -102,7 +102,7 @@ fn full(around: &Surroundings) -> Trial {
 }
 
 /// Opens a userfaultfd by the system call; the error is the reason, as a clause.
-fn open_by_call(around: &Surroundings) -> Result<Userfault, String> {
+fn open_by_call(around: &ProbeEnvironment) -> Result<Userfault, String> {
     around
         .survive(RiskyCall::Userfaultfd)
         .map_err(|finding| finding.found)?;
@@ -110,7 +110,7 @@ fn open_by_call(around: &Surroundings) -> Result<Userfault, String> {
 }
 
 /// Opens a userfaultfd for user-mode faults, which needs no privilege, and returns the features that it lists.
-fn open_user(around: &Surroundings) -> Result<(Userfault, u64), Finding> {
+fn open_user(around: &ProbeEnvironment) -> Result<(Userfault, u64), Finding> {
     around.survive(RiskyCall::Userfaultfd)?;
     let userfault = Userfault::open(Faults::User).map_err(|errno| {
         let finding = failed("userfaultfd(2)", errno);
@@ -143,7 +143,7 @@ fn open_device() -> Result<Userfault, String> {
     Userfault::open_by_device(device, Faults::All).map_err(symbol)
 }
 
-fn move_page(around: &Surroundings) -> Trial {
+fn move_page(around: &ProbeEnvironment) -> Trial {
     let (userfault, features) = open_user(around)?;
     if features & FEATURE_MOVE == 0 {
         return Ok(
@@ -217,7 +217,7 @@ fn answer(
     source: &Scratch,
     finished: impl Fn() -> bool,
 ) -> Result<(), Finding> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + FAULT_TIMEOUT;
     let pause = Timespec {
         tv_sec: 0,
         tv_nsec: 20_000_000,

@@ -65,7 +65,7 @@ fn step(survey: &mut Survey, seconds: u32) -> Vec<u32> {
     let mut looked = Vec::new();
     for _ in 0..1000 {
         let mut told =
-            |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
+            |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
         if !survey.step(SECOND * seconds, &[], &mut told).unwrap() {
             return looked;
         }
@@ -74,7 +74,7 @@ fn step(survey: &mut Survey, seconds: u32) -> Vec<u32> {
 }
 
 fn shown(survey: &Survey) -> Vec<(u32, String, u64, Option<u64>)> {
-    let of_one = |it: &Surveyed| {
+    let of_one = |it: &ProcessEntry| {
         let huge = it.memory().and_then(|(_, memory)| memory.anon_huge);
         let huge = huge.map(|huge| huge.0 / MIB);
         (it.id.pid, it.name.to_string(), it.resident.0 / MIB, huge)
@@ -144,7 +144,8 @@ fn those_who_are_wanted_go_first_and_the_avoided_are_not_looked_at() {
     let avoided = survey.processes().last().unwrap();
     assert_eq!(avoided.look, Look::Failed);
     let mut looked = Vec::new();
-    let mut told = |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
+    let mut told =
+        |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
     survey.step(SECOND * 2, &[2, 1, 7], &mut told).unwrap();
     assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
 }
@@ -163,7 +164,8 @@ fn what_is_not_paid_for_waits() {
     // Wanted processes have a part of their own, but only known processes are looked at.
     survey.enter(7, Duration::ZERO);
     let mut looked = Vec::new();
-    let mut told = |it: Option<Reading>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
+    let mut told =
+        |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
     survey.step(Duration::ZERO, &[7], &mut told).unwrap();
     assert_eq!(looked, [7]);
 }

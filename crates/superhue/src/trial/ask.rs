@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// Reason why there is no number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoNumber {
+pub enum MetricError {
     /// The command did not start.
     #[error("cannot run `{command}`: {why}")]
     NotRun {
@@ -104,8 +104,8 @@ impl Source {
     /// Reads one number. Calls `stop` again and again, and gives up when it returns true; waits for a server without that, for at most 5 s.
     ///
     /// # Errors
-    /// See [`NoNumber`].
-    pub fn ask(&self, stop: &mut dyn FnMut() -> bool) -> Result<f64, NoNumber> {
+    /// See [`MetricError`].
+    pub fn ask(&self, stop: &mut dyn FnMut() -> bool) -> Result<f64, MetricError> {
         match self {
             Self::Command { command, regex } => {
                 let said = output_of(command, stop)?;
@@ -127,9 +127,9 @@ fn short(text: &str) -> String {
 }
 
 /// Returns the text that a command prints on standard output.
-fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, NoNumber> {
+fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, MetricError> {
     let name = short(command);
-    let not_run = |error: std::io::Error| NoNumber::NotRun {
+    let not_run = |error: std::io::Error| MetricError::NotRun {
         command: name.clone(),
         why: error.to_string(),
     };
@@ -141,7 +141,7 @@ fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, No
         .spawn()
         .map_err(not_run)?;
     let mut child = Group(child);
-    let mut out = child.0.stdout.take().ok_or(NoNumber::Stopped)?;
+    let mut out = child.0.stdout.take().ok_or(MetricError::Stopped)?;
     let flags = fcntl_getfl(&out).map_err(|errno| not_run(errno.into()))?;
     fcntl_setfl(&out, flags | OFlags::NONBLOCK).map_err(|errno| not_run(errno.into()))?;
     let until = Instant::now() + ANSWER_WITHIN;
@@ -160,13 +160,13 @@ fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, No
             Err(error) => return Err(not_run(error)),
         }
         if said.len() > LONGEST_ANSWER {
-            return Err(NoNumber::Flood(name));
+            return Err(MetricError::Flood(name));
         }
         if stop() {
-            return Err(NoNumber::Stopped);
+            return Err(MetricError::Stopped);
         }
         if Instant::now() >= until {
-            return Err(NoNumber::Late(name));
+            return Err(MetricError::Late(name));
         }
     }
     let status = loop {
@@ -174,17 +174,17 @@ fn output_of(command: &str, stop: &mut dyn FnMut() -> bool) -> Result<String, No
             break status;
         }
         if stop() {
-            return Err(NoNumber::Stopped);
+            return Err(MetricError::Stopped);
         }
         if Instant::now() >= until {
-            return Err(NoNumber::Late(name));
+            return Err(MetricError::Late(name));
         }
         std::thread::sleep(Duration::from_millis(1));
     };
     let said = String::from_utf8_lossy(&said).into_owned();
     if !status.success() {
         let last = said.lines().last().unwrap_or_default();
-        return Err(NoNumber::Failed {
+        return Err(MetricError::Failed {
             command: name,
             how: status.to_string(),
             said: if last.is_empty() {
@@ -210,8 +210,8 @@ impl Drop for Group {
     }
 }
 
-fn number_in(said: &str, regex: Option<&UserMetric>, who: &str) -> Result<f64, NoNumber> {
-    let nonsense = |problem: String| NoNumber::Nonsense {
+fn number_in(said: &str, regex: Option<&UserMetric>, who: &str) -> Result<f64, MetricError> {
+    let nonsense = |problem: String| MetricError::Nonsense {
         who: who.to_owned(),
         said: short(said),
         problem,
@@ -229,8 +229,8 @@ fn number_in(said: &str, regex: Option<&UserMetric>, who: &str) -> Result<f64, N
 }
 
 /// Returns the value of an instant query (Prometheus' HTTP API, `/api/v1/query`).
-fn query_of(url: &str, query: &str) -> Result<f64, NoNumber> {
-    let trouble = |why: String| NoNumber::Server {
+fn query_of(url: &str, query: &str) -> Result<f64, MetricError> {
+    let trouble = |why: String| MetricError::Server {
         url: url.to_owned(),
         why,
     };
@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
 
-    fn ask(command: &str) -> Result<f64, NoNumber> {
+    fn ask(command: &str) -> Result<f64, MetricError> {
         let source = Source::Command {
             command: command.to_owned(),
             regex: None,
@@ -314,11 +314,11 @@ mod tests {
     }
 
     /// Asks until there is an answer in time: on a busy machine a command may get no CPU for longer than [`ANSWER_WITHIN`].
-    fn patiently(mut ask: impl FnMut() -> Result<f64, NoNumber>) -> Result<f64, NoNumber> {
+    fn patiently(mut ask: impl FnMut() -> Result<f64, MetricError>) -> Result<f64, MetricError> {
         let begun = Instant::now();
         loop {
             match ask() {
-                Err(NoNumber::Late(_)) if begun.elapsed() < Duration::from_secs(60) => {}
+                Err(MetricError::Late(_)) if begun.elapsed() < Duration::from_secs(60) => {}
                 other => break other,
             }
         }
@@ -336,7 +336,10 @@ mod tests {
             "echo x",
         ] {
             let said = ask(nonsense);
-            assert!(matches!(said, Err(NoNumber::Nonsense { .. })), "{said:?}");
+            assert!(
+                matches!(said, Err(MetricError::Nonsense { .. })),
+                "{said:?}"
+            );
         }
         let failed = ask("echo why; exit 3").unwrap_err().to_string();
         assert!(failed.contains("why") && failed.contains('3'), "{failed}");
@@ -350,7 +353,7 @@ mod tests {
 
     #[test]
     fn who_floods_or_hangs_is_ended_with_all_it_started() {
-        assert!(matches!(ask("yes"), Err(NoNumber::Flood(_))));
+        assert!(matches!(ask("yes"), Err(MetricError::Flood(_))));
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let command = format!("sleep 1000 & echo $! > {}; wait", file.display());
@@ -361,7 +364,7 @@ mod tests {
         // True as soon as the background process has started.
         let mut stop = || std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'));
         let stopped = patiently(|| source.ask(&mut stop));
-        assert_eq!(stopped, Err(NoNumber::Stopped));
+        assert_eq!(stopped, Err(MetricError::Stopped));
         let pid = std::fs::read_to_string(&file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         let is_gone = || {
@@ -379,7 +382,7 @@ mod tests {
             regex: None,
         };
         let late = hangs.ask(&mut || false);
-        assert!(matches!(late, Err(NoNumber::Late(_))), "{late:?}");
+        assert!(matches!(late, Err(MetricError::Late(_))), "{late:?}");
     }
 
     /// Starts a server that gives one answer.
@@ -395,7 +398,7 @@ mod tests {
         format!("http://{address}")
     }
 
-    fn query(body: &str) -> Result<f64, NoNumber> {
+    fn query(body: &str) -> Result<f64, MetricError> {
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()

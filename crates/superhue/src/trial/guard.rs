@@ -14,7 +14,7 @@ use super::ask::Source;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Failed readings in a row after which a guard ends the trial, too.
-const IN_VAIN: u32 = 3;
+const MAX_FAILED_READINGS: u32 = 3;
 
 /// A name, a comparison and a limit: `p99 < 5ms`.
 #[derive(Debug, Clone, PartialEq)]
@@ -216,7 +216,7 @@ fn watch(guards: &[Guard], rss: &Rss, state: &Mutex<State>, stop: &AtomicBool) {
                 Err(why) => {
                     *in_vain += 1;
                     let is_memory = matches!(guard.source, GuardSource::Rss);
-                    if *in_vain >= IN_VAIN && !is_memory {
+                    if *in_vain >= MAX_FAILED_READINGS && !is_memory {
                         let text = format!("guard `{}` cannot be read: {why}", limit.text);
                         state.alarm.get_or_insert(Alarm::Unreadable(text));
                         return;

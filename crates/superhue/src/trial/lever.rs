@@ -31,7 +31,7 @@ use crate::watch::Mappings;
 const CHUNK: usize = 8;
 
 /// Longest time to wait for the watch to stand still: it first completes the action in progress.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Regions that are checked to measure how far a switch took effect.
 const SAMPLE: usize = 128;
@@ -40,13 +40,13 @@ const SAMPLE: usize = 128;
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// Function that sleeps, and returns true to stop.
-pub(super) type Nap<'a> = dyn FnMut(Duration) -> bool + 'a;
+pub(super) type SleepFn<'a> = dyn FnMut(Duration) -> bool + 'a;
 
 /// The regions that the policy made huge, with the pages that this added.
 #[derive(Debug, Default, Clone)]
-struct Made(Arc<Mutex<BTreeMap<(ProcessId, Region), PageCount>>>);
+struct CollapsedRegions(Arc<Mutex<BTreeMap<(ProcessId, Region), PageCount>>>);
 
-impl Made {
+impl CollapsedRegions {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(ProcessId, Region), PageCount>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,12 +69,12 @@ impl Made {
 }
 
 /// Actuator that passes actions to another one, and remembers the regions that become huge.
-struct Remembering {
+struct RecordingActuator {
     actuator: Box<dyn Actuator>,
-    made: Made,
+    made: CollapsedRegions,
 }
 
-impl Actuator for Remembering {
+impl Actuator for RecordingActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
         // error as from a kernel that cannot collapse it.
@@ -108,7 +108,7 @@ impl Actuator for Remembering {
 
 /// Counts and longest times of switching.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Switched {
+pub(super) struct SwitchCounts {
     pub(super) times_on: u64,
     pub(super) times_off: u64,
     pub(super) longest_on: Option<Duration>,
@@ -118,10 +118,10 @@ pub(super) struct Switched {
 }
 
 /// Switches a policy on and off.
-pub(super) struct Lever {
+pub(super) struct PolicySwitch {
     roots: Roots,
     watch: LiveWatch,
-    made: Made,
+    made: CollapsedRegions,
     /// Absent pages of each region after it was split.
     absent: BTreeMap<(ProcessId, Region), PageCount>,
     actuator: Box<dyn Actuator>,
@@ -129,19 +129,19 @@ pub(super) struct Lever {
     is_on: bool,
     /// Switches nothing really: a trial of the trial.
     is_dummy: bool,
-    pub(super) switched: Switched,
+    pub(super) switched: SwitchCounts,
 }
 
-impl Lever {
+impl PolicySwitch {
     /// Starts a watch that follows the policy: on. The lever switches by `means`.
     ///
     /// # Errors
     /// The system cannot start a thread for it.
     pub(super) fn new(config: &Config, means: &Means, is_dummy: bool) -> std::io::Result<Self> {
-        let made = Made::default();
+        let made = CollapsedRegions::default();
         let theirs = made.clone();
         let watch = LiveWatch::start_with(config, "superhue-watch", |actuator| {
-            Box::new(Remembering {
+            Box::new(RecordingActuator {
                 actuator,
                 made: theirs,
             })
@@ -156,7 +156,7 @@ impl Lever {
             is_on: true,
             absent: BTreeMap::new(),
             is_dummy,
-            switched: Switched::default(),
+            switched: SwitchCounts::default(),
         })
     }
 
@@ -189,7 +189,7 @@ impl Lever {
     }
 
     /// Switches; returns the time that it took. A stop in the middle leaves a state in between, which harms no process.
-    pub(super) fn switch(&mut self, on: bool, nap: &mut Nap<'_>) -> Duration {
+    pub(super) fn switch(&mut self, on: bool, nap: &mut SleepFn<'_>) -> Duration {
         let begun = Instant::now();
         if on == self.is_on || self.is_dummy {
             return begun.elapsed();
@@ -234,17 +234,17 @@ impl Lever {
     }
 
     /// Waits until the watch stands still.
-    fn hold(&self, nap: &mut Nap<'_>) {
+    fn hold(&self, nap: &mut SleepFn<'_>) {
         self.watch.hold(true);
         let begun = Instant::now();
-        while !self.watch.stands_still() && begun.elapsed() < PATIENCE {
+        while !self.watch.stands_still() && begun.elapsed() < HOLD_TIMEOUT {
             if nap(Duration::from_millis(2)) {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
     }
 
-    fn collapse_all(&mut self, nap: &mut Nap<'_>) -> u64 {
+    fn collapse_all(&mut self, nap: &mut SleepFn<'_>) -> u64 {
         let made = self.made.lock().clone();
         let actions = made.into_iter().map(|((process, region), growth)| {
             let absent = self.absent.get(&(process, region)).copied();
@@ -257,7 +257,7 @@ impl Lever {
         self.perform(actions.collect(), self.max_stall, nap)
     }
 
-    fn split_all(&mut self, max_stall: Option<Duration>, nap: &mut Nap<'_>) -> u64 {
+    fn split_all(&mut self, max_stall: Option<Duration>, nap: &mut SleepFn<'_>) -> u64 {
         let made: Vec<(ProcessId, Region)> = self.made.lock().keys().copied().collect();
         let actions = made.iter().map(|&(process, region)| Action::Split {
             owner: process.into(),
@@ -281,7 +281,7 @@ impl Lever {
         &mut self,
         actions: Vec<Action>,
         max_stall: Option<Duration>,
-        nap: &mut Nap<'_>,
+        nap: &mut SleepFn<'_>,
     ) -> u64 {
         let mut failed = 0;
         let (mut window, mut spent) = (Instant::now(), Duration::ZERO);
@@ -341,7 +341,7 @@ impl Lever {
     }
 }
 
-impl Drop for Lever {
+impl Drop for PolicySwitch {
     /// Stops the watch, and lets it run on to its end if it stands still. Regions stay as they are.
     fn drop(&mut self) {
         self.watch.stop();

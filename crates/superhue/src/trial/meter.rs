@@ -10,7 +10,7 @@ use superhue_compare::trial::MetricKind;
 use superhue_model::ProcessId;
 use superhue_sys::process::cpu_time_of;
 
-use super::ask::{NoNumber, Source};
+use super::ask::{MetricError, Source};
 
 /// Number of readings of a level in a block.
 const READINGS: u32 = 16;
@@ -23,13 +23,13 @@ const ATTEMPTS: u32 = 3;
 
 /// Reason why a block has no value.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(super) enum NoValue {
+pub(super) enum BlockError {
     /// The trial is to end.
     #[error("interrupted")]
     Stopped,
     /// A reading failed.
     #[error(transparent)]
-    Reading(#[from] NoNumber),
+    Reading(#[from] MetricError),
     /// The counter was the same at the end of the block.
     #[error("the metric did not move")]
     DidNotMove,
@@ -102,7 +102,7 @@ fn usage_in(file: &std::path::Path) -> Option<Duration> {
 }
 
 /// Services that a meter needs from its trial.
-pub(super) trait Around {
+pub(super) trait MeterEnvironment {
     /// Sleeps; returns true to stop.
     fn nap(&mut self, time: Duration) -> bool;
     /// Returns CPU seconds of the target so far.
@@ -138,17 +138,20 @@ impl Meter {
     }
 
     /// Reads once; returns the time that it took.
-    pub(super) fn try_out(&self, around: &mut dyn Around) -> Result<Duration, NoValue> {
+    pub(super) fn try_out(
+        &self,
+        around: &mut dyn MeterEnvironment,
+    ) -> Result<Duration, BlockError> {
         let begun = Instant::now();
         let reading = self.read(around)?;
         if self.kind == MetricKind::Gauge && reading.number <= 0.0 {
-            return Err(NoValue::NotPositive(reading.number));
+            return Err(BlockError::NotPositive(reading.number));
         }
         Ok(begun.elapsed())
     }
 
     /// Reads, and repeats a reading that took unusually long to get a better one: the number is of an unknown moment during the reading.
-    fn read(&self, around: &mut dyn Around) -> Result<Reading, NoValue> {
+    fn read(&self, around: &mut dyn MeterEnvironment) -> Result<Reading, BlockError> {
         let (mut best, mut shortest) = self.read_once(around)?;
         for _ in 1..ATTEMPTS {
             let usual = self.shortest.get().unwrap_or(shortest);
@@ -167,7 +170,10 @@ impl Meter {
     }
 
     /// Takes one reading; returns it and its duration.
-    fn read_once(&self, around: &mut dyn Around) -> Result<(Reading, Duration), NoValue> {
+    fn read_once(
+        &self,
+        around: &mut dyn MeterEnvironment,
+    ) -> Result<(Reading, Duration), BlockError> {
         let Some(source) = &self.source else {
             let at = Instant::now();
             let number = around.cpu();
@@ -192,15 +198,19 @@ impl Meter {
     pub(super) fn block(
         &self,
         length: Duration,
-        around: &mut dyn Around,
-    ) -> Result<Value, NoValue> {
+        around: &mut dyn MeterEnvironment,
+    ) -> Result<Value, BlockError> {
         match self.kind {
             MetricKind::Gauge => self.level(length, around),
             MetricKind::Counter | MetricKind::Work => self.growth(length, around),
         }
     }
 
-    fn growth(&self, length: Duration, around: &mut dyn Around) -> Result<Value, NoValue> {
+    fn growth(
+        &self,
+        length: Duration,
+        around: &mut dyn MeterEnvironment,
+    ) -> Result<Value, BlockError> {
         let begun = Instant::now();
         let first = self.read(around)?;
         wait_until(begun + length / 2, around)?;
@@ -216,27 +226,31 @@ impl Meter {
         Ok(Value { value, halves })
     }
 
-    fn between(&self, first: Reading, last: Reading) -> Result<f64, NoValue> {
+    fn between(&self, first: Reading, last: Reading) -> Result<f64, BlockError> {
         let growth = last.number - first.number;
         if growth < 0.0 {
-            return Err(NoValue::Backwards(first.number, last.number));
+            return Err(BlockError::Backwards(first.number, last.number));
         }
         let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
         if growth <= 0.0 || seconds <= 0.0 {
-            return Err(NoValue::DidNotMove);
+            return Err(BlockError::DidNotMove);
         }
         if self.kind == MetricKind::Work {
             let cpu = last.cpu - first.cpu;
             return if cpu > 0.0 {
                 Ok(cpu / growth)
             } else {
-                Err(NoValue::DidNotMove)
+                Err(BlockError::DidNotMove)
             };
         }
         Ok(growth / seconds)
     }
 
-    fn level(&self, length: Duration, around: &mut dyn Around) -> Result<Value, NoValue> {
+    fn level(
+        &self,
+        length: Duration,
+        around: &mut dyn MeterEnvironment,
+    ) -> Result<Value, BlockError> {
         let begun = Instant::now();
         let apart = (length / READINGS).max(LEAST_APART);
         let mut halves = [(0.0, 0.0); 2];
@@ -255,7 +269,7 @@ impl Meter {
         let [first, second] = halves;
         let value = (first.0 + second.0) / (first.1 + second.1);
         if value <= 0.0 || !value.is_finite() {
-            return Err(NoValue::NotPositive(value));
+            return Err(BlockError::NotPositive(value));
         }
         let [first, second] = [first, second].map(|(sum, count)| sum / count);
         let halves = (second / first).ln();
@@ -266,11 +280,11 @@ impl Meter {
     }
 }
 
-fn wait_until(at: Instant, around: &mut dyn Around) -> Result<(), NoValue> {
+fn wait_until(at: Instant, around: &mut dyn MeterEnvironment) -> Result<(), BlockError> {
     loop {
         let left = at.saturating_duration_since(Instant::now());
         if around.nap(left.min(Duration::from_millis(50))) {
-            return Err(NoValue::Stopped);
+            return Err(BlockError::Stopped);
         }
         if left.is_zero() {
             return Ok(());
@@ -287,9 +301,9 @@ mod tests {
 
     /// CPU time that counts the calls for it.
     #[derive(Default)]
-    struct Asked(f64);
+    struct FakeEnvironment(f64);
 
-    impl Around for Asked {
+    impl MeterEnvironment for FakeEnvironment {
         fn nap(&mut self, time: Duration) -> bool {
             std::thread::sleep(time);
             false
@@ -314,7 +328,7 @@ mod tests {
 
     #[test]
     fn growth_is_per_second_and_levels_are_as_they_are() {
-        let mut around = Asked::default();
+        let mut around = FakeEnvironment::default();
         let cpu = Meter::new(None, MetricKind::Counter);
         let value = cpu.block(BLOCK, &mut around).unwrap().value;
         // Two more calls at the end than at the start, after a fifth of a second at least.
@@ -335,14 +349,14 @@ mod tests {
 
     #[test]
     fn what_has_no_ratio_is_told() {
-        let mut around = Asked::default();
+        let mut around = FakeEnvironment::default();
         let said = meter("echo 3", MetricKind::Counter).block(BLOCK, &mut around);
-        assert_eq!(said, Err(NoValue::DidNotMove));
+        assert_eq!(said, Err(BlockError::DidNotMove));
         let said = meter("echo -1", MetricKind::Gauge).block(BLOCK, &mut around);
-        assert_eq!(said, Err(NoValue::NotPositive(-1.0)));
+        assert_eq!(said, Err(BlockError::NotPositive(-1.0)));
         let back = "date +%s%N | sed s/^/-/";
         let said = meter(back, MetricKind::Counter).block(BLOCK, &mut around);
-        assert!(matches!(said, Err(NoValue::Backwards(..))), "{said:?}");
+        assert!(matches!(said, Err(BlockError::Backwards(..))), "{said:?}");
     }
 
     #[test]

@@ -34,17 +34,17 @@ use superhue_procfs::process::{numbers_are_ours, resident_now};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
-pub use ask::{ANSWER_WITHIN, NoNumber, Source, expression};
+pub use ask::{ANSWER_WITHIN, MetricError, Source, expression};
 pub use guard::{Guard, GuardSource, Limit};
-pub use who::{TrialTargets, WhoError};
+pub use who::{TargetError, TrialTargets};
 
 use crate::Config;
 use crate::attach::{AttachError, first_look, running_mechanism};
 use crate::live::{Members, WatchAccount};
 use guard::{Alarm, Guards};
-use lever::{Lever, Switched};
-use meter::{Around, CpuTimes, Meter, NoValue};
-use who::Who;
+use lever::{PolicySwitch, SwitchCounts};
+use meter::{BlockError, CpuTimes, Meter, MeterEnvironment};
+use who::TargetSearch;
 
 /// Interval between two searches for the target's processes.
 const SEARCH: Duration = Duration::from_millis(250);
@@ -56,7 +56,7 @@ const QUIET: Duration = Duration::from_secs(3);
 const GONE: f64 = 0.1;
 
 /// Pairs in a row without a value after which the trial fails.
-const IN_VAIN: u32 = 5;
+const MAX_VALUELESS_PAIRS: u32 = 5;
 
 /// Options of a trial.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ pub struct TrialPlan {
 pub enum TrialError {
     /// There is no such target, or the caller may not inspect it.
     #[error(transparent)]
-    Who(#[from] WhoError),
+    Who(#[from] TargetError),
     /// Superhue cannot place its memory.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -143,8 +143,8 @@ pub fn run(
     tell: &mut dyn FnMut(TrialStep<'_>),
 ) -> Result<Trial, TrialError> {
     let config = plan.config.for_running();
-    numbers_are_ours(&config.roots).map_err(WhoError::from)?;
-    let mut who = Who::new(&config.roots, &plan.targets, config.follow)?;
+    numbers_are_ours(&config.roots).map_err(TargetError::from)?;
+    let mut who = TargetSearch::new(&config.roots, &plan.targets, config.follow)?;
     let members = who.members().unwrap_or_default();
     may_look(&config.roots, &plan.targets, &members)?;
     let means = running_mechanism(&config)?.means;
@@ -155,7 +155,7 @@ pub fn run(
             .map_err(TrialError::Thread)?
     };
     let (guards, shared_members) = guards;
-    let mut world = World {
+    let mut world = TrialEnvironment {
         cpu: CpuTimes::of_group(who.cpu_file()),
         who,
         guards,
@@ -181,16 +181,17 @@ pub fn run(
         None => {}
     }
     let reading = meter.try_out(&mut world).map_err(|error| match error {
-        NoValue::Stopped | NoValue::Reading(NoNumber::Stopped) => TrialError::Interrupted,
+        BlockError::Stopped | BlockError::Reading(MetricError::Stopped) => TrialError::Interrupted,
         error => TrialError::Metric(error.to_string()),
     })?;
     let begun = Instant::now();
     let before = own_usage();
     let huge_before = huge_of(&config.roots, &world.members);
-    let lever = Lever::new(&config, &means, plan.nothing_switched).map_err(TrialError::Thread)?;
+    let lever =
+        PolicySwitch::new(&config, &means, plan.nothing_switched).map_err(TrialError::Thread)?;
     let limit = plan.limit.as_secs_f64();
     let block = plan.block.map(|block| block.as_secs_f64());
-    let mut course = Course {
+    let mut course = TrialRun {
         plan,
         meter,
         lever,
@@ -212,7 +213,11 @@ pub fn run(
 }
 
 /// Makes sure that the caller may inspect a process that is given by number, or at least one process of a group.
-fn may_look(roots: &Roots, targets: &TrialTargets, members: &[ProcessId]) -> Result<(), WhoError> {
+fn may_look(
+    roots: &Roots,
+    targets: &TrialTargets,
+    members: &[ProcessId],
+) -> Result<(), TargetError> {
     let look = |id: &ProcessId| first_look(roots, *id).map(drop);
     let first: Option<ReadError> = match targets {
         TrialTargets::Process(pid) => {
@@ -261,7 +266,7 @@ fn resident_of(roots: Roots, members: &SharedMembers) -> guard::Rss {
     })
 }
 
-fn blank(plan: &TrialPlan, world: &World<'_>, huge_before: Option<u64>) -> Trial {
+fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>, huge_before: Option<u64>) -> Trial {
     let source = match &plan.source {
         None => TrialSource::Cpu,
         // Also for the kind that measures CPU time for each piece of work.
@@ -313,8 +318,8 @@ fn blank(plan: &TrialPlan, world: &World<'_>, huge_before: Option<u64>) -> Trial
 }
 
 /// Environment of a trial: time, signals, guards, the target's processes.
-struct World<'a> {
-    who: Who,
+struct TrialEnvironment<'a> {
+    who: TargetSearch,
     cpu: CpuTimes,
     guards: Guards,
     wait: &'a mut dyn FnMut(Duration) -> bool,
@@ -327,7 +332,7 @@ struct World<'a> {
     fed: Members,
 }
 
-impl World<'_> {
+impl TrialEnvironment<'_> {
     fn search(&mut self) {
         self.next_search = Instant::now() + SEARCH;
         match self.who.members() {
@@ -351,7 +356,7 @@ impl World<'_> {
     }
 
     /// Passes the target's processes to the lever.
-    fn feed(&mut self, lever: &Lever) {
+    fn feed(&mut self, lever: &PolicySwitch) {
         let label: Arc<str> = self.who.name().into();
         let members = self.members.iter().map(|&id| (id, Arc::clone(&label)));
         let members: Members = members.collect();
@@ -362,7 +367,7 @@ impl World<'_> {
     }
 }
 
-impl Around for World<'_> {
+impl MeterEnvironment for TrialEnvironment<'_> {
     fn nap(&mut self, time: Duration) -> bool {
         if self.end.is_some() {
             return true;
@@ -383,10 +388,10 @@ impl Around for World<'_> {
 }
 
 /// A trial in progress.
-struct Course<'a> {
+struct TrialRun<'a> {
     plan: &'a TrialPlan,
     meter: Meter,
-    lever: Lever,
+    lever: PolicySwitch,
     begun: Instant,
     coin: Coin,
     sequence: Sequence,
@@ -397,9 +402,9 @@ struct Course<'a> {
     broken: bool,
 }
 
-impl Course<'_> {
+impl TrialRun<'_> {
     /// Runs until the trial ends.
-    fn go(&mut self, world: &mut World<'_>, tell: &mut dyn FnMut(TrialStep<'_>)) -> End {
+    fn go(&mut self, world: &mut TrialEnvironment<'_>, tell: &mut dyn FnMut(TrialStep<'_>)) -> End {
         if let Err(end) = self.learn(world, tell) {
             return end;
         }
@@ -439,7 +444,7 @@ impl Course<'_> {
                 }
                 Err(why) => {
                     in_vain += 1;
-                    if why == NoValue::DidNotMove {
+                    if why == BlockError::DidNotMove {
                         self.timetable.did_not_move();
                     }
                     let reason = why.to_string();
@@ -450,9 +455,9 @@ impl Course<'_> {
                             return end;
                         }
                     }
-                    if in_vain >= IN_VAIN {
+                    if in_vain >= MAX_VALUELESS_PAIRS {
                         return End::Failed(format!(
-                            "{IN_VAIN} pairs in a row without a value: {reason}"
+                            "{MAX_VALUELESS_PAIRS} pairs in a row without a value: {reason}"
                         ));
                     }
                 }
@@ -463,7 +468,7 @@ impl Course<'_> {
     /// Waits until the policy has made all the huge pages it wants. Its switch is on then.
     fn learn(
         &mut self,
-        world: &mut World<'_>,
+        world: &mut TrialEnvironment<'_>,
         tell: &mut dyn FnMut(TrialStep<'_>),
     ) -> Result<(), End> {
         world.feed(&self.lever);
@@ -506,7 +511,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn why_nothing(&self, world: &World<'_>) -> String {
+    fn why_nothing(&self, world: &TrialEnvironment<'_>) -> String {
         let account = self.lever.account();
         let mut reasons: Vec<String> = Vec::new();
         let huge = account.memory.huge_bytes.unwrap_or_default();
@@ -546,7 +551,7 @@ impl Course<'_> {
     }
 
     /// Switches off and on again, twice: the time that this takes determines the length of blocks.
-    fn try_switching(&mut self, world: &mut World<'_>) -> Result<(), End> {
+    fn try_switching(&mut self, world: &mut TrialEnvironment<'_>) -> Result<(), End> {
         let mut longest = Duration::ZERO;
         // In a guest, first use of a frame costs more than use of a frame that was in a huge page before: only the second round counts.
         for (on, counts) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -573,10 +578,10 @@ impl Course<'_> {
     /// Measures two blocks; returns the pair, the difference between its blocks, and the differences between the halves of each block.
     fn pair(
         &mut self,
-        world: &mut World<'_>,
+        world: &mut TrialEnvironment<'_>,
         block: f64,
         settle: f64,
-    ) -> Result<(TrialPair, f64, Vec<f64>), NoValue> {
+    ) -> Result<(TrialPair, f64, Vec<f64>), BlockError> {
         let on_first = self.coin.toss();
         let mut values = [None; 2];
         let mut huge = [None; 2];
@@ -587,7 +592,7 @@ impl Course<'_> {
             while Instant::now() < begins {
                 let left = begins.saturating_duration_since(Instant::now());
                 if world.nap(left.min(Duration::from_millis(50))) {
-                    return Err(NoValue::Stopped);
+                    return Err(BlockError::Stopped);
                 }
             }
             let value = self.meter.block(Duration::from_secs_f64(block), world)?;
@@ -597,7 +602,7 @@ impl Course<'_> {
         }
         self.timetable.switched(longest.as_secs_f64());
         let [Some(off), Some(on)] = values else {
-            return Err(NoValue::Stopped);
+            return Err(BlockError::Stopped);
         };
         let pair = TrialPair {
             at_seconds: self.begun.elapsed().as_secs_f64(),
@@ -615,7 +620,7 @@ impl Course<'_> {
     }
 
     /// Updates members, lost regions and growth after a pair.
-    fn tend(&mut self, world: &mut World<'_>) {
+    fn tend(&mut self, world: &mut TrialEnvironment<'_>) {
         world.feed(&self.lever);
         let (before, left) = self.lever.forget_the_dead();
         #[allow(clippy::cast_precision_loss, reason = "counts of regions")]
@@ -647,7 +652,7 @@ impl Course<'_> {
     }
 
     /// Leaves the target in its final state, and returns the result.
-    fn conclude(mut self, end: End, world: &mut World<'_>) -> Trial {
+    fn conclude(mut self, end: End, world: &mut TrialEnvironment<'_>) -> Trial {
         let keeps = match self.plan.better {
             Better::Lower => Shown::Below,
             Better::Higher | Better::Neither => Shown::Above,
@@ -671,7 +676,7 @@ impl Course<'_> {
         world.search();
         let account: Arc<WatchAccount> = self.lever.account();
         let left = self.lever.finish(outcome == TrialOutcome::Keep);
-        let Switched {
+        let SwitchCounts {
             times_on,
             times_off,
             longest_on,

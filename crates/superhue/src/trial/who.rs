@@ -23,7 +23,7 @@ pub enum TrialTargets {
 
 /// Error in finding the processes.
 #[derive(Debug, thiserror::Error)]
-pub enum WhoError {
+pub enum TargetError {
     /// The process cannot be inspected.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -34,25 +34,25 @@ pub enum WhoError {
 
 /// Search for the present processes of a trial.
 #[derive(Debug)]
-pub(super) struct Who {
+pub(super) struct TargetSearch {
     roots: Roots,
     targets: TrialTargets,
     follow: bool,
-    found: Found,
+    found: ResolvedTarget,
 }
 
 #[derive(Debug)]
-enum Found {
+enum ResolvedTarget {
     Process(ProcessId),
     Group(Cgroup),
 }
 
-impl Who {
+impl TargetSearch {
     pub(super) fn new(
         roots: &Roots,
         targets: &TrialTargets,
         follow: bool,
-    ) -> Result<Self, WhoError> {
+    ) -> Result<Self, TargetError> {
         Ok(Self {
             found: find(roots, targets)?,
             roots: roots.clone(),
@@ -73,8 +73,8 @@ impl Who {
     /// Returns the file that counts CPU time for all of them, if there is a control group.
     pub(super) fn cpu_file(&self) -> Option<PathBuf> {
         match &self.found {
-            Found::Process(_) => None,
-            Found::Group(group) => Some(group.folder().join("cpu.stat")),
+            ResolvedTarget::Process(_) => None,
+            ResolvedTarget::Group(group) => Some(group.folder().join("cpu.stat")),
         }
     }
 
@@ -82,7 +82,7 @@ impl Who {
     /// given by number has ended.
     pub(super) fn members(&mut self) -> Option<Vec<ProcessId>> {
         match &self.found {
-            Found::Process(id) => {
+            ResolvedTarget::Process(id) => {
                 if !still_runs(&self.roots, *id) {
                     return None;
                 }
@@ -96,7 +96,7 @@ impl Who {
                 members.push(*id);
                 Some(members)
             }
-            Found::Group(group) => match group.members() {
+            ResolvedTarget::Group(group) => match group.members() {
                 Ok(members) => Some(others(&self.roots, members.pids)),
                 Err(_) => {
                     // The service has stopped; a start makes another group of the same name.
@@ -110,10 +110,10 @@ impl Who {
     }
 }
 
-fn find(roots: &Roots, targets: &TrialTargets) -> Result<Found, WhoError> {
+fn find(roots: &Roots, targets: &TrialTargets) -> Result<ResolvedTarget, TargetError> {
     Ok(match targets {
-        TrialTargets::Process(pid) => Found::Process(identify(roots, *pid)?),
-        TrialTargets::Cgroup(path) => Found::Group(Cgroup::find(roots, path)?),
-        TrialTargets::Unit(name) => Found::Group(Cgroup::of_unit(roots, name)?),
+        TrialTargets::Process(pid) => ResolvedTarget::Process(identify(roots, *pid)?),
+        TrialTargets::Cgroup(path) => ResolvedTarget::Group(Cgroup::find(roots, path)?),
+        TrialTargets::Unit(name) => ResolvedTarget::Group(Cgroup::of_unit(roots, name)?),
     })
 }

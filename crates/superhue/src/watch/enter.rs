@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount, ProcessId, Region};
 
-use super::{Superpages, Watch};
+use super::{HugePages, Watch};
 
 impl Watch {
     /// Enters completed actions into the snapshot, which saves another look.
@@ -77,7 +77,7 @@ impl Watch {
                 continue;
             };
             if let Some(known) = self.known.get_mut(&id) {
-                known.superpages = Superpages::of(view, &self.grown);
+                known.huge_pages = HugePages::of(view, &self.grown);
             }
         }
     }
@@ -92,17 +92,17 @@ impl Watch {
             .iter()
             .filter_map(|process| process.rss_anon)
             .sum();
-        let superpages = || {
+        let huge_pages = || {
             let known = processes.iter().filter_map(|it| self.known.get(&it.id));
-            known.map(|known| known.superpages)
+            known.map(|known| known.huge_pages)
         };
-        let huge: Option<ByteCount> = superpages().map(|of_one| of_one.mapped).sum();
-        let bloat: PageCount = superpages().map(|of_one| of_one.bloat).sum();
+        let huge: Option<ByteCount> = huge_pages().map(|of_one| of_one.mapped).sum();
+        let bloat: PageCount = huge_pages().map(|of_one| of_one.bloat).sum();
         self.watched.timeline.add(self.snapshot.at, anonymous, huge);
 
         let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
         self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
-        let held: Option<PageCount> = superpages().map(|of_one| of_one.held).sum();
+        let held: Option<PageCount> = huge_pages().map(|of_one| of_one.held).sum();
         let peak = self.watched.peak_held.unwrap_or_default();
         self.watched.peak_held = held.map(|held| peak.max(held.bytes()));
         let bound = huge.map(|_| bloat.bytes());

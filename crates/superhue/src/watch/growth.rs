@@ -10,7 +10,7 @@ use superhue_model::PageCount;
 /// Growth that counts as filling: 64 MiB a second, and 2 MiB at least. Programs that read from a disk or the network are slower, and a
 /// concurrent collapse costs them nothing.
 const FAST: u64 = 64 << 8;
-const LEAST: u64 = 512;
+const MIN_FILL_PAGES: u64 = 512;
 
 /// Shortest time over which growth is measured.
 const STEP: Duration = Duration::from_millis(10);
@@ -45,7 +45,7 @@ impl Growth {
         let grown = pages.0.saturating_sub(self.pages.0);
         // Pages that fast growth adds in the elapsed time.
         let needed = u128::from(FAST) * elapsed.as_nanos() / 1_000_000_000;
-        if grown >= LEAST && u128::from(grown) >= needed {
+        if grown >= MIN_FILL_PAGES && u128::from(grown) >= needed {
             self.fills_until = at + PAUSE;
         }
         (self.at, self.pages) = (at, pages);

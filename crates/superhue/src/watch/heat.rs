@@ -12,8 +12,8 @@ use crate::heat::{Sampler, TrackingCost};
 
 /// Result of tracking, for the report.
 #[derive(Debug, Default)]
-pub(crate) struct Tracked {
-    pub(crate) chosen: Option<Chosen>,
+pub(crate) struct TrackingSummary {
+    pub(crate) chosen: Option<PolicyChoice>,
     pub(crate) samples: u64,
     pub(crate) cost: TrackingCost,
     /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes watched at
@@ -25,7 +25,7 @@ pub(crate) struct Tracked {
 
 /// The policy and tracker that were used, and the reason.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct PolicyChoice {
     pub(crate) pages: crate::Pages,
     pub(crate) tracker: Option<superhue_heat::TrackerKind>,
     pub(crate) because: String,
@@ -107,7 +107,7 @@ impl Watch {
     pub(super) fn conclude_tracking(&mut self) {
         let tracked = &mut self.watched.tracked;
         if self.undecided.is_none() {
-            tracked.chosen = Some(Chosen {
+            tracked.chosen = Some(PolicyChoice {
                 pages: self.setup.pages,
                 tracker: self.setup.sampler.as_ref().map(Sampler::tracker),
                 because: std::mem::take(&mut self.setup.because),

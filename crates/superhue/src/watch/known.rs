@@ -6,7 +6,7 @@ use superhue_model::{PageCount, VirtAddr};
 use superhue_procfs::process::Activity;
 
 use super::growth::Growth;
-use super::superpages::Superpages;
+use super::huge_pages::HugePages;
 
 /// Shortest and longest time until the next full look at a process that has neither run nor faulted since the last one; in between, the time
 /// for which it had slept by then. Other parties may have changed its memory (khugepaged, reclaim). A large change of its size shows earlier.
@@ -25,7 +25,7 @@ const FIRST_LOOK: Duration = Duration::from_micros(200);
 
 /// State of a process between looks, beside its view in the snapshot.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ProcessState {
     /// Time at which it was first seen.
     pub(super) since: Duration,
     pub(super) resident: PageCount,
@@ -43,7 +43,7 @@ pub(super) struct Known {
     pub(super) refused: bool,
     /// True if a collapse found its memory other than in the last look.
     pub(super) is_stale: bool,
-    pub(super) superpages: Superpages,
+    pub(super) huge_pages: HugePages,
     /// Number of collapses of its memory that were done, and their total time.
     pub(super) collapses: (u64, Duration),
     /// Its name; kept only where accounts may show it while the watch runs.
@@ -53,7 +53,7 @@ pub(super) struct Known {
     pub(super) stack: Option<VirtAddr>,
 }
 
-impl Known {
+impl ProcessState {
     /// Returns the state of a process whose first full look is put off.
     pub(super) fn unseen(at: Duration, resident: PageCount) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Known {
             asleep_at: at,
             refused: false,
             is_stale: false,
-            superpages: Superpages::NONE,
+            huge_pages: HugePages::NONE,
             collapses: (0, Duration::ZERO),
             name: String::new(),
             stack: None,
@@ -111,11 +111,11 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn known(looked: u64, glanced: u64) -> Known {
-        Known {
+    fn known(looked: u64, glanced: u64) -> ProcessState {
+        ProcessState {
             looked: seconds(looked),
             glanced: seconds(glanced),
-            ..Known::unseen(Duration::ZERO, PageCount(100))
+            ..ProcessState::unseen(Duration::ZERO, PageCount(100))
         }
     }
 
@@ -135,7 +135,7 @@ mod tests {
         assert!(!known.is_glanced_at(seconds(34)));
         assert!(known.is_glanced_at(seconds(35)));
         assert_eq!(self::known(0, 6400).next_glance(), seconds(6408));
-        let busy = Known::unseen(seconds(7), PageCount(1));
+        let busy = ProcessState::unseen(seconds(7), PageCount(1));
         assert!(busy.is_glanced_at(seconds(7)));
     }
 }

@@ -12,14 +12,14 @@
 //! * `heat`: accesses to the members' memory;
 //! * `objects`: shared memory, which has no process of its own;
 //! * `enter`: enters completed actions into the snapshot and the record;
-//! * `superpages`: sums over the huge pages of a process.
+//! * `huge pages`: sums over the huge pages of a process.
 
 mod enter;
 mod growth;
 mod heat;
+mod huge_pages;
 mod known;
 mod objects;
-mod superpages;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,22 +44,22 @@ use crate::charge::Charge;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
-use crate::given_back::{LazilyFreed, Torn};
-use crate::live::Live;
+use crate::given_back::{LazyFreeFinder, TornPageFinder};
+use crate::live::AccountPublisher;
 use crate::setup::Setup;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism, Pages};
 use growth::Growth;
-use known::Known;
+use huge_pages::HugePages;
+use known::ProcessState;
 use objects::Objects;
-use superpages::Superpages;
 
-pub(crate) use heat::{Tracked, hot_set};
+pub(crate) use heat::{TrackingSummary, hot_set};
 pub(crate) use objects::{KnownObject, Mappings};
 
-/// Interval between looks while something happens; `CALM` is the longest interval while nothing does.
-const LIVELY: Duration = Duration::from_millis(20);
-const CALM: Duration = Duration::from_millis(250);
+/// Interval between looks while something happens; `MAX_LOOK_INTERVAL` is the longest interval while nothing does.
+const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Shortest interval between full looks at a process whose size stands still; longer where they would take
 /// more than half of the share for looks.
@@ -69,10 +69,10 @@ const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 
 /// Number of processes from which on a process without room for a huge page gets a full look only if the share of looks pays for it.
-const CROWD: usize = 64;
+const CROWD_PROCESSES: usize = 64;
 
 /// Time that a process must last to be worth a tracker: making one takes 30 ms.
-const SHORT: Duration = Duration::from_millis(500);
+const MIN_TRACKED_AGE: Duration = Duration::from_millis(500);
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
@@ -82,7 +82,7 @@ const NOTABLE_PAGES: u64 = 128;
 const NOTABLE_SHARE: u64 = 1000;
 
 /// Time for which a watch sleeps that has no members and is woken when that changes.
-const ASLEEP: Duration = Duration::from_secs(60);
+const EMPTY_WATCH_SLEEP: Duration = Duration::from_secs(60);
 
 /// Upper bound on programs with a reason why they could not be read or tracked: in a year, a watch may see more of them than fit in memory.
 const REASONS: usize = 64;
@@ -92,11 +92,11 @@ const DRY_RUN_CAPACITY: usize = 100_000;
 
 /// Request to the loop, from another thread, to end or to wake.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<(Mutex<Asked>, Condvar)>);
+pub(crate) struct Stop(Arc<(Mutex<StopState>, Condvar)>);
 
 /// State of such requests.
 #[derive(Debug, Default)]
-struct Asked {
+struct StopState {
     to_end: bool,
     /// A sleeping loop must look again before its time.
     to_wake: bool,
@@ -118,7 +118,7 @@ impl Stop {
         self.asked().to_end
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, StopState> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +126,7 @@ impl Stop {
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         // A sleeping thread is not busy with any process.
         busy::note(0);
-        let sleeps = |asked: &mut Asked| !asked.to_end && !asked.to_wake;
+        let sleeps = |asked: &mut StopState| !asked.to_end && !asked.to_wake;
         let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
         let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut asked.to_wake)
@@ -135,7 +135,7 @@ impl Stop {
 
 /// Observations and results of a watch.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchResults {
     pub(crate) timeline: Timeline,
     pub(crate) ledger: Ledger,
     pub(crate) bloat_bound: Option<ByteCount>,
@@ -155,7 +155,7 @@ pub(crate) struct Watched {
     pub(crate) planned: Vec<Action>,
     /// Shared objects that the processes map.
     pub(crate) objects: BTreeMap<ObjectId, KnownObject>,
-    pub(crate) tracked: Tracked,
+    pub(crate) tracked: TrackingSummary,
     /// Pages by color, if the kernel places them.
     pub(crate) census: Option<Census>,
     /// State and results of recoloring, if memory is recolored.
@@ -176,13 +176,13 @@ pub(crate) struct Watch {
     zero_pages: ZeroPages,
     scanner: PageScanner,
     objects: Objects,
-    lazily_freed: LazilyFreed,
+    lazily_freed: LazyFreeFinder,
     charge: Charge,
     /// True after a plan was out of date when the actuator carried it out.
     looks_at_once: bool,
-    torn: Torn,
+    torn: TornPageFinder,
     pub(crate) snapshot: Snapshot,
-    known: BTreeMap<ProcessId, Known>,
+    known: BTreeMap<ProcessId, ProcessState>,
     /// Pages that a collapse by Superhue added to a region of private memory.
     grown: HashMap<(ProcessId, Region), PageCount>,
     /// Upper bound on the cost of watching, as a share of one CPU's time.
@@ -192,9 +192,9 @@ pub(crate) struct Watch {
     /// CPU time of the last round of small looks at all processes.
     glance: Duration,
     pub(crate) begun: Instant,
-    pub(crate) watched: Watched,
+    pub(crate) watched: WatchResults,
     /// Link to the owner, who may change the watch while it runs and receives its accounts.
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<AccountPublisher>,
 }
 
 impl Watch {
@@ -220,10 +220,10 @@ impl Watch {
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             objects: Objects::default(),
-            lazily_freed: LazilyFreed::new(&config.roots),
+            lazily_freed: LazyFreeFinder::new(&config.roots),
             charge: Charge::new(&config.roots),
             looks_at_once: false,
-            torn: Torn::new(&config.roots),
+            torn: TornPageFinder::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
@@ -231,13 +231,13 @@ impl Watch {
             allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
             begun: Instant::now(),
-            watched: Watched::default(),
+            watched: WatchResults::default(),
             live: None,
         }
     }
 
     /// Lets an owner change the watch while it runs.
-    pub(crate) fn with_live(mut self, live: Live) -> Self {
+    pub(crate) fn with_live(mut self, live: AccountPublisher) -> Self {
         self.live = Some(live);
         self
     }
@@ -274,7 +274,7 @@ impl Watch {
 
     /// Returns the bytes of a process that huge pages map; `None` where they are not known.
     pub(crate) fn huge_mapped(&self, id: ProcessId) -> Option<ByteCount> {
-        self.known.get(&id)?.superpages.mapped
+        self.known.get(&id)?.huge_pages.mapped
     }
 
     /// Returns the number of collapses of a process's memory that were done, and their total time.
@@ -309,13 +309,13 @@ impl Watch {
 
     /// Watches until `stop` is set or, with `until_empty`, until no process is left; with `until_empty` it looks at least once, even if `stop`
     /// is set before.
-    pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> Watched {
-        let mut pause = LIVELY;
+    pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> WatchResults {
+        let mut pause = MIN_LOOK_INTERVAL;
         let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
             if self.stand_still(stop) {
-                (next_look, pause) = (self.begun.elapsed(), LIVELY);
+                (next_look, pause) = (self.begun.elapsed(), MIN_LOOK_INTERVAL);
                 continue;
             }
             // Samples come due between looks, and must not cause a look at all processes.
@@ -324,7 +324,7 @@ impl Watch {
             let may_act = self.obey();
             let changed = looks && self.look();
             // The result of a look is published before any action on it.
-            if changed && self.live.as_ref().is_some_and(Live::is_silent) {
+            if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
                 self.publish();
             }
             self.looks_at_once = false;
@@ -339,13 +339,13 @@ impl Watch {
                 self.forget_the_dead();
             }
             if happened {
-                pause = LIVELY;
+                pause = MIN_LOOK_INTERVAL;
             } else if looks {
-                pause = (pause + pause / 2).min(CALM);
+                pause = (pause + pause / 2).min(MAX_LOOK_INTERVAL);
             }
             if happened || looks {
                 let share = self.max_overhead * ceiling::GLANCES;
-                let affordable = ceiling::apart(self.glance, share).min(CALM * 4);
+                let affordable = ceiling::apart(self.glance, share).min(MAX_LOOK_INTERVAL * 4);
                 next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
             }
             let wanted = self
@@ -354,20 +354,22 @@ impl Watch {
                 .wants_look_within()
                 .unwrap_or(Duration::MAX);
             if self.looks_at_once {
-                next_look = self.begun.elapsed() + LIVELY;
+                next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }
             let look = next_look.saturating_sub(self.begun.elapsed());
             let sample = self.until_next_sample().unwrap_or(Duration::MAX);
             let color = self.until_next_color().unwrap_or(Duration::MAX);
             let time = if self.is_idle() {
-                ASLEEP
+                EMPTY_WATCH_SLEEP
             } else if may_act {
-                look.min(wanted.max(LIVELY)).min(sample).min(color)
+                look.min(wanted.max(MIN_LOOK_INTERVAL))
+                    .min(sample)
+                    .min(color)
             } else {
-                look.max(LIVELY)
+                look.max(MIN_LOOK_INTERVAL)
             };
             if stop.sleep(time) {
-                (next_look, pause) = (Duration::ZERO, LIVELY);
+                (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
             }
         }
         self.conclude();
@@ -380,7 +382,7 @@ impl Watch {
         if self.live.as_ref().is_none_or(|live| !live.is_fed()) {
             return Duration::ZERO;
         }
-        let next = self.known.values().map(Known::next_glance).min();
+        let next = self.known.values().map(ProcessState::next_glance).min();
         next.unwrap_or_default()
     }
 
@@ -438,9 +440,9 @@ impl Watch {
             return (false, Duration::ZERO);
         };
         if let Some(sampler) = &mut self.setup.sampler {
-            let mapped = self.known.get(&id).and_then(|it| it.superpages.mapped);
-            let superpages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
-            sampler.resident(id, resident.anonymous(), superpages);
+            let mapped = self.known.get(&id).and_then(|it| it.huge_pages.mapped);
+            let huge_pages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+            sampler.resident(id, resident.anonymous(), huge_pages);
         }
         let at = self.snapshot.at;
         let is_new = !self.known.contains_key(&id);
@@ -462,8 +464,8 @@ impl Watch {
             known.still_since = at;
         }
         let has_room = resident.total.0 >= PAGES_PER_REGION;
-        if is_new && !has_room && self.known.len() >= CROWD {
-            let known = Known::unseen(at, resident.total);
+        if is_new && !has_room && self.known.len() >= CROWD_PROCESSES {
+            let known = ProcessState::unseen(at, resident.total);
             self.known.insert(id, known);
             return (false, Duration::ZERO);
         }
@@ -510,16 +512,16 @@ impl Watch {
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();
-        let superpages = match seen {
+        let huge_pages = match seen {
             Ok(mut view) => {
-                let superpages = Superpages::of(&view, &self.grown);
+                let huge_pages = HugePages::of(&view, &self.grown);
                 view.fills = growth.fills(at);
                 self.store(view);
-                superpages
+                huge_pages
             }
             Err(error) => {
                 self.note_unreadable(id, &error);
-                (self.known.get(&id)).map_or(Superpages::NONE, |known| known.superpages)
+                (self.known.get(&id)).map_or(HugePages::NONE, |known| known.huge_pages)
             }
         };
         let name = match &self.live {
@@ -528,7 +530,7 @@ impl Watch {
         };
         self.known.insert(
             id,
-            Known {
+            ProcessState {
                 since: self.known.get(&id).map_or(at, |known| known.since),
                 resident: resident.total,
                 growth,
@@ -543,7 +545,7 @@ impl Watch {
                 asleep_at: at,
                 refused,
                 is_stale: false,
-                superpages,
+                huge_pages,
                 collapses: self.collapses_of(id),
                 name,
                 stack,
@@ -577,7 +579,8 @@ impl Watch {
 
     /// Returns true if a process may share pages with another one that is watched.
     fn has_kin(&self, id: ProcessId, stack: Option<VirtAddr>) -> bool {
-        let is_kin = |(other, known): (&ProcessId, &Known)| *other != id && known.stack == stack;
+        let is_kin =
+            |(other, known): (&ProcessId, &ProcessState)| *other != id && known.stack == stack;
         stack.is_some() && self.known.iter().any(is_kin)
     }
 
@@ -688,7 +691,7 @@ impl Watch {
         let at = self.snapshot.at;
         let has_lasted = |id| {
             let known = self.known.get(&id);
-            known.is_some_and(|known| at.saturating_sub(known.since) >= SHORT)
+            known.is_some_and(|known| at.saturating_sub(known.since) >= MIN_TRACKED_AGE)
         };
         let has_regions = |process: &ProcessView| has_work(process) && has_lasted(process.id);
         if self.snapshot.processes.iter().any(has_regions) {

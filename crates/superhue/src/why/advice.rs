@@ -112,7 +112,7 @@ fn possible(backing: Backing, pid: u32, machine: &Machine) -> String {
             "run `superhue attach {pid}`; {kernel}; whether it is accessed tells `superhue heat {pid}`"
         )
     };
-    if machine.free_superpages == Some(0) {
+    if machine.free_huge_pages == Some(0) {
         text += "; no 2 MiB block is free: free memory, or have it compacted \
                  (echo 1 > /proc/sys/vm/compact_memory, as root)";
     }
@@ -148,7 +148,7 @@ mod tests {
         let machine = Machine {
             enabled: Some(ThpMode::Never),
             shmem_enabled: Some(ShmemMode::Never),
-            free_superpages: Some(0),
+            free_huge_pages: Some(0),
             khugepaged: None,
             unknown_because: Vec::new(),
         };

@@ -31,7 +31,7 @@ pub(crate) use reason::Mapping;
 pub use reason::{Backing, Reason};
 use reason::{Window, classify};
 
-use crate::given_back::LazilyFreed;
+use crate::given_back::LazyFreeFinder;
 use crate::group_limits::GroupLimits;
 
 /// Upper bound on regions that are checked for pages that other processes map as well: 32 GiB. Each takes some 5 us.
@@ -45,7 +45,7 @@ pub struct Machine {
     /// Kinds of shared memory for which it does.
     pub shmem_enabled: Option<ShmemMode>,
     /// Huge pages that could be allocated at once, without compaction.
-    pub free_superpages: Option<u64>,
+    pub free_huge_pages: Option<u64>,
     /// Limits of the background thread.
     pub khugepaged: Option<Khugepaged>,
     /// Reasons why some of these are not known.
@@ -141,9 +141,9 @@ impl Machine {
         let settings = ThpSettings::read(roots).map_err(&mut note).ok();
         let free = BuddyInfo::read(roots).map_err(&mut note).ok();
         Self {
-            enabled: settings.as_ref().and_then(ThpSettings::superpage_mode),
+            enabled: settings.as_ref().and_then(ThpSettings::huge_page_mode),
             shmem_enabled: settings.as_ref().and_then(shmem_mode),
-            free_superpages: free.map(|free| free.free_superpages()),
+            free_huge_pages: free.map(|free| free.free_huge_pages()),
             khugepaged: settings.map(|settings| settings.khugepaged),
             unknown_because,
         }
@@ -191,7 +191,7 @@ pub(crate) fn explain(
         windows[place].shared = PageCount(shared.0.min(windows[place].resident.0));
     }
 
-    let mut lazily_freed = LazilyFreed::new(roots);
+    let mut lazily_freed = LazyFreeFinder::new(roots);
     let mut limits = GroupLimits::new(roots.clone());
     for (place, window) in windows.iter_mut().enumerate() {
         let (region, vma) = (uses[place].region, uses[place].vma);
@@ -536,7 +536,7 @@ mod tests {
             why.advice = advised(&why, 1, &Machine {
                 enabled: None,
                 shmem_enabled: None,
-                free_superpages: None,
+                free_huge_pages: None,
                 khugepaged: None,
                 unknown_because: Vec::new(),
             });

@@ -12,12 +12,12 @@ const ABOUT_ISOLATION: &str = "jobs of a victim while a partner has the CPU in b
 const ALL: &str = "all";
 
 /// Workloads to measure.
-pub(super) struct Chosen {
+pub(super) struct WorkloadSelection {
     pub(super) workloads: Vec<Box<dyn Workload>>,
     pub(super) isolation: bool,
 }
 
-impl Chosen {
+impl WorkloadSelection {
     /// Returns the workloads of these names, each once, in the order of the list; or the reason why not.
     pub(super) fn of(names: &[String]) -> Result<Self, String> {
         let known: Vec<&str> = all()

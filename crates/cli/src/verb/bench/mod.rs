@@ -13,18 +13,18 @@ use superhue::experiment::machine_facts;
 use superhue::procfs::Roots;
 use superhue_bench::arm::Arm;
 use superhue_bench::colors::Colors;
-use superhue_bench::document::{self, Document, SCHEMA, Settings, Skipped};
+use superhue_bench::document::{self, Document, SCHEMA, Settings, SkippedPart};
 use superhue_bench::machine::{Caches, pin};
 use superhue_bench::measure::{Watcher as _, sweep};
 use superhue_bench::painter::Painter;
 use superhue_bench::workload::Sweep;
-use superhue_bench::{Trouble, isolation};
+use superhue_bench::{BenchError, isolation};
 
-use self::chosen::Chosen;
+use self::chosen::WorkloadSelection;
 use self::progress::Progress;
 use crate::args::BenchArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print};
-use crate::verb::document::{LARGEST, read_document};
+use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 
 /// Measures, or shows a kept result again.
 pub fn bench(args: &BenchArgs) -> VerbResult {
@@ -36,7 +36,8 @@ pub fn bench(args: &BenchArgs) -> VerbResult {
         publish::drawings(args.output.as_deref(), &document)?;
         return publish::result(&document, args.json);
     }
-    let chosen = Chosen::of(&args.workloads).map_err(|error| Failure::new(USAGE, error))?;
+    let chosen =
+        WorkloadSelection::of(&args.workloads).map_err(|error| Failure::new(USAGE, error))?;
     let settings = settings(args)?;
     // Reports an unusable folder before minutes of measuring.
     publish::prepare(args.output.as_deref())?;
@@ -91,8 +92,12 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
     })
 }
 
-fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<Document, Failure> {
-    let unable = |trouble: Trouble| Failure::new(UNABLE, trouble);
+fn measure(
+    args: &BenchArgs,
+    chosen: WorkloadSelection,
+    mut settings: Settings,
+) -> Result<Document, Failure> {
+    let unable = |trouble: BenchError| Failure::new(UNABLE, trouble);
     let cpu = pin(args.cpu).map_err(|trouble| match args.cpu {
         Some(_) => Failure::new(USAGE, format!("--cpu: {trouble}")),
         None => unable(trouble),
@@ -106,7 +111,7 @@ fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<D
         Some(cache) if wants_colors => Colors::find(cache)
             .map_err(|trouble| {
                 let what = "colored arms".to_owned();
-                skipped.push(Skipped {
+                skipped.push(SkippedPart {
                     what,
                     reason: trouble.to_string(),
                 });
@@ -169,7 +174,7 @@ fn measure(args: &BenchArgs, chosen: Chosen, mut settings: Settings) -> Result<D
 }
 
 fn read(path: &Path) -> Result<Document, Failure> {
-    read_document(path, LARGEST)
+    read_document(path, MAX_DOCUMENT_BYTES)
         .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
         .with_context(|| format!("cannot show {}", path.display()))
         .map_err(|error| Failure::new(FAILED, error))

@@ -7,7 +7,7 @@ use superhue::page_colors::choice::masks_of;
 use superhue::page_colors::oracles::{Frames, OracleKind, Pagemap, Trust};
 use superhue::procfs::system::page_color::geometry;
 
-use super::oracles::Tried;
+use super::oracles::TestedOracle;
 
 /// The part of the document that only such kernels have.
 #[derive(Debug, Serialize)]
@@ -24,7 +24,7 @@ impl Kernel {
     /// Combines a kernel's state and the tests of all oracles; `calculated` has the masks of oracle pfn.
     pub(super) fn new(
         coloring: ColoringStatus,
-        tried: &mut [Tried],
+        tried: &mut [TestedOracle],
         calculated: Option<&ColorIndex>,
     ) -> Self {
         let trust = tried
@@ -64,9 +64,11 @@ impl Kernel {
 }
 
 /// Returns the index of a trusted oracle: its masks, or the masks that explain the measured colors.
-fn known_index(tried: &mut [Tried], calculated: Option<&ColorIndex>) -> Option<ColorIndex> {
+fn known_index(tried: &mut [TestedOracle], calculated: Option<&ColorIndex>) -> Option<ColorIndex> {
     let trusted = |kind| {
-        move |tried: &&mut Tried| tried.judgement.kind == kind && tried.judgement.is_trusted()
+        move |tried: &&mut TestedOracle| {
+            tried.judgement.kind == kind && tried.judgement.is_trusted()
+        }
     };
     if tried
         .iter_mut()

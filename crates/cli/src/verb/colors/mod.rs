@@ -35,7 +35,7 @@ use super::outputs::Outputs;
 use cache::Claim;
 use document::{Document, SCHEMA};
 use kernel::Kernel;
-use oracles::{Surroundings, Tried};
+use oracles::{OracleInputs, TestedOracle};
 
 /// Least memory to try oracles on, and that memory as a multiple of the cache.
 const POOL: ByteCount = ByteCount(32 << 20);
@@ -113,7 +113,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     };
     let mine = cache::of_cpu(&caches, cpu);
     let coloring = PageColors::read(&Roots::default());
-    let surroundings = Surroundings {
+    let surroundings = OracleInputs {
         claim: Claim::of(mine),
         index,
         pool: args.pool.unwrap_or_else(|| pool_for(mine)),
@@ -122,7 +122,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     };
     let mut probe = HardwareProbe::new().map_err(|error| Failure::new(UNABLE, error))?;
     let bar = progress_bar();
-    let mut tried: Vec<Tried> = Vec::new();
+    let mut tried: Vec<TestedOracle> = Vec::new();
     for kind in OracleKind::ALL {
         // A kernel without page coloring is not mentioned, unless --oracle names it.
         let is_there = kind != OracleKind::Kernel || coloring.is_ok();
@@ -145,7 +145,7 @@ fn survey(args: &ColorsArgs, index: Option<ColorIndex>) -> Result<Document, Fail
     let verification = match used {
         Some(used) if args.verify => {
             let repetitions = if args.quick { QUICK } else { REPETITIONS };
-            let about = About {
+            let about = VerificationFacts {
                 cache: cache.clone(),
                 processor: processor.clone(),
                 ways: used.ways,
@@ -196,7 +196,7 @@ fn forget() -> VerbResult {
 }
 
 /// Facts for a verification besides the colors.
-struct About {
+struct VerificationFacts {
     cache: String,
     processor: Option<String>,
     ways: usize,
@@ -204,8 +204,8 @@ struct About {
 }
 
 fn verified(
-    used: Tried,
-    about: About,
+    used: TestedOracle,
+    about: VerificationFacts,
     probe: &mut HardwareProbe,
     bar: &ProgressBar,
 ) -> Result<Latency, String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use superhue::model::{ByteCount, ColorIndex};
 use superhue::page_colors::Page;
-use superhue::page_colors::kernel::{Dealt, deal};
+use superhue::page_colors::kernel::{ColoredSample, deal};
 use superhue::page_colors::oracles::{
     Backing, HardwareProbe, Judgement, LocalOracle, OffsetOracle, Oracle, OracleError, OracleKind,
     PaletteConfig, PfnOracle, Sample, Search, Trust, judge_here,
@@ -20,7 +20,7 @@ use super::cache::Claim;
 const MOST_WAYS: usize = 16;
 
 /// An oracle, and its properties.
-struct Opened {
+struct OpenOracle {
     oracle: Box<dyn Oracle>,
     /// Measured ways.
     ways: Option<usize>,
@@ -29,7 +29,7 @@ struct Opened {
     sample: Option<Sample>,
 }
 
-impl Opened {
+impl OpenOracle {
     fn measured(local: LocalOracle) -> Self {
         let ways = local.oracle.palette().ways();
         Self {
@@ -49,7 +49,7 @@ impl Opened {
         }
     }
 
-    fn dealt(dealt: Dealt) -> Self {
+    fn dealt(dealt: ColoredSample) -> Self {
         Self {
             sample: Some(dealt.sample),
             ..Self::calculated(dealt.oracle)
@@ -67,10 +67,10 @@ pub(super) fn palettes(search: Search) -> PaletteConfig {
 }
 
 /// Attempts with an oracle that measures by timing.
-const PATIENCE: usize = 4;
+const MAX_TIMING_ATTEMPTS: usize = 4;
 
 /// Inputs of the oracles.
-pub(super) struct Surroundings<'a> {
+pub(super) struct OracleInputs<'a> {
     pub(super) claim: Claim,
     /// Masks from a file, which replace the index that follows from the geometry.
     pub(super) index: Option<ColorIndex>,
@@ -81,7 +81,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// A tested oracle, with the memory that it was tried on.
-pub(super) struct Tried {
+pub(super) struct TestedOracle {
     pub(super) judgement: Judgement,
     /// Ways that the test assumed.
     pub(super) ways: usize,
@@ -98,11 +98,15 @@ fn no_colors() -> OracleError {
     )
 }
 
-impl Surroundings<'_> {
-    /// Opens an oracle and tests it; up to [`PATIENCE`] times if it measures by timing, which other processes can disturb.
-    pub(super) fn try_patiently(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
+impl OracleInputs<'_> {
+    /// Opens an oracle and tests it; up to [`MAX_TIMING_ATTEMPTS`] times if it measures by timing, which other processes can disturb.
+    pub(super) fn try_patiently(
+        &self,
+        kind: OracleKind,
+        probe: &mut HardwareProbe,
+    ) -> TestedOracle {
         let mut tried = self.try_oracle(kind, probe);
-        for _ in 1..PATIENCE {
+        for _ in 1..MAX_TIMING_ATTEMPTS {
             let disturbed = matches!(tried.judgement.trust, Trust::Untested(_));
             if kind != OracleKind::Measured || !disturbed {
                 break;
@@ -113,8 +117,8 @@ impl Surroundings<'_> {
     }
 
     /// Opens an oracle and tests it.
-    fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> Tried {
-        let untested = |reason: String| Tried {
+    fn try_oracle(&self, kind: OracleKind, probe: &mut HardwareProbe) -> TestedOracle {
+        let untested = |reason: String| TestedOracle {
             judgement: Judgement::untested(kind, reason),
             ways: MOST_WAYS,
             palette: None,
@@ -128,7 +132,7 @@ impl Surroundings<'_> {
             };
         }
         let backing = match kind {
-            OracleKind::Offset => Backing::Superpages,
+            OracleKind::Offset => Backing::HugePages,
             _ => Backing::BasePages,
         };
         let sample = match Sample::new(self.pool, backing) {
@@ -149,10 +153,10 @@ impl Surroundings<'_> {
     /// Tests an oracle on the memory that it came with, or else on `sample`.
     fn judge(
         &self,
-        mut opened: Opened,
+        mut opened: OpenOracle,
         sample: Option<Sample>,
         probe: &mut HardwareProbe,
-    ) -> Tried {
+    ) -> TestedOracle {
         let sample = opened.sample.take().or(sample);
         let pages = sample.as_ref().map_or(&[][..], Sample::pages);
         // The ways that firmware reports, else those that the palette measured.
@@ -160,7 +164,7 @@ impl Surroundings<'_> {
         let ways = known.or(opened.ways).unwrap_or(MOST_WAYS);
         let mut judgement = judge_here(probe, opened.oracle.as_mut(), pages, ways);
         self.explain(&mut judgement);
-        Tried {
+        TestedOracle {
             judgement,
             ways,
             palette: opened.palette,
@@ -170,11 +174,11 @@ impl Surroundings<'_> {
     }
 
     /// Has the kernel deal pages by color.
-    fn deal(&self) -> Result<Opened, OracleError> {
+    fn deal(&self) -> Result<OpenOracle, OracleError> {
         let unavailable = |error: &ReadError| OracleError::Unavailable(error.to_string());
         let coloring = self.coloring.as_ref().map_err(unavailable)?;
         let pool = self.pool.max(pool_for_colors(coloring.colors()));
-        deal(&Roots::default(), coloring, pool).map(Opened::dealt)
+        deal(&Roots::default(), coloring, pool).map(OpenOracle::dealt)
     }
 
     /// Returns the masks given, or those that follow from the cache's description.
@@ -186,13 +190,13 @@ impl Surroundings<'_> {
         }
     }
 
-    fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<Opened, OracleError> {
+    fn open(&self, kind: OracleKind, pages: &[Page]) -> Result<OpenOracle, OracleError> {
         match kind {
-            OracleKind::Pfn => Ok(Opened::calculated(PfnOracle::open(self.calculated()?)?)),
+            OracleKind::Pfn => Ok(OpenOracle::calculated(PfnOracle::open(self.calculated()?)?)),
             OracleKind::Offset => {
                 let colors = self.claim.colors.ok_or_else(no_colors)?;
                 let colors = usize::try_from(colors).map_err(|_| no_colors())?;
-                Ok(Opened::calculated(OffsetOracle::open(colors)?))
+                Ok(OpenOracle::calculated(OffsetOracle::open(colors)?))
             }
             OracleKind::Kernel => self.deal(),
             OracleKind::Measured => {
@@ -205,7 +209,7 @@ impl Surroundings<'_> {
                 if let Some(error) = &local.private_because {
                     tracing::debug!("no palette is shared: {error}");
                 }
-                Ok(Opened::measured(local))
+                Ok(OpenOracle::measured(local))
             }
         }
     }

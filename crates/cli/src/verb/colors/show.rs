@@ -13,7 +13,7 @@ use crate::verb::document::read_document;
 use crate::verb::outputs::Outputs;
 
 /// Largest document that is read.
-const LARGEST: u64 = 64 << 20;
+const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
 /// Writes the requested files, and prints.
 pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) -> VerbResult {
@@ -48,6 +48,6 @@ pub(super) fn again(args: &ColorsArgs, path: &Path) -> VerbResult {
 }
 
 fn read(path: &Path) -> Result<Latency, String> {
-    let text = read_document(path, LARGEST).map_err(|error| format!("{error:#}"))?;
+    let text = read_document(path, MAX_DOCUMENT_BYTES).map_err(|error| format!("{error:#}"))?;
     Latency::from_json(&text)
 }

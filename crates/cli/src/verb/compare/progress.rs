@@ -7,14 +7,14 @@ use crate::output::note;
 
 /// A bar that advances with each run; failed runs are printed above it.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct RunProgress {
     bar: ProgressBar,
     /// Program of the runs, if there are several programs.
     program: Option<String>,
     names: Vec<String>,
 }
 
-impl Shown {
+impl RunProgress {
     /// A bar for `runs` runs.
     pub(super) fn new(runs: usize) -> Self {
         let bar = ProgressBar::with_draw_target(
@@ -80,7 +80,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for RunProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

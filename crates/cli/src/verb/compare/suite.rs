@@ -21,7 +21,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use rustix::fs::{Access, access};
 use serde_json::Value;
-use superhue::Preserved;
+use superhue::InheritedState;
 use superhue::experiment::{Experiment, machine_facts};
 use superhue::procfs::Roots;
 use superhue_compare::{
@@ -30,12 +30,12 @@ use superhue_compare::{
 };
 
 use super::files::Files;
-use super::progress::Shown;
+use super::progress::RunProgress;
 use super::suite_file::{ProgramPlan, SuiteFile};
 use super::{cannot_show, cut_short, now};
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
-use crate::verb::document::{LARGEST, read_document};
+use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::restore::recover;
 use crate::verb::shared_folder::open_to_write;
 
@@ -52,7 +52,7 @@ const INTERRUPTED: &str = "interrupted";
 const TIME_IS_UP: &str = "the time is up";
 
 /// Measures the missing rounds.
-pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: Preserved) -> VerbResult {
+pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState) -> VerbResult {
     let file = SuiteFile::read(args, path)?;
     let report = args.report.as_deref().map(Report::open).transpose()?;
     let kept = report.as_ref().and_then(|report| report.kept.clone());
@@ -324,7 +324,7 @@ impl Session<'_> {
         let due = (0..self.states.len())
             .map(|index| self.runs_left(index))
             .sum();
-        let mut shown = Shown::new(due);
+        let mut shown = RunProgress::new(due);
         while let Some(index) = self.next() {
             if stop() {
                 break;
@@ -416,7 +416,7 @@ impl Session<'_> {
         &mut self,
         index: usize,
         experiment: &mut Experiment,
-        shown: &mut Shown,
+        shown: &mut RunProgress,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), RunnerError> {
         let plan = &self.file.programs[index];
@@ -605,7 +605,7 @@ impl Report {
             Err(error) => return Err(failed(error.into())),
             Ok(there) if there.is_file() && there.len() == 0 => None,
             Ok(_) => {
-                let text = read_document(&path, LARGEST).map_err(failed)?;
+                let text = read_document(&path, MAX_DOCUMENT_BYTES).map_err(failed)?;
                 let kept = Suite::from_json(&text).map_err(|error| {
                     let text = format!(
                         "{} is there already, and is no result of a suite ({error}): name another file with --report",

@@ -38,7 +38,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use superhue::Config;
 use superhue::experiment::ServerPlan;
-use superhue::parse::Places;
+use superhue::parse::TextPositions;
 use superhue_compare::{Arm, Plan, Settings, UserMetric};
 use toml::Spanned;
 
@@ -49,13 +49,13 @@ use crate::values::parse_some_time;
 use crate::verb::document::read_document;
 
 /// Longer files are no suites.
-const LARGEST: u64 = 1 << 20;
+const MAX_SUITE_BYTES: u64 = 1 << 20;
 
 /// The most runs and warm-ups of each arm.
 const MOST_RUNS: i64 = 10_000;
 
 /// Default time for a server to be ready, and to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEFAULT_SERVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Default smallest difference to detect.
 const SMALLEST: f64 = 0.03;
@@ -158,7 +158,7 @@ impl SuiteFile {
     /// # Errors
     /// If it cannot be read (status 1); an error in it, with its position, and options that choose nothing (status 2).
     pub(super) fn read(args: &CompareArgs, path: &Path) -> Result<Self, Failure> {
-        let text = read_document(path, LARGEST).map_err(|error| {
+        let text = read_document(path, MAX_SUITE_BYTES).map_err(|error| {
             let context = format!("cannot read the suite {}", path.display());
             Failure::new(FAILED, error.context(context))
         })?;
@@ -174,7 +174,7 @@ impl SuiteFile {
     fn parse(name: &str, text: &str) -> Result<Self, Failure> {
         let reader = Reader {
             name,
-            places: Places::new(text),
+            places: TextPositions::new(text),
         };
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let message = error.message().trim_end().replace('\n', "; ");
@@ -290,7 +290,7 @@ impl SuiteFile {
 /// Converts the raw file to a suite, and reports the position of an error.
 struct Reader<'a> {
     name: &'a str,
-    places: Places<'a>,
+    places: TextPositions<'a>,
 }
 
 impl Reader<'_> {
@@ -354,7 +354,7 @@ impl Reader<'_> {
             (Some(load), _, Some(port)) => Some(ServerPlan {
                 load: load.get_ref().clone(),
                 port,
-                patience: patience.unwrap_or(PATIENCE),
+                patience: patience.unwrap_or(DEFAULT_SERVER_TIMEOUT),
             }),
             (Some(load), ..) => {
                 let text = "a server needs ready = \"tcp:PORT\", too: when to begin with its load";

@@ -28,7 +28,7 @@ use crate::verb::document::read_document;
 use super::outputs::Outputs;
 
 /// Largest document that is read: far more than superhue writes for a process of a TiB.
-const LARGEST: u64 = 4 << 30;
+const MAX_DOCUMENT_BYTES: u64 = 4 << 30;
 
 /// Shows which memory of a process is accessed.
 pub fn heat(args: &HeatArgs) -> VerbResult {
@@ -76,6 +76,6 @@ fn seen(args: &HeatArgs) -> (Result<Heat, Failure>, Option<Ending>) {
 
 fn read(path: &Path) -> anyhow::Result<Heat> {
     let what = || format!("cannot use {}", path.display());
-    let text = read_document(path, LARGEST).with_context(what)?;
+    let text = read_document(path, MAX_DOCUMENT_BYTES).with_context(what)?;
     Heat::from_json(&text).with_context(what)
 }

@@ -6,7 +6,7 @@ use superhue::heat::Sample;
 use superhue::model::{BASE_PAGE_SHIFT, HUGE_PAGE_SHIFT, PAGES_PER_REGION, PageSet};
 use superhue::model::{Region, VirtAddr};
 use superhue::trackers::{RangeRate, Reading};
-use superhue_plot::{Recorder, Seen};
+use superhue_plot::{Recorder, SampleReading};
 
 /// Recorded samples.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Record {
                 Reading::Pages(regions) => recorder.add(
                     from,
                     to,
-                    regions.iter().map(|bits| Seen::Pages {
+                    regions.iter().map(|bits| SampleReading::Pages {
                         region: bits.region,
                         huge: bits.huge,
                         present: bits.present,
@@ -57,7 +57,7 @@ impl Record {
 }
 
 /// Returns the regions of a range, with the pages of it that lie in each.
-fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = Seen> + use<> {
+fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = SampleReading> + use<> {
     let rate = range.rate;
     let (start, end) = (range.range.start.0, range.range.end.0);
     let last = end.div_ceil(1 << HUGE_PAGE_SHIFT);
@@ -68,7 +68,7 @@ fn seen_of_range(range: &RangeRate) -> impl Iterator<Item = Seen> + use<> {
         for page in page(start)..page(end).min(PAGES_PER_REGION) {
             pages.insert(page as usize);
         }
-        Seen::Rate {
+        SampleReading::Rate {
             region: Region::containing(VirtAddr(first)),
             pages,
             rate,
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn a_range_is_told_region_by_region() {
         let range = VirtRange::new(VirtAddr(0x3f_e000), VirtAddr(0x60_1000)).unwrap();
-        let seen: Vec<Seen> = seen_of_range(&RangeRate { range, rate: 0.25 }).collect();
+        let seen: Vec<SampleReading> = seen_of_range(&RangeRate { range, rate: 0.25 }).collect();
         let told: Vec<(u64, Vec<usize>)> = (seen.iter())
             .map(|seen| match seen {
-                Seen::Rate {
+                SampleReading::Rate {
                     region,
                     pages,
                     rate,
@@ -96,7 +96,7 @@ mod tests {
                     assert_eq!(*rate, 0.25);
                     (region.start().0, pages.iter().collect())
                 }
-                Seen::Pages { .. } => panic!("a range has no pages"),
+                SampleReading::Pages { .. } => panic!("a range has no pages"),
             })
             .collect();
         assert_eq!(told[0], (0x20_0000, vec![510, 511]));

@@ -10,7 +10,7 @@ use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::trackers::{Scope, TrackError, choose, foreign};
 use superhue_plot::{
-    Cost, Ended, Heat, HotSet, Observation, Process, Recorder, SCHEMA, Series, Target,
+    Cost, EndReason, Heat, HotSet, Observation, Process, Recorder, SCHEMA, Series, Target,
 };
 
 use crate::args::HeatArgs;
@@ -26,8 +26,8 @@ const GLANCE: Duration = Duration::from_millis(200);
 /// Interval at which mappings are read again, for their names.
 const NAMES: Duration = Duration::from_secs(1);
 /// Bounds of the default interval.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(10);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest interval if a user waits for the next sample.
 const LONGEST_LIVE: Duration = Duration::from_secs(2);
 /// Fewest samples that there should be.
@@ -38,7 +38,7 @@ const RECENT: (usize, usize) = (240, 2 << 20);
 const COMMAND: usize = 4096;
 
 /// Prepares to watch process `pid` for the time in `args`.
-pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Watching, Failure> {
+pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<WatchedProcess, Failure> {
     let limit = match (args.duration, args.follow) {
         (None, true) => None,
         (duration, _) => Some(duration.unwrap_or(DURATION)),
@@ -55,11 +55,11 @@ pub(super) fn watch(args: &HeatArgs, pid: u32) -> Result<Watching, Failure> {
             ),
         ));
     }
-    Watching::start(args, pid, limit)
+    WatchedProcess::start(args, pid, limit)
 }
 
 /// A process that is being watched.
-pub(super) struct Watching {
+pub(super) struct WatchedProcess {
     roots: Roots,
     id: ProcessId,
     process: Process,
@@ -74,7 +74,7 @@ pub(super) struct Watching {
     missed: Option<(u64, TrackError)>,
 }
 
-impl Watching {
+impl WatchedProcess {
     fn start(args: &HeatArgs, pid: u32, limit: Option<Duration>) -> Result<Self, Failure> {
         let roots = Roots::default();
         let read = |error: ReadError| Failure::new(code_of(&error), error);
@@ -132,7 +132,7 @@ impl Watching {
                 break ended;
             }
             if signals.wait(self.pause()).is_some() {
-                break Ended::Interrupted;
+                break EndReason::Interrupted;
             }
         };
         self.finish(ended)
@@ -172,16 +172,16 @@ impl Watching {
     }
 
     /// Returns the reason why watching is over; `None` if it is not.
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<EndReason> {
         let is_there = stat(&self.roots, self.id.pid)
             .is_ok_and(|stat| stat.start_ticks == self.id.start_ticks && !stat.is_zombie());
         if !is_there {
-            return Some(Ended::Exited);
+            return Some(EndReason::Exited);
         }
         let is_over = self
             .limit
             .is_some_and(|limit| self.begun.elapsed() >= limit);
-        is_over.then_some(Ended::Duration)
+        is_over.then_some(EndReason::Duration)
     }
 
     /// Returns the time until there is work to do.
@@ -202,7 +202,7 @@ impl Watching {
     /// Returns the document for the terminal: the recent past, and no counts.
     pub(super) fn recent(&self) -> Heat {
         let series = self.series(1);
-        self.document(Ended::Duration, series, false)
+        self.document(EndReason::Duration, series, false)
     }
 
     fn series(&self, recorder: usize) -> Series {
@@ -212,8 +212,8 @@ impl Watching {
     }
 
     /// Returns the document of all samples.
-    pub(super) fn finish(mut self, ended: Ended) -> Result<Heat, Failure> {
-        if ended != Ended::Exited {
+    pub(super) fn finish(mut self, ended: EndReason) -> Result<Heat, Failure> {
+        if ended != EndReason::Exited {
             self.read_names();
         }
         if let Some((count, error)) = &self.missed {
@@ -222,9 +222,9 @@ impl Watching {
         let heat = self.document(ended, self.series(0), true);
         if heat.watched.samples == 0 {
             let why = match ended {
-                Ended::Exited => "it exited before the first one was complete",
-                Ended::Interrupted => "interrupted before the first one was complete",
-                Ended::Duration => {
+                EndReason::Exited => "it exited before the first one was complete",
+                EndReason::Interrupted => "interrupted before the first one was complete",
+                EndReason::Duration => {
                     "none was complete in time: give it more by --for, or raise --max-overhead"
                 }
             };
@@ -236,7 +236,7 @@ impl Watching {
         Ok(heat)
     }
 
-    fn document(&self, ended: Ended, series: Series, with_counts: bool) -> Heat {
+    fn document(&self, ended: EndReason, series: Series, with_counts: bool) -> Heat {
         let map = self.sampler.map(self.id);
         let (shortest, longest) = self.record.intervals.unwrap_or_default();
         // For the recent past it is unknown, and not needed.
@@ -287,9 +287,11 @@ fn code_of(error: &ReadError) -> u8 {
 fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling {
     let most = match (args.follow, limit) {
         (true, _) => LONGEST_LIVE,
-        (false, limit) => limit.map_or(LONGEST, |limit| (limit / FEWEST).min(LONGEST)),
+        (false, limit) => limit.map_or(MAX_SAMPLE_INTERVAL, |limit| {
+            (limit / FEWEST).min(MAX_SAMPLE_INTERVAL)
+        }),
     };
-    let shortest = SHORTEST.min(most);
+    let shortest = MIN_SAMPLE_INTERVAL.min(most);
     let (shortest, longest) = args
         .interval
         .map_or((shortest, most), |interval| (interval, interval));

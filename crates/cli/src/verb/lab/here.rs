@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "here";
 
 /// A machine file of this machine, and what a reader of its figures should know.
 #[derive(Debug)]
-pub(super) struct Here {
+pub(super) struct HostMachine {
     pub(super) machine: Machine,
     pub(super) text: String,
     pub(super) notes: Vec<String>,
@@ -33,17 +33,17 @@ pub(super) struct Here {
 
 /// Result of an earlier search for colors here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Measured {
+struct ColorMeasurement {
     colors: u64,
     ways: Option<u64>,
 }
 
 /// Describes this machine, as seen from the current CPU.
-pub(super) fn here() -> Result<Here, Failure> {
+pub(super) fn here() -> Result<HostMachine, Failure> {
     let hardware = Hardware::read(&Roots::default(), &Cpuid::native());
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let places = PaletteConfig::new(Path::new("/"), runtime_dir.as_deref());
-    let measured = SharedPalette::peek(&places).map(|shared| Measured {
+    let measured = SharedPalette::peek(&places).map(|shared| ColorMeasurement {
         colors: shared.palette().colors() as u64,
         ways: shared.palette().ways().map(u64::from),
     });
@@ -58,7 +58,7 @@ pub(super) fn here() -> Result<Here, Failure> {
 }
 
 /// A cache as it stands in the file.
-struct Told {
+struct CacheDescription {
     name: String,
     size: u64,
     ways: u64,
@@ -66,13 +66,17 @@ struct Told {
     source: String,
 }
 
-fn describe(hardware: &Hardware, cpu: u32, measured: Option<Measured>) -> Result<Here, String> {
+fn describe(
+    hardware: &Hardware,
+    cpu: u32,
+    measured: Option<ColorMeasurement>,
+) -> Result<HostMachine, String> {
     let mut notes = Vec::new();
     let described = match &hardware.caches {
         Ok(caches) => caches.as_slice(),
         Err(error) => return Err(error.to_string()),
     };
-    let mut caches: Vec<Told> = Vec::new();
+    let mut caches: Vec<CacheDescription> = Vec::new();
     for level in 1..=3 {
         let Some(judged) = cache_of(described, cpu, level) else {
             if level == 1 {
@@ -108,7 +112,7 @@ fn describe(hardware: &Hardware, cpu: u32, measured: Option<Measured>) -> Result
     let processor = hardware.cpu.as_ref().ok().and_then(|cpu| cpu.model.clone());
     let text = written(&processor.unwrap_or_default(), &caches, &tlbs);
     let machine = Machine::parse("this machine", &text).map_err(|error| error.to_string())?;
-    Ok(Here {
+    Ok(HostMachine {
         machine,
         text,
         notes,
@@ -125,7 +129,7 @@ fn cache_of(caches: &[AssessedCache], cpu: u32, level: u32) -> Option<&AssessedC
     })
 }
 
-fn told(judged: &AssessedCache) -> Result<Told, String> {
+fn told(judged: &AssessedCache) -> Result<CacheDescription, String> {
     if let Usability::Unusable(reason) = &judged.verdict {
         return Err(reason.clone());
     }
@@ -136,7 +140,7 @@ fn told(judged: &AssessedCache) -> Result<Told, String> {
     }
     let doubt = judged.verdict.reason();
     let doubt = doubt.map_or(String::new(), |reason| format!("; doubtful: {reason}"));
-    Ok(Told {
+    Ok(CacheDescription {
         name: judged.cache.name(),
         size,
         ways: geometry.ways,
@@ -146,12 +150,12 @@ fn told(judged: &AssessedCache) -> Result<Told, String> {
 }
 
 /// Compares the second cache with the measurement, which wins; returns a sentence about the result.
-fn measure(caches: &mut [Told], measured: Option<Measured>) -> String {
+fn measure(caches: &mut [CacheDescription], measured: Option<ColorMeasurement>) -> String {
     let Some(cache) = caches.iter_mut().find(|cache| cache.name == "L2") else {
         return "There is no L2 to hold a measurement against.".to_owned();
     };
     let said = cache.size / cache.ways / BASE_PAGE_SIZE;
-    let Some(Measured { colors, ways }) = measured else {
+    let Some(ColorMeasurement { colors, ways }) = measured else {
         return format!(
             "The L2 is as the system describes it ({} colors): `superhue colors` would measure it.",
             said.max(1)
@@ -282,7 +286,7 @@ fn ways(entries: u32, told: Option<TlbWays>) -> u32 {
 /// Assumed latencies: of the first cache, the second, the third.
 const CYCLES: [u32; 3] = [4, 14, 50];
 
-fn written(processor: &str, caches: &[Told], tlbs: &[Entries]) -> String {
+fn written(processor: &str, caches: &[CacheDescription], tlbs: &[Entries]) -> String {
     let plain = |text: &str| -> String {
         let allowed = |letter: &char| (' '..='~').contains(letter) && !matches!(letter, '"' | '\\');
         text.chars().filter(allowed).take(600).collect()
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn found(name: &str, measured: Option<Measured>) -> (Machine, String) {
+    fn found(name: &str, measured: Option<ColorMeasurement>) -> (Machine, String) {
         let here = describe(&recorded(name), 0, measured).unwrap_or_else(|why| panic!("{why}"));
         (here.machine, here.notes.join("\n"))
     }
@@ -376,7 +380,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_believed() {
-        let measured = |colors, ways| Some(Measured { colors, ways });
+        let measured = |colors, ways| Some(ColorMeasurement { colors, ways });
         let (machine, notes) = found("vm-impossible-l3", measured(64, Some(16)));
         assert_eq!(machine.caches[1].size, 4 << 20);
         assert!(notes.contains("the system says 2.0 MiB"), "{notes}");

@@ -14,13 +14,13 @@ use superhue_papers::document::{Document, Figure, Frames, SCHEMA};
 use superhue_papers::figure::{self, Kind, Settings};
 use superhue_papers::memory::{FILES, Memory};
 use superhue_papers::native::Native;
-use superhue_papers::page::{self, Beside};
+use superhue_papers::page::{self, ExtraResults};
 use superhue_papers::witness::Witness;
-use superhue_papers::{Trouble, picture, table};
+use superhue_papers::{ReplayError, picture, table};
 
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
-use crate::verb::document::{LARGEST, read_document};
+use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::report_file::ReportFile;
 
 /// Larger files are no machine files.
@@ -95,7 +95,7 @@ pub fn lab(args: &LabArgs) -> VerbResult {
         let figure = kind.make(&settings, &memory);
         document
             .figures
-            .push(figure.map_err(|Trouble(what)| Failure::new(USAGE, what))?);
+            .push(figure.map_err(|ReplayError(what)| Failure::new(USAGE, what))?);
         // Each figure at once: an interruption loses none that is finished.
         keep(args.output.as_deref(), &document)?;
     }
@@ -114,7 +114,7 @@ fn plugin(args: &LabArgs) -> PathBuf {
 
 /// Shows a kept document, or draws it again.
 fn again(args: &LabArgs, path: &Path) -> VerbResult {
-    let document = read_document(path, LARGEST)
+    let document = read_document(path, MAX_DOCUMENT_BYTES)
         .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
         .with_context(|| format!("cannot show {}", path.display()))
         .map_err(failed)?;
@@ -139,7 +139,7 @@ fn finish(args: &LabArgs, document: &Document) -> VerbResult {
     if let Some(folder) = &args.output
         && document.figures.len() == figure::ALL.len()
     {
-        let beside = Beside {
+        let beside = ExtraResults {
             witness: kept_witness(folder)?,
             native: kept_sweeps(&args.results)?,
         };
@@ -154,7 +154,7 @@ fn finish(args: &LabArgs, document: &Document) -> VerbResult {
 
 /// Replays the programs that guests ran under the plugin, and fails unless the counts agree.
 fn witness(args: &LabArgs, folder: &Path) -> VerbResult {
-    let trouble = |Trouble(what)| {
+    let trouble = |ReplayError(what)| {
         let what = format!(
             "{}: {what}; make it again with witness/run",
             folder.display()
@@ -209,10 +209,10 @@ fn kept_witness(folder: &Path) -> Result<Option<Witness>, Failure> {
     if !path.exists() {
         return Ok(None);
     }
-    let text = read_document(&path, LARGEST)
+    let text = read_document(&path, MAX_DOCUMENT_BYTES)
         .with_context(|| format!("cannot read {}", path.display()))
         .map_err(failed)?;
-    let witness = Witness::from_json(&text).map_err(|Trouble(what)| {
+    let witness = Witness::from_json(&text).map_err(|ReplayError(what)| {
         let what = format!(
             "cannot use {}: {what}; make it again with `make lab-witness`",
             path.display()
@@ -234,10 +234,10 @@ fn kept_sweeps(folder: &Path) -> Result<Option<Native>, Failure> {
             ));
             return Ok(None);
         }
-        let text = read_document(&path, LARGEST)
+        let text = read_document(&path, MAX_DOCUMENT_BYTES)
             .with_context(|| format!("cannot read {}", path.display()))
             .map_err(failed)?;
-        native.add(&file, &text).map_err(|Trouble(what)| {
+        native.add(&file, &text).map_err(|ReplayError(what)| {
             Failure::new(FAILED, format!("cannot use {}: {what}", path.display()))
         })?;
     }
@@ -287,14 +287,14 @@ fn kinds(names: &[String]) -> Result<Vec<Kind>, Failure> {
 }
 
 /// A machine, and notes for the reader of its figures.
-struct Chosen {
+struct SelectedMachine {
     machine: Machine,
     notes: Vec<String>,
     /// Its file, if it has just been written.
     text: Option<String>,
 }
 
-impl From<Machine> for Chosen {
+impl From<Machine> for SelectedMachine {
     fn from(machine: Machine) -> Self {
         Self {
             machine,
@@ -305,15 +305,15 @@ impl From<Machine> for Chosen {
 }
 
 /// Returns a machine: one of ours by its name, this one, or the one in a file.
-fn machine(path: &Path) -> Result<Chosen, Failure> {
+fn machine(path: &Path) -> Result<SelectedMachine, Failure> {
     let name = path.to_string_lossy();
     if name == here::NAME {
-        let here::Here {
+        let here::HostMachine {
             machine,
             text,
             notes,
         } = here::here()?;
-        return Ok(Chosen {
+        return Ok(SelectedMachine {
             machine,
             notes,
             text: Some(text),
@@ -321,7 +321,7 @@ fn machine(path: &Path) -> Result<Chosen, Failure> {
     }
     if let Some(machine) = machines::named(&name) {
         return machine
-            .map(Chosen::from)
+            .map(SelectedMachine::from)
             .map_err(|error| Failure::new(FAILED, error));
     }
     let text = read_document(path, LARGEST_MACHINE)
@@ -332,7 +332,7 @@ fn machine(path: &Path) -> Result<Chosen, Failure> {
         })
         .map_err(failed)?;
     Machine::parse(&name, &text)
-        .map(Chosen::from)
+        .map(SelectedMachine::from)
         .map_err(|error| Failure::new(USAGE, error))
 }
 
@@ -350,7 +350,7 @@ fn memory(args: &LabArgs) -> Result<Memory, Failure> {
         let bytes = read_regular(&path, LARGEST_FRAMES)
             .with_context(|| format!("cannot read {}", path.display()))
             .map_err(failed)?;
-        memory.add(name, &bytes).map_err(|Trouble(what)| {
+        memory.add(name, &bytes).map_err(|ReplayError(what)| {
             let what = format!(
                 "{}: {what}; make it again with kernel/frames, or give --drawn",
                 path.display()

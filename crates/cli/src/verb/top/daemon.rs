@@ -20,20 +20,20 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// State of the requests to the daemon.
 #[derive(Debug, Clone, Default)]
-pub enum Asked {
+pub enum DaemonState {
     /// No answer yet.
     #[default]
     NotYet,
     /// There is no answer; the reason.
     Absent(String),
     /// The last answer.
-    Here(Box<Answered>),
+    Here(Box<DaemonSample>),
 }
 
-impl Asked {
+impl DaemonState {
     /// The answer, if there is one.
     #[must_use]
-    pub fn answered(&self) -> Option<&Answered> {
+    pub fn answered(&self) -> Option<&DaemonSample> {
         match self {
             Self::Here(answered) => Some(answered),
             _ => None,
@@ -43,7 +43,7 @@ impl Asked {
 
 /// An answer, and the rates since the one before.
 #[derive(Debug, Clone, Default)]
-pub struct Answered {
+pub struct DaemonSample {
     /// The account.
     pub account: Arc<DaemonAccount>,
     /// Rates by the name of the rule; without rules that have no two different accounts.
@@ -75,7 +75,7 @@ impl Rate {
     }
 }
 
-impl Answered {
+impl DaemonSample {
     /// A new answer, after `before`.
     #[must_use]
     pub fn after(before: Option<&Self>, account: DaemonAccount) -> Self {
@@ -210,27 +210,29 @@ fn rate(
 
 /// Sends one request to the daemon.
 #[must_use]
-pub fn ask_once(socket: &std::path::Path, before: Option<&Answered>) -> Asked {
+pub fn ask_once(socket: &std::path::Path, before: Option<&DaemonSample>) -> DaemonState {
     match ask(socket, Request::Status) {
-        Ok(Answer::Status { status }) => Asked::Here(Box::new(Answered::after(before, *status))),
-        Ok(Answer::Refused { text }) => Asked::Absent(format!("the daemon refuses: {text}")),
-        Ok(_) => Asked::Absent("the daemon answered something else".to_owned()),
+        Ok(Answer::Status { status }) => {
+            DaemonState::Here(Box::new(DaemonSample::after(before, *status)))
+        }
+        Ok(Answer::Refused { text }) => DaemonState::Absent(format!("the daemon refuses: {text}")),
+        Ok(_) => DaemonState::Absent("the daemon answered something else".to_owned()),
         Err(AskError::NoDaemon(socket)) => {
-            Asked::Absent(format!("none listens at {}", socket.display()))
+            DaemonState::Absent(format!("none listens at {}", socket.display()))
         }
         Err(AskError::Denied(_)) => {
-            Asked::Absent("you may not ask it: root and the group superhue may".to_owned())
+            DaemonState::Absent("you may not ask it: root and the group superhue may".to_owned())
         }
-        Err(error) => Asked::Absent(error.to_string()),
+        Err(error) => DaemonState::Absent(error.to_string()),
     }
 }
 
 /// Requests accounts repeatedly, in a thread of its own, since a daemon may be slow.
-pub struct Asking(Arc<(Mutex<Shared>, Condvar)>);
+pub struct DaemonPoller(Arc<(Mutex<Shared>, Condvar)>);
 
 #[derive(Default)]
 struct Shared {
-    latest: Arc<Asked>,
+    latest: Arc<DaemonState>,
     to_end: bool,
 }
 
@@ -238,7 +240,7 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Asking {
+impl DaemonPoller {
     /// Starts the thread.
     #[must_use]
     pub fn start(args: &TopArgs) -> Self {
@@ -251,19 +253,19 @@ impl Asking {
             .spawn(move || keep_asking(&theirs, &socket, interval, share));
         if let Err(error) = started {
             let text = format!("no thread to ask from: {error}");
-            locked(&shared.0).latest = Arc::new(Asked::Absent(text));
+            locked(&shared.0).latest = Arc::new(DaemonState::Absent(text));
         }
         Self(shared)
     }
 
     /// Returns the last answer.
     #[must_use]
-    pub fn latest(&self) -> Arc<Asked> {
+    pub fn latest(&self) -> Arc<DaemonState> {
         Arc::clone(&locked(&self.0.0).latest)
     }
 }
 
-impl Drop for Asking {
+impl Drop for DaemonPoller {
     fn drop(&mut self) {
         // Does not join the thread: it may be waiting for an answer.
         locked(&self.0.0).to_end = true;
@@ -272,13 +274,13 @@ impl Drop for Asking {
 }
 
 fn keep_asking(shared: &(Mutex<Shared>, Condvar), socket: &Path, interval: Duration, share: f64) {
-    let mut latest: Arc<Asked> = Arc::default();
+    let mut latest: Arc<DaemonState> = Arc::default();
     loop {
         let begun = cpu_time();
         latest = Arc::new(ask_once(socket, latest.answered()));
         let cost = cpu_time().saturating_sub(begun);
         let least = match *latest {
-            Asked::Here(_) => interval,
+            DaemonState::Here(_) => interval,
             _ => interval.max(AGAIN),
         };
         let mut state = locked(&shared.0);
@@ -338,10 +340,10 @@ mod tests {
 
     #[test]
     fn two_answers_make_a_rate() {
-        let first = Answered::after(None, account(10.0, 9.0, 100));
+        let first = DaemonSample::after(None, account(10.0, 9.0, 100));
         assert!(first.rules.is_empty() && first.services.is_empty());
         assert_eq!(first.cpu_share, None);
-        let second = Answered::after(Some(&first), account(12.0, 11.0, 120));
+        let second = DaemonSample::after(Some(&first), account(12.0, 11.0, 120));
         let expected = |splits| Rate {
             collapses: 10.0,
             splits,
@@ -360,19 +362,19 @@ mod tests {
         near(&second.processes[&(7, 70)], None);
         assert!((second.cpu_share.unwrap() - 0.01).abs() < 1e-9);
         // The watch has no newer account: the rates stay.
-        let third = Answered::after(Some(&second), account(12.5, 11.0, 120));
+        let third = DaemonSample::after(Some(&second), account(12.5, 11.0, 120));
         near(&third.services["redis.service"], Some(0.0));
         near(&third.processes[&(7, 70)], None);
     }
 
     #[test]
     fn what_began_anew_has_no_rate() {
-        let first = Answered::after(None, account(10.0, 9.0, 100));
-        let restarted = Answered::after(Some(&first), account(1.0, 0.5, 3));
+        let first = DaemonSample::after(None, account(10.0, 9.0, 100));
+        let restarted = DaemonSample::after(Some(&first), account(1.0, 0.5, 3));
         assert!(restarted.rules.is_empty() && restarted.cpu_share.is_none());
         // The watch alone was restarted: its time has gone back, or its counters have.
         for (at, done) in [(1.0, 3), (10.0, 3)] {
-            let again = Answered::after(Some(&first), account(11.0, at, done));
+            let again = DaemonSample::after(Some(&first), account(11.0, at, done));
             assert!(again.rules.is_empty(), "{at}");
             assert!(
                 again.services.is_empty() && again.processes.is_empty(),

@@ -4,8 +4,8 @@ use serde::Serialize;
 use superhue::SharedObject;
 use superhue_daemon::account::DaemonAccount;
 
-use super::daemon::Asked;
-use super::gathered::Gathered;
+use super::daemon::DaemonState;
+use super::gathered::TopSnapshot;
 use super::machine::Machine;
 use super::rows::{Row, Rows, Subject};
 
@@ -74,7 +74,7 @@ struct Own {
 impl<'a> Document<'a> {
     /// Builds the document.
     #[must_use]
-    pub fn of(gathered: &'a Gathered, asked: &'a Asked, rows: &'a Rows) -> Self {
+    pub fn of(gathered: &'a TopSnapshot, asked: &'a DaemonState, rows: &'a Rows) -> Self {
         let mut services: Vec<&Row> = rows.services.iter().collect();
         services.sort_by_key(|row| (std::cmp::Reverse(row.resident_bytes), row.subject.clone()));
         let processes = rows.processes.iter().filter_map(|row| match row.subject {
@@ -104,9 +104,9 @@ impl<'a> Document<'a> {
             processes_unlisted: gathered.unlisted,
             daemon: of_daemon(asked),
             daemon_missing_because: match asked {
-                Asked::NotYet => Some("it was not asked"),
-                Asked::Absent(why) => Some(why),
-                Asked::Here(_) => None,
+                DaemonState::NotYet => Some("it was not asked"),
+                DaemonState::Absent(why) => Some(why),
+                DaemonState::Here(_) => None,
             },
             tracker,
             tracker_missing_because: no_tracker,
@@ -121,7 +121,7 @@ impl<'a> Document<'a> {
     }
 }
 
-fn of_daemon(asked: &Asked) -> Option<Daemon<'_>> {
+fn of_daemon(asked: &DaemonState) -> Option<Daemon<'_>> {
     let answered = asked.answered()?;
     let account: &DaemonAccount = &answered.account;
     let rules = account.rules.iter().map(|rule| {

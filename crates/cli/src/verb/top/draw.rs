@@ -21,10 +21,10 @@ use crate::terminal::printable;
 use crate::top_args::ViewName;
 
 use super::columns::{self, Column, age, bytes, percent, rate, size, stalled};
-use super::daemon::{Answered, Asked};
-use super::gathered::{Detail, Gathered};
+use super::daemon::{DaemonSample, DaemonState};
+use super::gathered::{Detail, TopSnapshot};
 use super::rows::Rows;
-use super::state::{Opened, State};
+use super::state::{State, ViewScope};
 
 /// Number of lines above the table's own head, and below.
 const HEAD: u16 = 4;
@@ -42,8 +42,8 @@ const TURNED: Style = Style::new().add_modifier(Modifier::REVERSED);
 pub fn draw(
     buffer: &mut Buffer,
     state: &mut State,
-    gathered: &Gathered,
-    asked: &Asked,
+    gathered: &TopSnapshot,
+    asked: &DaemonState,
     rows: &Rows,
 ) {
     let area = buffer.area;
@@ -58,7 +58,7 @@ pub fn draw(
     if head > 0 {
         write(buffer, 0, 0, "superhue top", BOLD);
         let text = match &state.opened {
-            Opened::Service(service) => of_service(service, rows),
+            ViewScope::Service(service) => of_service(service, rows),
             _ => summary(gathered, rows),
         };
         write(buffer, 14, 0, &text, PLAIN);
@@ -79,8 +79,8 @@ pub fn draw(
         help(buffer, body);
     } else {
         match state.opened.clone() {
-            Opened::Process(id, _) => process(buffer, body, state, gathered, rows, id),
-            Opened::List if state.view == ViewName::Objects => {
+            ViewScope::Process(id, _) => process(buffer, body, state, gathered, rows, id),
+            ViewScope::List if state.view == ViewName::Objects => {
                 objects(buffer, body, state, gathered, rows);
             }
             _ => list(buffer, body, state, rows),
@@ -91,7 +91,7 @@ pub fn draw(
     }
 }
 
-fn summary(gathered: &Gathered, rows: &Rows) -> String {
+fn summary(gathered: &TopSnapshot, rows: &Rows) -> String {
     if let Some(trouble) = &gathered.trouble {
         return trouble.clone();
     }
@@ -127,7 +127,7 @@ fn of_service(service: &str, rows: &Rows) -> String {
 }
 
 /// Returns a line about the machine's memory.
-pub fn machine(gathered: &Gathered) -> String {
+pub fn machine(gathered: &TopSnapshot) -> String {
     let machine = &gathered.machine;
     let used = machine.memory_bytes.zip(machine.available_bytes);
     let used = used.map(|(all, left)| ByteCount(all.0.saturating_sub(left.0)));
@@ -147,15 +147,15 @@ pub fn machine(gathered: &Gathered) -> String {
 }
 
 /// Returns a line about the daemon.
-pub fn daemon(asked: &Asked) -> String {
+pub fn daemon(asked: &DaemonState) -> String {
     match asked {
-        Asked::NotYet => "daemon   ...".to_owned(),
-        Asked::Absent(why) => format!("daemon   {why}"),
-        Asked::Here(answered) => of_daemon(answered),
+        DaemonState::NotYet => "daemon   ...".to_owned(),
+        DaemonState::Absent(why) => format!("daemon   {why}"),
+        DaemonState::Here(answered) => of_daemon(answered),
     }
 }
 
-fn of_daemon(answered: &Answered) -> String {
+fn of_daemon(answered: &DaemonSample) -> String {
     let account = &answered.account;
     let mut text = format!("daemon   {} rules", account.rules_total);
     if account.paused {
@@ -193,7 +193,7 @@ fn of_daemon(answered: &Answered) -> String {
     text + &troubled.unwrap_or_default()
 }
 
-fn own(gathered: &Gathered) -> String {
+fn own(gathered: &TopSnapshot) -> String {
     let mut text = "itself   ".to_owned();
     text += &gathered.own.share.map_or_else(
         || format!("{} ms of CPU so far", gathered.own.total.as_millis()),
@@ -221,7 +221,7 @@ fn own(gathered: &Gathered) -> String {
 
 /// Draws a table of services or processes.
 fn list(buffer: &mut Buffer, area: Rect, state: &mut State, rows: &Rows) {
-    let is_of_services = state.view == ViewName::Services && state.opened == Opened::List;
+    let is_of_services = state.view == ViewName::Services && state.opened == ViewScope::List;
     let columns = if is_of_services {
         columns::of_services(rows)
     } else {
@@ -259,7 +259,13 @@ fn list(buffer: &mut Buffer, area: Rect, state: &mut State, rows: &Rows) {
     }
 }
 
-fn objects(buffer: &mut Buffer, area: Rect, state: &mut State, gathered: &Gathered, rows: &Rows) {
+fn objects(
+    buffer: &mut Buffer,
+    area: Rect,
+    state: &mut State,
+    gathered: &TopSnapshot,
+    rows: &Rows,
+) {
     let (name, columns) = columns::fitting(&columns::of_objects(), usize::from(area.width));
     head(buffer, area.y, "SHARED OBJECT", name, &columns, state);
     let room = usize::from(area.height.saturating_sub(2));
@@ -301,7 +307,7 @@ fn process(
     buffer: &mut Buffer,
     area: Rect,
     state: &mut State,
-    gathered: &Gathered,
+    gathered: &TopSnapshot,
     rows: &Rows,
     id: ProcessId,
 ) {
@@ -367,7 +373,7 @@ fn mappings_table(
     buffer: &mut Buffer,
     area: Rect,
     state: &State,
-    gathered: &Gathered,
+    gathered: &TopSnapshot,
     detail: &Detail,
     mappings: &[MappingStatus],
 ) {
@@ -499,10 +505,10 @@ fn keys(buffer: &mut Buffer, y: u16, state: &State) {
     }
     let text = if state.help {
         "any key goes back  q end".to_owned()
-    } else if let Opened::Process(..) = state.opened {
+    } else if let ViewScope::Process(..) = state.opened {
         "Escape back  Up/Down move  h help  q end".to_owned()
     } else {
-        let back = if state.opened == Opened::List {
+        let back = if state.opened == ViewScope::List {
             ""
         } else {
             "Escape back  "

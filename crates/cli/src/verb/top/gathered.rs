@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use superhue::model::{ByteCount, ProcessId, VirtAddr};
-use superhue::survey::Surveyed;
+use superhue::survey::ProcessEntry;
 use superhue::{ProcessStatus, SharedObject};
 
 use super::machine::Machine;
 
 /// Everything that was read, at one moment. Times count from the start of reading.
 #[derive(Debug, Clone, Default)]
-pub struct Gathered {
+pub struct TopSnapshot {
     /// Time of this state.
     pub at: Duration,
     /// Every known process.
-    pub processes: Vec<Surveyed>,
+    pub processes: Vec<ProcessEntry>,
     /// Number of processes beyond the limit of those that are tracked.
     pub unlisted: u64,
     /// Reason why processes cannot be listed.

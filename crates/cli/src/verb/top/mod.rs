@@ -1,9 +1,9 @@
 //! `superhue top`.
 //!
 //! ```text
-//!   reader thread   survey, machine, mappings, objects, tracker ──Gathered──┐
-//!   daemon thread   asks the control socket ──────────────────────Asked─────┼──> rows ──> draw   (the terminal)
-//!   this thread     keys ──> state ──Wishes──> reader                       └──────────> table, document (once)
+//!   reader thread   survey, machine, mappings, objects, tracker ──TopSnapshot──┐
+//!   daemon thread   asks the control socket ──────────────────────DaemonState─────┼──> rows ──> draw   (the terminal)
+//!   this thread     keys ──> state ──DataRequest──> reader                       └──────────> table, document (once)
 //! ```
 //!
 //! This thread waits only for the terminal: a process whose memory map is locked, a daemon that does not answer, or a
@@ -31,11 +31,11 @@ use crate::output::{Failure, VerbResult, print, print_json};
 use crate::terminal::{Event, Screen, is_there};
 use crate::top_args::TopArgs;
 
-use daemon::Asking;
-use gathered::Gathered;
+use daemon::DaemonPoller;
+use gathered::TopSnapshot;
 use reader::Reader;
 use rows::Rows;
-use state::{Done, State};
+use state::{KeyOutcome, State};
 
 /// Longest time until figures are drawn again: their age changes.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -70,9 +70,9 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
     // Comes before any thread is started: all of them leave signals to this one.
     let mut screen = Screen::open()?;
     let mut reader = Reader::start(args);
-    let asking = Asking::start(args);
+    let asking = DaemonPoller::start(args);
     let mut state = State::new(args.view);
-    let mut shown: Option<(std::sync::Arc<Gathered>, Rows)> = None;
+    let mut shown: Option<(std::sync::Arc<TopSnapshot>, Rows)> = None;
     let mut drawn: Option<Instant> = None;
     let mut is_new = true;
     // Time at which the CPU limit allows the next drawing.
@@ -113,7 +113,7 @@ fn live(args: &TopArgs) -> Result<u8, Failure> {
             Event::Nothing => {}
             Event::Redraw => is_new = true,
             Event::Key(key) => {
-                if state.press(key) == Done::End {
+                if state.press(key) == KeyOutcome::End {
                     return Ok(0);
                 }
                 is_new = true;

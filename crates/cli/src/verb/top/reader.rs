@@ -19,8 +19,8 @@ use superhue::{cpu_time, shared_objects, status_of};
 use crate::output::{FAILED, Failure};
 use crate::top_args::{TopArgs, ViewName};
 
-use super::daemon::{Answered, Asked, ask_once};
-use super::gathered::{Detail, Gathered, Heat, OwnCpu};
+use super::daemon::{DaemonSample, DaemonState, ask_once};
+use super::gathered::{Detail, Heat, OwnCpu, TopSnapshot};
 use super::machine::Rates;
 use super::own_cpu;
 
@@ -43,14 +43,14 @@ const AVERAGE: Duration = Duration::from_secs(10);
 /// Interval at which results are published while there is much to read.
 const FILLING: Duration = Duration::from_millis(250);
 /// Longest sleep of a reader.
-const CALM: Duration = Duration::from_secs(1);
+const MAX_READER_SLEEP: Duration = Duration::from_secs(1);
 /// Sampling intervals, as of `heat --follow`.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(2);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Data that the screen needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Wishes {
+pub struct DataRequest {
     /// Processes on the screen, or those of the services there, the largest first.
     pub processes: Vec<u32>,
     /// The same processes, as far as sampling their accesses makes sense.
@@ -82,8 +82,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    latest: Arc<Gathered>,
-    wishes: Arc<Wishes>,
+    latest: Arc<TopSnapshot>,
+    wishes: Arc<DataRequest>,
     is_nudged: bool,
     /// The process that is being read, and the start time.
     reading: Option<(u32, Instant)>,
@@ -125,11 +125,11 @@ impl Reader {
         let (turn, roots) = (self.left, self.roots.clone());
         let started = std::thread::Builder::new()
             .name("superhue-read".to_owned())
-            .spawn(move || Reading::new(&shared, &args, roots, begun, avoided, turn).run());
+            .spawn(move || ReaderThread::new(&shared, &args, roots, begun, avoided, turn).run());
         if let Err(error) = started {
-            let gathered = Gathered {
+            let gathered = TopSnapshot {
                 trouble: Some(format!("no thread to read from: {error}")),
-                ..Gathered::default()
+                ..TopSnapshot::default()
             };
             self.shared.lock().latest = Arc::new(gathered);
         }
@@ -137,12 +137,12 @@ impl Reader {
 
     /// Returns the last results, with the process that holds up the reader now.
     #[must_use]
-    pub fn latest(&self) -> Arc<Gathered> {
+    pub fn latest(&self) -> Arc<TopSnapshot> {
         Arc::clone(&self.shared.lock().latest)
     }
 
     /// Sets the data to read.
-    pub fn wish(&self, wishes: Wishes) {
+    pub fn wish(&self, wishes: DataRequest) {
         let mut state = self.shared.lock();
         if *state.wishes != wishes {
             // A newly opened view is read at once; rows that scrolled into view can wait for their turn.
@@ -160,8 +160,8 @@ impl Reader {
         let Some((pid, since)) = state.reading else {
             return;
         };
-        if since.elapsed() >= CALM {
-            let mut latest = Gathered::clone(&state.latest);
+        if since.elapsed() >= MAX_READER_SLEEP {
+            let mut latest = TopSnapshot::clone(&state.latest);
             latest.held_up_by = Some((pid, since.elapsed()));
             state.latest = Arc::new(latest);
         }
@@ -193,7 +193,7 @@ impl Drop for Reader {
 }
 
 /// A thread that reads.
-struct Reading<'a> {
+struct ReaderThread<'a> {
     shared: &'a Shared,
     args: &'a TopArgs,
     roots: Roots,
@@ -212,7 +212,7 @@ struct Reading<'a> {
     next_publish: Duration,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReaderThread<'a> {
     fn new(
         shared: &'a Shared,
         args: &'a TopArgs,
@@ -260,8 +260,9 @@ impl<'a> Reading<'a> {
             let mut is_more = false;
             if at >= self.next {
                 let (shared, turn) = (self.shared, self.turn);
-                let mut told =
-                    |it: Option<survey::Reading>| note_reading(shared, turn, it.map(|it| it.pid));
+                let mut told = |it: Option<survey::ProcessRead>| {
+                    note_reading(shared, turn, it.map(|it| it.pid))
+                };
                 let stepped = self.survey.step(at, &wishes.processes, &mut told);
                 match stepped {
                     Ok(more) => is_more = more,
@@ -302,14 +303,14 @@ impl<'a> Reading<'a> {
         let until = due.min(sample.unwrap_or(Duration::MAX));
         let pause = until
             .saturating_sub(at)
-            .clamp(Duration::from_millis(1), CALM);
+            .clamp(Duration::from_millis(1), MAX_READER_SLEEP);
         let state = self.shared.lock();
         let sleeps = |state: &mut State| !state.is_nudged && state.turn == self.turn;
         drop(self.shared.nudge.wait_timeout_while(state, pause, sleeps));
     }
 
     /// Reads the mappings of the shown process if they are due; returns true if it is another process than before.
-    fn read_detail(&mut self, wishes: &Wishes) -> bool {
+    fn read_detail(&mut self, wishes: &DataRequest) -> bool {
         let at = self.begun.elapsed();
         let Some(pid) = wishes.detail else {
             (self.detail, self.next_detail) = (None, Duration::ZERO);
@@ -345,7 +346,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads the shared objects if they are due; returns true if it has read them.
-    fn read_objects(&mut self, wishes: &Wishes) -> bool {
+    fn read_objects(&mut self, wishes: &DataRequest) -> bool {
         let at = self.begun.elapsed();
         if !wishes.objects || at < self.next_objects {
             return false;
@@ -370,7 +371,7 @@ impl<'a> Reading<'a> {
     /// Publishes the results; returns false if another reader has replaced this one.
     fn publish(&mut self, trouble: Option<String>) -> bool {
         let at = self.begun.elapsed();
-        let gathered = Gathered {
+        let gathered = TopSnapshot {
             at,
             processes: self.survey.processes().cloned().collect(),
             unlisted: self.survey.unlisted(),
@@ -435,8 +436,8 @@ impl Tracking {
         let sampling = Sampling {
             max_overhead: args.max_overhead,
             own_part: SAMPLES,
-            shortest: SHORTEST,
-            longest: LONGEST,
+            shortest: MIN_SAMPLE_INTERVAL,
+            longest: MAX_SAMPLE_INTERVAL,
             scope: Scope::All,
             settle: false,
         };
@@ -494,7 +495,7 @@ impl Tracking {
             .filter_map(|(service, maps)| Some((service, of_all(maps)?)))
             .collect();
         let cost = cpu_time().saturating_sub(begun);
-        self.next = at + LONGEST.max(apart(cost, self.share * HOT_SETS));
+        self.next = at + MAX_SAMPLE_INTERVAL.max(apart(cost, self.share * HOT_SETS));
     }
 
     /// Returns the share of its pages that a sample finds accessed, for each mapping of a process.
@@ -539,15 +540,15 @@ fn hot_set(curve: &HotSet) -> Option<[ByteCount; 3]> {
 }
 
 /// All data, read once.
-pub struct Once {
+pub struct SingleReading {
     /// The data that was read.
-    pub gathered: Gathered,
+    pub gathered: TopSnapshot,
     /// The daemon's answer.
-    pub asked: Asked,
+    pub asked: DaemonState,
 }
 
 /// Reads everything, and after the interval the data of rates again.
-pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
+pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<SingleReading, Failure> {
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
     let mut survey = Survey::new(roots.clone(), args.interval, 1e6);
@@ -567,7 +568,7 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
     let tracked: Vec<ProcessId> = largest.into_iter().map(|(_, id)| id).take(32).collect();
     // A hot set takes a few samples.
     let pause = if args.track {
-        args.interval.max(LONGEST * 2)
+        args.interval.max(MAX_SAMPLE_INTERVAL * 2)
     } else {
         args.interval
     };
@@ -585,7 +586,7 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
         .look_at_all(begun.elapsed(), &mut |_| {})
         .map_err(fail)?;
     let asked = match &first {
-        Asked::Here(before) => ask_once(&args.socket, Some(before as &Answered)),
+        DaemonState::Here(before) => ask_once(&args.socket, Some(before as &DaemonSample)),
         _ => first,
     };
     let heat = match tracking {
@@ -602,7 +603,7 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
     };
     let at = begun.elapsed();
     let total = own_cpu();
-    let gathered = Gathered {
+    let gathered = TopSnapshot {
         at,
         processes: survey.processes().cloned().collect(),
         unlisted: survey.unlisted(),
@@ -613,9 +614,9 @@ pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<Once, Failure> {
             total,
             share: Some(total.as_secs_f64() / at.as_secs_f64().max(1e-3)),
         },
-        ..Gathered::default()
+        ..TopSnapshot::default()
     };
-    Ok(Once { gathered, asked })
+    Ok(SingleReading { gathered, asked })
 }
 
 #[cfg(test)]

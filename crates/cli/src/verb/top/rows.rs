@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
-use superhue::survey::{Look, Memory, Surveyed};
+use superhue::survey::{Look, Memory, ProcessEntry};
 use superhue::{SharedObject, model::ObjectId};
 use superhue_daemon::rules::GroupFacts;
 
-use super::daemon::{Answered, Asked, Rate};
-use super::gathered::Gathered;
+use super::daemon::{DaemonSample, DaemonState, Rate};
+use super::gathered::TopSnapshot;
 
 /// Subject of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,9 +91,9 @@ pub struct Rows {
 impl Rows {
     /// Builds the rows from the data that was read.
     #[must_use]
-    pub fn of(gathered: &Gathered, asked: &Asked) -> Self {
+    pub fn of(gathered: &TopSnapshot, asked: &DaemonState) -> Self {
         let mut rows = Self::default();
-        let told = Told::of(asked.answered());
+        let told = AccountIndex::of(asked.answered());
         let mut names: HashMap<Arc<str>, Arc<str>> = HashMap::new();
         let mut services: BTreeMap<Arc<str>, Row> = BTreeMap::new();
         for process in &gathered.processes {
@@ -143,7 +143,12 @@ pub fn service_of(roots: &Roots, pid: u32) -> String {
     group.unwrap_or_else(|| GroupFacts::new("/")).label()
 }
 
-fn of_process(gathered: &Gathered, told: &Told<'_>, process: &Surveyed, service: &Arc<str>) -> Row {
+fn of_process(
+    gathered: &TopSnapshot,
+    told: &AccountIndex<'_>,
+    process: &ProcessEntry,
+    service: &Arc<str>,
+) -> Row {
     let memory = process.memory();
     let of = |field: fn(&Memory) -> Option<ByteCount>| memory.and_then(|(_, memory)| field(memory));
     let (anonymous, huge) = (of(|it| it.anonymous), of(|it| it.anon_huge));
@@ -205,14 +210,14 @@ fn covered(huge: Option<ByteCount>, anonymous: Option<ByteCount>) -> Option<f64>
 }
 
 /// The daemon's account, indexed for the rows.
-struct Told<'a> {
-    answered: Option<&'a Answered>,
+struct AccountIndex<'a> {
+    answered: Option<&'a DaemonSample>,
     processes: HashMap<(u32, u64), (&'a superhue::live::ProcessAccount, &'a str)>,
     services: HashMap<&'a str, Vec<(&'a superhue::live::ServiceAccount, &'a str)>>,
 }
 
-impl<'a> Told<'a> {
-    fn of(answered: Option<&'a Answered>) -> Self {
+impl<'a> AccountIndex<'a> {
+    fn of(answered: Option<&'a DaemonSample>) -> Self {
         let mut told = Self {
             answered,
             processes: HashMap::new(),
@@ -234,7 +239,7 @@ impl<'a> Told<'a> {
         told
     }
 
-    fn complete_service(&self, gathered: &Gathered, name: &str, row: &mut Row) {
+    fn complete_service(&self, gathered: &TopSnapshot, name: &str, row: &mut Row) {
         let rules = self.services.get(name).map_or(&[][..], Vec::as_slice);
         row.rules = rules.iter().map(|(_, rule)| (*rule).to_owned()).collect();
         let rate: Option<&Rate> = self.answered.and_then(|it| it.services.get(name));

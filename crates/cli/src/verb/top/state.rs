@@ -10,7 +10,7 @@ use crate::terminal::Key;
 use crate::top_args::ViewName;
 
 use super::columns::{self, Column};
-use super::reader::Wishes;
+use super::reader::DataRequest;
 use super::rows::{Row, Rows, Subject};
 
 /// Longest filter, in characters.
@@ -20,14 +20,14 @@ const TRACKED: usize = 64;
 
 /// Result of a key: `End` if it ends the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum KeyOutcome {
     No,
     End,
 }
 
 /// The opened view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opened {
+pub enum ViewScope {
     /// A list of everything.
     List,
     /// The processes of a service.
@@ -40,7 +40,7 @@ pub enum Opened {
 #[derive(Debug, Clone)]
 pub struct State {
     pub view: ViewName,
-    pub opened: Opened,
+    pub opened: ViewScope,
     /// Only rows that contain this, in lower case, are shown.
     pub filter: String,
     /// True if keys are letters of the filter.
@@ -58,7 +58,7 @@ pub struct State {
     subjects: Vec<Subject>,
     lines: usize,
     room: usize,
-    wishes: Wishes,
+    wishes: DataRequest,
 }
 
 impl State {
@@ -67,7 +67,7 @@ impl State {
     pub fn new(view: ViewName) -> Self {
         Self {
             view,
-            opened: Opened::List,
+            opened: ViewScope::List,
             filter: String::new(),
             is_typing: false,
             help: false,
@@ -80,7 +80,7 @@ impl State {
             subjects: Vec::new(),
             lines: 0,
             room: 0,
-            wishes: Wishes::default(),
+            wishes: DataRequest::default(),
         }
     }
 
@@ -92,7 +92,7 @@ impl State {
 
     fn kind(&self) -> usize {
         match (self.view, &self.opened) {
-            (_, Opened::Service(_)) | (ViewName::Processes, _) => 1,
+            (_, ViewScope::Service(_)) | (ViewName::Processes, _) => 1,
             (ViewName::Services, _) => 0,
             (ViewName::Objects, _) => 2,
         }
@@ -100,7 +100,7 @@ impl State {
 
     /// Returns the data that the view needs.
     #[must_use]
-    pub fn wishes(&self) -> Wishes {
+    pub fn wishes(&self) -> DataRequest {
         self.wishes.clone()
     }
 
@@ -114,7 +114,7 @@ impl State {
     /// Returns the services or processes to show, in order, in a list with `room` lines.
     pub fn rows<'a>(&mut self, rows: &'a Rows, columns: &[Column], room: usize) -> Vec<&'a Row> {
         let (all, service) = match (&self.opened, self.view) {
-            (Opened::Service(service), _) => (&rows.processes, Some(Arc::clone(service))),
+            (ViewScope::Service(service), _) => (&rows.processes, Some(Arc::clone(service))),
             (_, ViewName::Services) => (&rows.services, None),
             _ => (&rows.processes, None),
         };
@@ -161,9 +161,9 @@ impl State {
         let subjects = shown.iter().map(|it| Subject::Object(it.object));
         self.subjects = subjects.collect();
         self.subject = self.subjects.get(self.selected).cloned();
-        self.wishes = Wishes {
+        self.wishes = DataRequest {
             objects: true,
-            ..Wishes::default()
+            ..DataRequest::default()
         };
         shown
     }
@@ -173,7 +173,7 @@ impl State {
         self.columns.clear();
         self.subjects.clear();
         self.place(lines, room, |_| None);
-        self.wishes = Wishes {
+        self.wishes = DataRequest {
             processes: vec![id.pid],
             tracked: vec![id],
             detail: Some(id.pid),
@@ -226,7 +226,7 @@ impl State {
             Subject::Process(id) if id.pid != own => Some(id),
             _ => None,
         });
-        self.wishes = Wishes {
+        self.wishes = DataRequest {
             processes: ids.iter().map(|id| id.pid).collect(),
             tracked: trackable.take(TRACKED).collect(),
             detail: None,
@@ -250,24 +250,24 @@ impl State {
     }
 
     /// Handles a key.
-    pub fn press(&mut self, key: Key) -> Done {
+    pub fn press(&mut self, key: Key) -> KeyOutcome {
         if key == Key::Control('c') {
-            return Done::End;
+            return KeyOutcome::End;
         }
         if self.is_typing {
             self.type_filter(key);
-            return Done::No;
+            return KeyOutcome::No;
         }
         if std::mem::take(&mut self.help) {
             return if key == Key::Char('q') {
-                Done::End
+                KeyOutcome::End
             } else {
-                Done::No
+                KeyOutcome::No
             };
         }
         let page = self.room.saturating_sub(1).max(1);
         match key {
-            Key::Char('q') => return Done::End,
+            Key::Char('q') => return KeyOutcome::End,
             Key::Char('h' | '?') => self.help = true,
             Key::Char('s') => self.show(ViewName::Services),
             Key::Char('p') => self.show(ViewName::Processes),
@@ -296,7 +296,7 @@ impl State {
             Key::Escape | Key::Backspace => self.go_back(),
             _ => {}
         }
-        Done::No
+        KeyOutcome::No
     }
 
     fn type_filter(&mut self, key: Key) {
@@ -315,10 +315,10 @@ impl State {
 
     fn show(&mut self, view: ViewName) {
         self.view = view;
-        self.go_to(Opened::List, None);
+        self.go_to(ViewScope::List, None);
     }
 
-    fn go_to(&mut self, opened: Opened, subject: Option<Subject>) {
+    fn go_to(&mut self, opened: ViewScope, subject: Option<Subject>) {
         self.opened = opened;
         self.subject = subject;
         self.subjects.clear();
@@ -332,11 +332,11 @@ impl State {
 
     fn open(&mut self) {
         let opened = match (&self.subject, &self.opened) {
-            (Some(Subject::Service(name)), _) => Opened::Service(Arc::clone(name)),
-            (Some(Subject::Process(id)), Opened::Service(name)) => {
-                Opened::Process(*id, Some(Arc::clone(name)))
+            (Some(Subject::Service(name)), _) => ViewScope::Service(Arc::clone(name)),
+            (Some(Subject::Process(id)), ViewScope::Service(name)) => {
+                ViewScope::Process(*id, Some(Arc::clone(name)))
             }
-            (Some(Subject::Process(id)), Opened::List) => Opened::Process(*id, None),
+            (Some(Subject::Process(id)), ViewScope::List) => ViewScope::Process(*id, None),
             _ => return,
         };
         self.filter.clear();
@@ -345,12 +345,12 @@ impl State {
 
     fn go_back(&mut self) {
         match self.opened.clone() {
-            Opened::Process(id, Some(service)) => {
-                self.go_to(Opened::Service(service), Some(Subject::Process(id)));
+            ViewScope::Process(id, Some(service)) => {
+                self.go_to(ViewScope::Service(service), Some(Subject::Process(id)));
             }
-            Opened::Process(id, None) => self.go_to(Opened::List, Some(Subject::Process(id))),
-            Opened::Service(name) => self.go_to(Opened::List, Some(Subject::Service(name))),
-            Opened::List => self.filter.clear(),
+            ViewScope::Process(id, None) => self.go_to(ViewScope::List, Some(Subject::Process(id))),
+            ViewScope::Service(name) => self.go_to(ViewScope::List, Some(Subject::Service(name))),
+            ViewScope::List => self.filter.clear(),
         }
     }
 

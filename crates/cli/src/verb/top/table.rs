@@ -8,14 +8,14 @@ use crate::terminal::printable;
 use crate::top_args::ViewName;
 
 use super::columns::{self, Column};
-use super::daemon::Asked;
+use super::daemon::DaemonState;
 use super::draw;
-use super::gathered::Gathered;
+use super::gathered::TopSnapshot;
 use super::rows::Rows;
 
 /// Returns the whole table, the rows with most memory first.
 #[must_use]
-pub fn text(view: ViewName, gathered: &Gathered, asked: &Asked, rows: &Rows) -> String {
+pub fn text(view: ViewName, gathered: &TopSnapshot, asked: &DaemonState, rows: &Rows) -> String {
     let (title, columns) = match view {
         ViewName::Services => ("SERVICE", columns::of_services(rows)),
         ViewName::Processes => ("PROCESS", columns::of_processes(rows)),

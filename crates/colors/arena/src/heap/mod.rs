@@ -33,7 +33,7 @@ pub struct Heap {
 
 /// Result of giving an object back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Given {
+pub struct FreedObject {
     /// Bytes that were reserved for the object.
     pub size: usize,
     /// First byte of the chunk, if it holds no more objects.
@@ -96,7 +96,7 @@ impl Heap {
     }
 
     /// Gives back the object that begins at `address`; `None` if none does.
-    pub fn free(&mut self, address: usize) -> Option<Given> {
+    pub fn free(&mut self, address: usize) -> Option<FreedObject> {
         let page = address - address % PAGE;
         let (size, pages) = if let Some(slab) = self.slabs.get_mut(&page) {
             if !slab.give(address - page) {
@@ -107,7 +107,7 @@ impl Heap {
             let partial = self.partial.get_mut(class)?;
             if !empty {
                 partial.insert(page);
-                return Some(Given {
+                return Some(FreedObject {
                     size,
                     emptied: None,
                 });
@@ -122,7 +122,7 @@ impl Heap {
         let (&start, chunk) = self.chunks.range_mut(..=page).next_back()?;
         chunk.give(page, pages);
         let emptied = chunk.is_free().then_some(start);
-        Some(Given { size, emptied })
+        Some(FreedObject { size, emptied })
     }
 
     /// Returns the usable bytes of the object that begins at `address`; `None` if no object in use begins there.

@@ -4,14 +4,14 @@ use super::classes::size_of;
 use super::runs::PAGE;
 
 /// Maximum number of objects in a page: those of 16 bytes.
-const MOST: usize = PAGE / 16;
+const MAX_OBJECTS_PER_PAGE: usize = PAGE / 16;
 
 /// Bitmap of the objects in use in a page. It lies apart from the page, which is the program's alone, so a program that
 /// writes past its object does not corrupt the heap.
 #[derive(Debug)]
 pub struct Slab {
     class: usize,
-    used: [u64; MOST / 64],
+    used: [u64; MAX_OBJECTS_PER_PAGE / 64],
     count: usize,
 }
 
@@ -20,7 +20,7 @@ impl Slab {
     pub const fn new(class: usize) -> Self {
         Self {
             class,
-            used: [0; MOST / 64],
+            used: [0; MAX_OBJECTS_PER_PAGE / 64],
             count: 0,
         }
     }

@@ -13,7 +13,7 @@ use superhue_model::Color;
 
 /// A hot page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hot {
+pub struct HotPage {
     /// Its color; `None` if unknown.
     pub color: Option<Color>,
     /// True if the page may get another frame. Pages of a huge page may not.
@@ -22,7 +22,7 @@ pub struct Hot {
 
 /// Pages of each color.
 #[must_use]
-pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
+pub fn counts(pages: &[HotPage], colors: usize) -> Vec<usize> {
     let mut counts = vec![0; colors];
     for color in pages.iter().filter_map(|page| page.color) {
         if let Some(count) = counts.get_mut(usize::from(color.0)) {
@@ -36,7 +36,7 @@ pub fn counts(pages: &[Hot], colors: usize) -> Vec<usize> {
 /// far as movable pages allow. The moves are as few as possible: each page goes from a color above the mean to one below.
 /// Movable pages of an unknown color all move.
 #[must_use]
-pub fn balance(pages: &[Hot], colors: usize) -> Vec<(usize, Color)> {
+pub fn balance(pages: &[HotPage], colors: usize) -> Vec<(usize, Color)> {
     if colors == 0 {
         return Vec::new();
     }
@@ -82,14 +82,14 @@ mod tests {
 
     use super::*;
 
-    fn hot(color: u16, movable: bool) -> Hot {
-        Hot {
+    fn hot(color: u16, movable: bool) -> HotPage {
+        HotPage {
             color: Some(Color(color)),
             movable,
         }
     }
 
-    fn after(pages: &[Hot], moves: &[(usize, Color)], colors: usize) -> Vec<usize> {
+    fn after(pages: &[HotPage], moves: &[(usize, Color)], colors: usize) -> Vec<usize> {
         let mut pages = pages.to_vec();
         for &(at, color) in moves {
             pages[at].color = Some(color);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_is_even_stays() {
-        let pages: Vec<Hot> = (0..64).map(|at| hot(at % 32, true)).collect();
+        let pages: Vec<HotPage> = (0..64).map(|at| hot(at % 32, true)).collect();
         assert!(balance(&pages, 32).is_empty());
         assert!(balance(&[], 32).is_empty());
         assert!(balance(&pages, 0).is_empty());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn pages_of_unknown_colors_go_where_the_fewest_are() {
-        let unknown = |movable| Hot {
+        let unknown = |movable| HotPage {
             color: None,
             movable,
         };
@@ -127,7 +127,7 @@ mod tests {
         fn movable_pages_end_even_by_as_few_moves_as_can_be(
             given in prop::collection::vec(0..32_u16, 0..1200),
         ) {
-            let pages: Vec<Hot> = given.iter().map(|&color| hot(color, true)).collect();
+            let pages: Vec<HotPage> = given.iter().map(|&color| hot(color, true)).collect();
             let moves = balance(&pages, 32);
             let counts = after(&pages, &moves, 32);
             let most = counts.iter().max().copied().unwrap_or(0);

@@ -4,6 +4,6 @@ mod balance;
 mod masks;
 mod walk;
 
-pub use balance::{Hot, balance, counts};
+pub use balance::{HotPage, balance, counts};
 pub use masks::masks_of;
 pub use walk::Walk;

@@ -18,7 +18,7 @@ const TOLERANCE: u64 = 16;
 
 /// Pages of all colors that this process may take, and the oracle that knows their colors.
 #[derive(Debug)]
-pub struct Dealt {
+pub struct ColoredSample {
     /// The pages.
     pub sample: Sample,
     /// Knows the colors of these pages, and of no others.
@@ -31,7 +31,11 @@ pub struct Dealt {
 ///
 /// # Errors
 /// [`OracleError::Unavailable`] where coloring is off, there is one color only, no memory, or no color was dealt.
-pub fn deal(roots: &Roots, coloring: &PageColors, size: ByteCount) -> Result<Dealt, OracleError> {
+pub fn deal(
+    roots: &Roots,
+    coloring: &PageColors,
+    size: ByteCount,
+) -> Result<ColoredSample, OracleError> {
     let colors = coloring.colors();
     if !coloring.enabled {
         let how = coloring.how_to_enable();
@@ -66,7 +70,7 @@ pub fn deal(roots: &Roots, coloring: &PageColors, size: ByteCount) -> Result<Dea
         });
     }
     let oracle = KernelOracle::new(&sample, dealt)?;
-    Ok(Dealt {
+    Ok(ColoredSample {
         sample,
         oracle,
         colors: known,

@@ -7,7 +7,7 @@ mod bounds;
 mod deal;
 
 pub use bounds::Bounds;
-pub use deal::{Dealt, deal};
+pub use deal::{ColoredSample, deal};
 
 use rustix::io::Errno;
 use superhue_model::ColorSet;

@@ -13,13 +13,13 @@ use crate::Page;
 /// Passes experiments on until the calling thread has used its CPU time; after that each counts as disturbed, which
 /// soon ends every search.
 #[derive(Debug)]
-pub(super) struct Bounded<'a, P> {
+pub(super) struct CpuLimitedProbe<'a, P> {
     probe: &'a mut P,
     end: Duration,
     is_late: bool,
 }
 
-impl<'a, P> Bounded<'a, P> {
+impl<'a, P> CpuLimitedProbe<'a, P> {
     pub(super) fn new(probe: &'a mut P, patience: Duration) -> Self {
         Self {
             probe,
@@ -39,7 +39,7 @@ impl<'a, P> Bounded<'a, P> {
     }
 }
 
-impl<P: Probe> Probe for Bounded<'_, P> {
+impl<P: Probe> Probe for CpuLimitedProbe<'_, P> {
     fn trial(
         &mut self,
         lines: &Lines,

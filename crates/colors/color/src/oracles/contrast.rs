@@ -6,7 +6,7 @@ use crate::Page;
 
 /// Result of a trial for one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum EvictionOutcome {
     /// Still in the cache, all lines or nearly.
     Kept,
     /// Pushed out, all lines or nearly.
@@ -109,15 +109,15 @@ impl Contrast {
     /// Eight lines are eight witnesses: a time between the two means that the lines of the page disagree. A time far
     /// above `evicted` comes from a level beyond the next one, which also means evicted, or from an interrupt, which
     /// means nothing.
-    pub(super) fn fate(self, ticks: u32) -> Fate {
+    pub(super) fn fate(self, ticks: u32) -> EvictionOutcome {
         let gap = self.evicted.saturating_sub(self.kept);
         let ceiling = self.evicted.saturating_mul(16);
         if ticks <= self.kept.saturating_add(gap * 7 / 20) {
-            Fate::Kept
+            EvictionOutcome::Kept
         } else if ticks >= self.kept.saturating_add(gap / 2) && ticks <= ceiling {
-            Fate::Evicted
+            EvictionOutcome::Evicted
         } else {
-            Fate::Unsure
+            EvictionOutcome::Unsure
         }
     }
 }
@@ -161,7 +161,7 @@ impl<'a, P: Probe> Bench<'a, P> {
         &mut self,
         targets: &[Page],
         evictors: &[Page],
-    ) -> impl Iterator<Item = Fate> + use<'_, P> {
+    ) -> impl Iterator<Item = EvictionOutcome> + use<'_, P> {
         self.times.clear();
         self.times.resize(targets.len(), 0);
         let mut repeated = Vec::new();
@@ -190,15 +190,15 @@ impl<'a, P: Probe> Bench<'a, P> {
             if undisturbed {
                 contrast.fate(ticks)
             } else {
-                Fate::Unsure
+                EvictionOutcome::Unsure
             }
         })
     }
 
     /// Returns the fate of one target in one trial.
-    pub(super) fn fate(&mut self, target: Page, evictors: &[Page]) -> Fate {
+    pub(super) fn fate(&mut self, target: Page, evictors: &[Page]) -> EvictionOutcome {
         let mut fates = self.fates(&[target], evictors);
-        fates.next().unwrap_or(Fate::Unsure)
+        fates.next().unwrap_or(EvictionOutcome::Unsure)
     }
 
     /// Marks the following trials as ones that evict a good part of the targets.
@@ -214,22 +214,22 @@ impl<'a, P: Probe> Bench<'a, P> {
     }
 
     /// The fate that leads by two after up to five trials; unsure if none does.
-    pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> Fate {
+    pub(super) fn agreed(&mut self, target: Page, evictors: &[Page]) -> EvictionOutcome {
         let (mut kept, mut evicted) = (0, 0);
         for _ in 0..5 {
             match self.fate(target, evictors) {
-                Fate::Kept => kept += 1,
-                Fate::Evicted => evicted += 1,
-                Fate::Unsure => {}
+                EvictionOutcome::Kept => kept += 1,
+                EvictionOutcome::Evicted => evicted += 1,
+                EvictionOutcome::Unsure => {}
             }
             if kept >= evicted + 2 {
-                return Fate::Kept;
+                return EvictionOutcome::Kept;
             }
             if evicted >= kept + 2 {
-                return Fate::Evicted;
+                return EvictionOutcome::Evicted;
             }
         }
-        Fate::Unsure
+        EvictionOutcome::Unsure
     }
 }
 
@@ -247,8 +247,8 @@ mod tests {
         let fitted = contrast.fitted(&fast);
         assert_eq!(fitted.kept, 158);
         let fates = fast.map(|ticks| fitted.fate(ticks));
-        assert_eq!(fates[..4], [Fate::Kept; 4]);
-        assert_eq!(fates[4..], [Fate::Evicted; 7]);
+        assert_eq!(fates[..4], [EvictionOutcome::Kept; 4]);
+        assert_eq!(fates[4..], [EvictionOutcome::Evicted; 7]);
         // A few times change nothing; and `evicted` never becomes nearly as small as `kept`, or larger than before.
         assert_eq!(contrast.fitted(&fast[..7]), contrast);
         assert_eq!(contrast.fitted(&[240; 9]).evicted, 260);
@@ -262,7 +262,7 @@ mod tests {
             evicted: 310,
         };
         let fates = [0, 180, 225, 228, 244, 246, 310, 4_900, 6_000].map(|t| contrast.fate(t));
-        use Fate::{Evicted, Kept, Unsure};
+        use EvictionOutcome::{Evicted, Kept, Unsure};
         let expected = [
             Kept, Kept, Kept, Unsure, Unsure, Evicted, Evicted, Evicted, Unsure,
         ];

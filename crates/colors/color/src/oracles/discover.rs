@@ -2,7 +2,7 @@
 
 use superhue_model::Color;
 
-use super::contrast::{Contrast, Fate};
+use super::contrast::{Contrast, EvictionOutcome};
 use super::curve;
 use super::hunt::{BATCH, Hunt, STRONG};
 use super::random::Random;
@@ -188,7 +188,7 @@ impl<P: Probe> Hunt<'_, P> {
             let targets = others.iter().chain(others).take(2);
             targets
                 .into_iter()
-                .all(|target| self.bench.fate(*target, set) == Fate::Evicted)
+                .all(|target| self.bench.fate(*target, set) == EvictionOutcome::Evicted)
         });
         self.bench.strength = 1;
         certain

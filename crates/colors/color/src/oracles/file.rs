@@ -23,7 +23,7 @@ use super::PaletteError;
 const LOCK: &str = ".lock";
 
 /// Larger files are no palettes: 4 GiB.
-const LARGEST: u64 = 1 << 32;
+const MAX_PALETTE_BYTES: u64 = 1 << 32;
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(Errno) -> PaletteError {
     let path = path.to_owned();
@@ -76,7 +76,7 @@ fn distrust(stat: &Stat, us: u32) -> Option<&'static str> {
         Some("it belongs to another user")
     } else if stat.st_mode & 0o022 != 0 {
         Some("others may write to it")
-    } else if size == 0 || !size.is_multiple_of(BASE_PAGE_SIZE) || size > LARGEST {
+    } else if size == 0 || !size.is_multiple_of(BASE_PAGE_SIZE) || size > MAX_PALETTE_BYTES {
         Some("it does not have the size of a palette")
     } else {
         None
@@ -89,13 +89,13 @@ pub(super) struct Draft {
     file: OwnedFd,
     /// The path that errors name.
     path: PathBuf,
-    named: Option<Named>,
+    named: Option<TempPaletteFile>,
 }
 
 /// A file under a temporary name beside its final place. It takes that place in one step when it is ready; the lock
 /// keeps other processes from making one meanwhile. Dropped unfinished, it is removed.
 #[derive(Debug)]
-struct Named {
+struct TempPaletteFile {
     /// The temporary path.
     path: PathBuf,
     place: PathBuf,
@@ -171,7 +171,7 @@ impl Draft {
         let draft = Self {
             file,
             path: path.clone(),
-            named: Some(Named {
+            named: Some(TempPaletteFile {
                 path,
                 place: place.to_owned(),
                 _lock: lock,
@@ -279,7 +279,7 @@ fn require_in_memory(file: &OwnedFd, path: &Path) -> Result<(), PaletteError> {
     }
 }
 
-impl Drop for Named {
+impl Drop for TempPaletteFile {
     fn drop(&mut self) {
         if !self.finished {
             // An error is harmless here: the next draft removes the file again.

@@ -15,7 +15,7 @@ use std::hint::black_box;
 use super::clock::{self, Moment};
 use super::probe::{LINE_SIZE, LINES_OF_PAGE};
 use super::random::Random;
-use super::{Lines, Probe, ProbeError, Usual};
+use super::{Lines, Probe, ProbeError, TypicalTrialTime};
 use crate::Page;
 
 /// Timing by the processor's own clock, on the CPU the calling thread is on.
@@ -24,7 +24,7 @@ use crate::Page;
 /// [`MeasuredOracle`](super::MeasuredOracle). Makes no system call.
 #[derive(Debug)]
 pub struct HardwareProbe {
-    usual: Usual,
+    usual: TypicalTrialTime,
     random: Random,
 }
 
@@ -36,7 +36,7 @@ impl HardwareProbe {
     pub fn new() -> Result<Self, ProbeError> {
         clock::check()?;
         Ok(Self {
-            usual: Usual::default(),
+            usual: TypicalTrialTime::default(),
             random: Random::new(clock::now().ticks),
         })
     }

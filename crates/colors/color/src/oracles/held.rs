@@ -10,7 +10,7 @@ use superhue_model::BASE_PAGE_SIZE;
 use crate::Page;
 
 /// Bytes that a pipe of an ordinary user may hold (`/proc/sys/fs/pipe-max-size`).
-const LARGEST: usize = 1 << 20;
+const MAX_PIPE_BYTES: usize = 1 << 20;
 
 /// Keeps pages in their frames.
 ///
@@ -18,11 +18,11 @@ const LARGEST: usize = 1 << 20;
 /// has one reference more than the kernel expects, so the kernel does not move it (`folio_migrate_mapping` in
 /// `mm/migrate.c`). The pages stay readable; nothing reads from the pipes (`vmsplice(2)`).
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct PagePins {
     _pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
-impl Held {
+impl PagePins {
     /// Holds as many of `pages` as pipes are available for, within the user's limit; only the regular tests of the
     /// palette cover the rest.
     #[must_use]
@@ -34,7 +34,7 @@ impl Held {
                 break;
             };
             // A smaller pipe holds fewer pages.
-            let _ = fcntl_setpipe_size(&writer, LARGEST);
+            let _ = fcntl_setpipe_size(&writer, MAX_PIPE_BYTES);
             let slots = fcntl_getpipe_size(&writer).unwrap_or(0) / BASE_PAGE_SIZE as usize;
             let (now, later) = rest.split_at(slots.min(rest.len()));
             let held = now.iter().take_while(|page| put(&writer, **page)).count();
@@ -83,7 +83,7 @@ mod tests {
         let start = usize::try_from(scratch.range().start.0).unwrap();
         // SAFETY: mapped and readable until the end of the test.
         let page = unsafe { Page::at(start + 7 * BASE_PAGE_SIZE as usize) }.unwrap();
-        let held = Held::hold(&[page]);
+        let held = PagePins::hold(&[page]);
         let while_held = own_collapse(scratch.region());
         drop(held);
         if let Err(errno) = own_collapse(scratch.region()) {

@@ -12,7 +12,7 @@
 //! and dropped. The idea of leaving ways + 1 groups away in turn is Vila, Köpf and Morales' ("Theory and Practice of
 //! Finding Eviction Sets", 2019).
 
-use super::contrast::{Bench, Contrast, Fate};
+use super::contrast::{Bench, Contrast, EvictionOutcome};
 use super::random::Random;
 use super::{DiscoverError, Lines, Probe, Search};
 use crate::Page;
@@ -108,13 +108,13 @@ impl<'a, P: Probe> Hunt<'a, P> {
             }
             let union = self.union();
             self.bench.strength = 2;
-            let known = self.bench.agreed(target, &union) != Fate::Kept;
+            let known = self.bench.agreed(target, &union) != EvictionOutcome::Kept;
             self.bench.strength = 1;
             if known {
                 continue;
             }
             let fresh = self.fresh.clone();
-            if self.bench.agreed(target, &fresh) != Fate::Evicted {
+            if self.bench.agreed(target, &fresh) != EvictionOutcome::Evicted {
                 // Too few other pages of its color so far. Take more; or the target is a straggler itself.
                 if self.wanted > self.pool.len() / 4 {
                     // The thresholds for kept and evicted must be wrong: measure them again. Trials with ever more
@@ -151,11 +151,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
 
     /// Returns true if `pages` evict the target, with more passes if one is not enough.
     fn evicts_for_certain(&mut self, target: Page, pages: &[Page]) -> bool {
-        if self.bench.agreed(target, pages) == Fate::Evicted {
+        if self.bench.agreed(target, pages) == EvictionOutcome::Evicted {
             return true;
         }
         let before = std::mem::replace(&mut self.bench.strength, STRONG);
-        let evicted = self.bench.agreed(target, pages) == Fate::Evicted;
+        let evicted = self.bench.agreed(target, pages) == EvictionOutcome::Evicted;
         self.bench.strength = before;
         evicted
     }
@@ -183,7 +183,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             } else {
                 let kept = self.bench.fates(&batch, &union);
                 let kept = batch.iter().zip(kept);
-                let fresh = kept.filter(|(_, fate)| *fate != Fate::Evicted);
+                let fresh = kept.filter(|(_, fate)| *fate != EvictionOutcome::Evicted);
                 self.fresh.extend(fresh.map(|(page, _)| *page));
             }
         }
@@ -216,7 +216,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
         let union = self.union();
         let mut known = 0;
         for &member in members.iter().take(5) {
-            known += usize::from(self.bench.fate(member, &union) == Fate::Evicted);
+            known += usize::from(self.bench.fate(member, &union) == EvictionOutcome::Evicted);
         }
         if known >= 3 {
             return true;
@@ -271,7 +271,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 1
             };
             // Other activity on the machine may also evict a line: once is no evidence.
-            if (0..2).all(|_| self.bench.fate(target, &rest) == Fate::Evicted) {
+            if (0..2).all(|_| self.bench.fate(target, &rest) == EvictionOutcome::Evicted) {
                 few = rest;
             } else {
                 at = end;
@@ -296,10 +296,10 @@ impl<'a, P: Probe> Hunt<'a, P> {
             let fates = self.bench.fates(batch, few);
             let evicted = batch.iter().zip(fates);
             let evicted: Vec<Page> = evicted
-                .filter_map(|(page, fate)| (fate == Fate::Evicted).then_some(*page))
+                .filter_map(|(page, fate)| (fate == EvictionOutcome::Evicted).then_some(*page))
                 .collect();
             for page in evicted {
-                if self.bench.fate(page, few) == Fate::Evicted {
+                if self.bench.fate(page, few) == EvictionOutcome::Evicted {
                     members.push(page);
                 }
             }
@@ -317,7 +317,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
             let mut pure = Vec::with_capacity(members.len());
             for (asked, pushing) in [(left, right), (right, left)] {
                 for &member in asked {
-                    if self.bench.agreed(member, pushing) == Fate::Evicted {
+                    if self.bench.agreed(member, pushing) == EvictionOutcome::Evicted {
                         pure.push(member);
                     }
                 }
@@ -333,9 +333,11 @@ impl<'a, P: Probe> Hunt<'a, P> {
     fn drop_fresh_of(&mut self, set: &[Page]) {
         let fresh = std::mem::take(&mut self.fresh);
         for batch in fresh.chunks(BATCH / 2) {
-            let fates: Vec<Fate> = self.bench.fates(batch, set).collect();
+            let fates: Vec<EvictionOutcome> = self.bench.fates(batch, set).collect();
             for (&page, fate) in batch.iter().zip(fates) {
-                if fate != Fate::Evicted || self.bench.fate(page, set) != Fate::Evicted {
+                if fate != EvictionOutcome::Evicted
+                    || self.bench.fate(page, set) != EvictionOutcome::Evicted
+                {
                     self.fresh.push(page);
                 }
             }

@@ -10,7 +10,7 @@
 //!
 //! A calculation that is wrong by one bit gives half of the right conflicts, so the threshold is nearly all.
 
-use super::contrast::{Bench, Contrast, Fate};
+use super::contrast::{Bench, Contrast, EvictionOutcome};
 use super::random::Random;
 use super::{Lines, Oracle, OracleKind, Probe};
 use crate::Page;
@@ -274,8 +274,8 @@ impl<P: Probe> Trial<'_, P> {
         for _ in 0..TRIALS {
             let fates = self.bench.fates(&pages, &evictors);
             for ((kept, evicted), fate) in votes.iter_mut().zip(fates) {
-                *kept += usize::from(fate == Fate::Kept);
-                *evicted += usize::from(fate == Fate::Evicted);
+                *kept += usize::from(fate == EvictionOutcome::Kept);
+                *evicted += usize::from(fate == EvictionOutcome::Evicted);
             }
         }
         for ((other, _), (kept, evicted)) in targets.into_iter().zip(votes) {
@@ -304,7 +304,7 @@ impl<P: Probe> Trial<'_, P> {
             let evictors = all.get(..self.evictors).unwrap_or(all).to_vec();
             let targets: Vec<Page> = others.iter().take(SAME.0).copied().collect();
             let evicted = (targets.iter())
-                .filter(|&&target| self.bench.agreed(target, &evictors) == Fate::Evicted)
+                .filter(|&&target| self.bench.agreed(target, &evictors) == EvictionOutcome::Evicted)
                 .count();
             if evicted >= SAME.1 {
                 let named = |color| u16::try_from(color).ok().map(Color);

@@ -2,8 +2,8 @@
 
 use superhue_model::Color;
 
-use super::held::Held;
-use super::pinned::Pinned;
+use super::held::PagePins;
+use super::pinned::CpuPin;
 use super::{Oracle, OracleError, OracleKind, Palette, Probe, SharedPalette};
 use crate::Page;
 
@@ -27,7 +27,7 @@ pub struct MeasuredOracle<P> {
     /// Pages since the palette was tested.
     untested: usize,
     /// Keeps the palette's pages in their frames.
-    _held: Held,
+    _held: PagePins,
 }
 
 impl<P: Probe> MeasuredOracle<P> {
@@ -50,7 +50,7 @@ impl<P: Probe> MeasuredOracle<P> {
         };
         let pages: Vec<Page> = palette.sets().iter().flatten().copied().collect();
         Self {
-            _held: Held::hold(&pages),
+            _held: PagePins::hold(&pages),
             source,
             probe,
             untested: 0,
@@ -112,7 +112,7 @@ impl<P: Probe> Oracle for MeasuredOracle<P> {
         colors: &mut [Option<Color>],
     ) -> Result<(), OracleError> {
         colors.fill(None);
-        let _pinned = Pinned::here();
+        let _pinned = CpuPin::here();
         self.untested = self.untested.saturating_add(pages.len());
         if self.untested >= BETWEEN_TESTS {
             self.test()?;

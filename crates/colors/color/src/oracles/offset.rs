@@ -2,7 +2,7 @@
 
 use superhue_model::{BASE_PAGE_SHIFT, Color};
 
-use super::pagemap::{PAGES_IN_SUPERPAGE, Pagemap, Superpages};
+use super::pagemap::{HugePages, PAGES_IN_HUGE_PAGE, Pagemap};
 use super::{Oracle, OracleError, OracleKind};
 use crate::Page;
 
@@ -13,7 +13,7 @@ use crate::Page;
 /// which stands for several, and the test refutes an index that is hashed with higher bits.
 #[derive(Debug)]
 pub struct OffsetOracle<S = Pagemap> {
-    superpages: S,
+    huge_pages: S,
     colors: usize,
 }
 
@@ -27,26 +27,26 @@ impl OffsetOracle {
     }
 }
 
-impl<S: Superpages> OffsetOracle<S> {
-    /// Takes the huge pages from `superpages`.
+impl<S: HugePages> OffsetOracle<S> {
+    /// Takes the huge pages from `huge pages`.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`] where `colors` is no power of two.
-    pub fn with(superpages: S, colors: usize) -> Result<Self, OracleError> {
+    pub fn with(huge_pages: S, colors: usize) -> Result<Self, OracleError> {
         if !colors.is_power_of_two() {
             return Err(OracleError::Unavailable(format!(
                 "{colors} colors are no power of two, so no bits of the address make them"
             )));
         }
-        let most = usize::try_from(PAGES_IN_SUPERPAGE.0).unwrap_or(usize::MAX);
+        let most = usize::try_from(PAGES_IN_HUGE_PAGE.0).unwrap_or(usize::MAX);
         Ok(Self {
-            superpages,
+            huge_pages,
             colors: colors.min(most),
         })
     }
 }
 
-impl<S: Superpages> Oracle for OffsetOracle<S> {
+impl<S: HugePages> Oracle for OffsetOracle<S> {
     fn kind(&self) -> OracleKind {
         OracleKind::Offset
     }
@@ -55,7 +55,7 @@ impl<S: Superpages> Oracle for OffsetOracle<S> {
         self.colors
     }
 
-    fn wants_superpages(&self) -> bool {
+    fn wants_huge_pages(&self) -> bool {
         true
     }
 
@@ -66,7 +66,7 @@ impl<S: Superpages> Oracle for OffsetOracle<S> {
     ) -> Result<(), OracleError> {
         colors.fill(None);
         for (page, color) in pages.iter().zip(colors) {
-            if self.superpages.is_in_superpage(*page)? {
+            if self.huge_pages.is_in_huge_page(*page)? {
                 let low = (page.address() >> BASE_PAGE_SHIFT) & (self.colors - 1);
                 *color = u16::try_from(low).ok().map(Color);
             }
@@ -83,14 +83,14 @@ mod tests {
     #[derive(Debug)]
     struct Alternating;
 
-    impl Superpages for Alternating {
-        fn is_in_superpage(&mut self, page: Page) -> Result<bool, OracleError> {
+    impl HugePages for Alternating {
+        fn is_in_huge_page(&mut self, page: Page) -> Result<bool, OracleError> {
             Ok(page.address() >> 21 & 1 == 0)
         }
     }
 
     #[test]
-    fn only_pages_in_superpages_have_a_color() {
+    fn only_pages_in_huge_pages_have_a_color() {
         let mut oracle = OffsetOracle::with(Alternating, 32).unwrap();
         // SAFETY: never read.
         let page = |address| unsafe { Page::at(address).unwrap() };
@@ -98,11 +98,11 @@ mod tests {
         let mut colors = [Some(Color(9)); 3];
         oracle.classify(&pages, &mut colors).unwrap();
         assert_eq!(colors, [Some(Color(0)), Some(Color(5)), None]);
-        assert!(oracle.wants_superpages());
+        assert!(oracle.wants_huge_pages());
     }
 
     #[test]
-    fn a_superpage_shows_512_colors_at_most() {
+    fn a_huge_page_shows_512_colors_at_most() {
         assert_eq!(OffsetOracle::with(Alternating, 1024).unwrap().colors(), 512);
         let error = OffsetOracle::with(Alternating, 48).unwrap_err();
         assert!(error.to_string().contains("no power of two"));

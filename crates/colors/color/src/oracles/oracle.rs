@@ -60,7 +60,7 @@ pub trait Oracle {
     fn colors(&self) -> usize;
 
     /// Returns true if it needs pages inside huge pages (a pool then takes those).
-    fn wants_superpages(&self) -> bool {
+    fn wants_huge_pages(&self) -> bool {
         false
     }
 

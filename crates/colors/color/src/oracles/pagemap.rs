@@ -32,12 +32,12 @@ pub trait Frames {
 }
 
 /// Finds out whether a page lies in a huge page.
-pub trait Superpages {
+pub trait HugePages {
     /// Returns true if one huge page maps the whole aligned 2 MiB around `page`.
     ///
     /// # Errors
     /// [`OracleError::Unavailable`] if the kernel does not report it.
-    fn is_in_superpage(&mut self, page: Page) -> Result<bool, OracleError>;
+    fn is_in_huge_page(&mut self, page: Page) -> Result<bool, OracleError>;
 }
 
 /// The open file. It belongs to the memory it was opened for: after a fork the child opens its own.
@@ -112,8 +112,8 @@ impl Frames for Pagemap {
     }
 }
 
-impl Superpages for Pagemap {
-    fn is_in_superpage(&mut self, page: Page) -> Result<bool, OracleError> {
+impl HugePages for Pagemap {
+    fn is_in_huge_page(&mut self, page: Page) -> Result<bool, OracleError> {
         let start = page.address() as u64 & !(HUGE_PAGE_SIZE - 1);
         if let Some((known, answer)) = self.region
             && known == start
@@ -148,7 +148,7 @@ impl Superpages for Pagemap {
 }
 
 /// Number of base pages in a huge page.
-pub(super) const PAGES_IN_SUPERPAGE: PageCount = PageCount(HUGE_PAGE_SIZE / BASE_PAGE_SIZE);
+pub(super) const PAGES_IN_HUGE_PAGE: PageCount = PageCount(HUGE_PAGE_SIZE / BASE_PAGE_SIZE);
 
 #[cfg(test)]
 mod tests {
@@ -190,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_superpages_are_told_from_others() {
+    fn pages_in_huge_pages_are_told_from_others() {
         let memory = AnonymousMemory::aligned(2 << 20).unwrap();
         let page = pages(&memory, 1)[0];
         let mut pagemap = Pagemap::open().unwrap();
-        match pagemap.is_in_superpage(page) {
+        match pagemap.is_in_huge_page(page) {
             Ok(huge) => assert!(!huge, "nothing is there yet"),
             Err(error) => return skip("pagemap-scan", &error.to_string()),
         }
-        assert_eq!(pagemap.is_in_superpage(page), Ok(false), "from memory");
+        assert_eq!(pagemap.is_in_huge_page(page), Ok(false), "from memory");
         memory.populate().unwrap();
-        match Pagemap::open().unwrap().is_in_superpage(page) {
+        match Pagemap::open().unwrap().is_in_huge_page(page) {
             Ok(true) => {}
             other => skip("thp", &format!("no huge page was given: {other:?}")),
         }

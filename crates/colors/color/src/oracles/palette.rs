@@ -5,7 +5,7 @@ use std::sync::Arc;
 use superhue_model::Color;
 
 use super::code::Code;
-use super::contrast::{Bench, Contrast, Fate, percentile};
+use super::contrast::{Bench, Contrast, EvictionOutcome, percentile};
 use super::discover;
 use super::mapping::Mapping;
 use super::random::Random;
@@ -252,9 +252,9 @@ impl Palette {
             }
             for (word, fate) in words.iter_mut().zip(bench.fates(&targets, &evictors)) {
                 match fate {
-                    Fate::Evicted => *word = word.map(|word| word | 1 << test),
-                    Fate::Kept => {}
-                    Fate::Unsure => *word = None,
+                    EvictionOutcome::Evicted => *word = word.map(|word| word | 1 << test),
+                    EvictionOutcome::Kept => {}
+                    EvictionOutcome::Unsure => *word = None,
                 }
             }
         }
@@ -275,11 +275,12 @@ impl Palette {
                 continue;
             };
             agreement.tested += 1;
-            agreement.own += usize::from(bench.agreed(page, own) == Fate::Evicted);
+            agreement.own += usize::from(bench.agreed(page, own) == EvictionOutcome::Evicted);
             let others = self.colors() - 1;
             let other = (usize::from(color.0) + 1 + random.below(others)) % self.colors();
             if let Some(other) = self.sets.get(other).filter(|_| others > 0) {
-                agreement.foreign += usize::from(bench.agreed(page, other) == Fate::Evicted);
+                agreement.foreign +=
+                    usize::from(bench.agreed(page, other) == EvictionOutcome::Evicted);
             }
         }
         agreement
@@ -306,7 +307,7 @@ impl Palette {
                         .copied()
                         .collect();
                     for (at, fate) in bench.fates(together, &evictors).enumerate() {
-                        let evicted = fate == Fate::Evicted;
+                        let evicted = fate == EvictionOutcome::Evicted;
                         if at == own {
                             result.own += 1;
                             result.own_kept += usize::from(!evicted);

@@ -7,11 +7,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 /// Every CPU may have a cache of its own. If the kernel refuses, the thread is not pinned: trials that ran on two CPUs
 /// count as disturbed anyway.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct CpuPin {
     before: Option<CpuSet>,
 }
 
-impl Pinned {
+impl CpuPin {
     pub(super) fn here() -> Self {
         let before = sched_getaffinity(None).ok();
         let cpu = sched_getcpu();
@@ -27,7 +27,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for CpuPin {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // The old affinity was allowed before; if it no longer is, the kernel has already chosen another.

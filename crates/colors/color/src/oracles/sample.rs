@@ -18,7 +18,7 @@ pub enum Backing {
     /// Base pages, from frames of the kernel's choice.
     BasePages,
     /// Huge pages, if the system has them.
-    Superpages,
+    HugePages,
 }
 
 /// Pages of our own, all in memory, all zero.
@@ -74,7 +74,7 @@ impl Sample {
         let start = base.wrapping_byte_add(base.align_offset(ALIGNMENT));
         let advice = match backing {
             Backing::BasePages => Advice::LinuxNoHugepage,
-            Backing::Superpages => Advice::LinuxHugepage,
+            Backing::HugePages => Advice::LinuxHugepage,
         };
         // SAFETY: `length` bytes from the first multiple of 2 MiB lie in the mapping just made; none of these calls
         // changes their contents.
@@ -146,16 +146,16 @@ impl Drop for Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracles::pagemap::{Pagemap, Superpages};
+    use crate::oracles::pagemap::{HugePages, Pagemap};
 
     #[test]
-    fn a_sample_of_base_pages_has_no_superpage() {
+    fn a_sample_of_base_pages_has_no_huge_page() {
         let sample = Sample::new(ByteCount(1), Backing::BasePages).unwrap();
         assert_eq!(sample.pages().len(), 512);
         let mut pagemap = Pagemap::open().unwrap();
-        let huge = pagemap.is_in_superpage(sample.pages()[0]);
+        let huge = pagemap.is_in_huge_page(sample.pages()[0]);
         assert_ne!(huge, Ok(true));
         assert!(Sample::new(ByteCount(0), Backing::BasePages).is_err());
-        assert!(Sample::new(ByteCount(u64::MAX), Backing::Superpages).is_err());
+        assert!(Sample::new(ByteCount(u64::MAX), Backing::HugePages).is_err());
     }
 }

@@ -26,11 +26,11 @@ use rustix::io::Errno;
 use rustix::process::{geteuid, getuid};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 
-use super::bounded::Bounded;
+use super::bounded::CpuLimitedProbe;
 use super::file::{self, Draft};
 use super::header::{FIRST_PAGE, HEADER_SIZE, Header, HeaderError};
 use super::mapping::Mapping;
-use super::pinned::Pinned;
+use super::pinned::CpuPin;
 use super::{DiscoverError, Palette, Probe, Search, SelfTest};
 use crate::Page;
 
@@ -98,7 +98,7 @@ impl PaletteConfig {
     pub const POOL: ByteCount = ByteCount(32 << 20);
 
     /// 20 s: a search that succeeds takes about one, on a disturbed machine a few.
-    pub const PATIENCE: Duration = Duration::from_secs(20);
+    pub const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(20);
 
     /// The places of this user under `root` (`/` but for tests), given its `$XDG_RUNTIME_DIR`.
     #[must_use]
@@ -120,7 +120,7 @@ impl PaletteConfig {
             places,
             pool: Self::POOL,
             search: Search::default(),
-            patience: Self::PATIENCE,
+            patience: Self::SEARCH_TIME_LIMIT,
         }
     }
 
@@ -241,7 +241,7 @@ impl SharedPalette {
     /// See [`PaletteError`].
     fn from_file(probe: &mut impl Probe, file: OwnedFd, path: &Path) -> Result<Self, PaletteError> {
         let mut shared = Self::from_file_untested(file, path)?;
-        let _pinned = Pinned::here();
+        let _pinned = CpuPin::here();
         shared.palette.calibrate(probe);
         let test = shared.palette.self_test(probe, 2);
         if test.passed() {
@@ -312,8 +312,8 @@ impl SharedPalette {
             .filter_map(|page| mapping.page(page))
             .collect();
         let palette = {
-            let _pinned = Pinned::here();
-            let mut bounded = Bounded::new(probe, config.patience);
+            let _pinned = CpuPin::here();
+            let mut bounded = CpuLimitedProbe::new(probe, config.patience);
             let found = Palette::discover(&mut bounded, &pool, &config.search);
             if bounded.is_late() {
                 // The search result does not count: its trials were cut short.
@@ -369,7 +369,7 @@ impl SharedPalette {
 
     /// Tests up to `sample` pages of every set again: drift shows as a failed test.
     pub fn retest(&self, probe: &mut impl Probe, sample: usize) -> SelfTest {
-        let _pinned = Pinned::here();
+        let _pinned = CpuPin::here();
         self.palette.self_test(probe, sample)
     }
 }

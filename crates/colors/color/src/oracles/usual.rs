@@ -8,13 +8,13 @@ const LATE: u64 = 20_000;
 
 /// Usual duration of trials.
 #[derive(Debug, Clone, Default)]
-pub struct Usual {
+pub struct TypicalTrialTime {
     /// 1/16 ticks per access that undisturbed trials take, by the number of accesses in powers of two: few pages stay in
     /// nearer caches than many. 0 before the first.
     each: [u64; 32],
 }
 
-impl Usual {
+impl TypicalTrialTime {
     /// Returns true if a trial of `accesses` accesses, which took `ticks`, was as fast as undisturbed ones; learns from it.
     pub fn is(&mut self, ticks: u64, accesses: usize) -> bool {
         let accesses = (accesses as u64).max(1);
@@ -41,11 +41,11 @@ mod tests {
 
     #[test]
     fn a_long_interruption_shows_and_a_lucky_start_is_forgotten() {
-        let mut usual = Usual::default();
+        let mut usual = TypicalTrialTime::default();
         assert!(usual.is(10_000, 1000));
         assert!(!usual.is(1_000_000, 1000));
         assert!(usual.is(20_000, 1000));
-        let mut lucky = Usual::default();
+        let mut lucky = TypicalTrialTime::default();
         assert!(lucky.is(1, 1000));
         let later = (0..400)
             .map(|_| lucky.is(50_000, 1000))

@@ -7,6 +7,6 @@ mod placed;
 mod placer;
 mod pool;
 
-pub use placed::{Placed, Refusal};
+pub use placed::{PlacementCounts, Refusal};
 pub use placer::Placer;
 pub use pool::{Pool, PoolConfig, PoolError, Run};

@@ -31,7 +31,7 @@ impl Move {
 
 /// Result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(super) struct MoveResult {
     pub(super) pages: usize,
     /// Obstacle to the move of the next page. `EAGAIN`: an event must be read first.
     pub(super) error: Option<Errno>,
@@ -67,20 +67,20 @@ impl Mover {
     /// # Safety
     /// The holes of `what.to` stand for the same bytes as `what.from` holds; no other thread touches the source, and no
     /// code relies on the holes staying holes.
-    pub(super) unsafe fn run(&self, what: Move) -> Moved {
+    pub(super) unsafe fn run(&self, what: Move) -> MoveResult {
         let mut pages = 0;
         let mut attempts = 0;
         loop {
             let rest = what.after(pages);
             if rest.pages == 0 {
-                return Moved { pages, error: None };
+                return MoveResult { pages, error: None };
             }
             let length = ByteCount(rest.pages as u64 * BASE_PAGE_SIZE);
             // SAFETY: the caller's promise.
             let moved = unsafe { self.userfault.move_range(rest.to, rest.from, length) };
             let said = usize::try_from(moved.bytes.whole_pages().0).unwrap_or(0);
             let Some(errno) = moved.error else {
-                return Moved {
+                return MoveResult {
                     pages: what.pages,
                     error: None,
                 };
@@ -91,7 +91,7 @@ impl Mover {
             let again = matches!(errno, Errno::AGAIN | Errno::INTR);
             // The kernel's error does not apply to the page after one that it moved silently.
             if silently == 0 && (!again || attempts >= ATTEMPTS) && pages < what.pages {
-                return Moved {
+                return MoveResult {
                     pages,
                     error: Some(errno),
                 };

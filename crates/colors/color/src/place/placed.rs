@@ -19,7 +19,7 @@ pub enum Refusal {
     /// Not readable and writable, or executable too: pages move between equal protections only.
     Protected,
     /// Part of a huge page.
-    Superpage,
+    HugePage,
     /// The mapping disappeared or changed meanwhile.
     Changed,
     /// Watched by a userfaultfd of the program's own.
@@ -40,7 +40,7 @@ impl Refusal {
             Self::Locked => "locked",
             Self::NotAnonymous => "not-anonymous",
             Self::Protected => "protected",
-            Self::Superpage => "superpage",
+            Self::HugePage => "huge-page",
             Self::Changed => "changed",
             Self::Watched => "watched",
             Self::Unsure => "unsure",
@@ -61,7 +61,7 @@ impl Refusal {
 
 /// Results for the pages of a range.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Placed {
+pub struct PlacementCounts {
     /// Pages that now have a frame of a wanted color.
     pub placed: PageCount,
     /// Pages that already had one.
@@ -70,7 +70,7 @@ pub struct Placed {
     pub refused: BTreeMap<Refusal, PageCount>,
 }
 
-impl Placed {
+impl PlacementCounts {
     /// Counts pages that were left in place.
     pub fn refuse(&mut self, why: Refusal, pages: u64) {
         if pages > 0 {

@@ -8,13 +8,13 @@ use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
 
 use super::mapping::obstacle_at;
-use super::mover::{Move, Moved, Mover};
-use super::{Placed, Pool, PoolError, Refusal, Run};
+use super::mover::{Move, MoveResult, Mover};
+use super::{PlacementCounts, Pool, PoolError, Refusal, Run};
 use crate::choice::Walk;
 use crate::oracles::Oracle;
 
 /// Most pages moved by one call: other threads' faults in the mapping wait for it.
-const LONGEST: usize = 512;
+const MAX_PAGES_PER_MOVE: usize = 512;
 
 /// Places memory of this process.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl Placer {
         range: VirtRange,
         walk: &mut Walk,
         oracle: &mut dyn Oracle,
-    ) -> Result<Placed, PoolError> {
-        let mut placed = Placed::default();
+    ) -> Result<PlacementCounts, PoolError> {
+        let mut placed = PlacementCounts::default();
         if range.is_empty() {
             return Ok(placed);
         }
@@ -76,7 +76,7 @@ impl Placer {
         range: VirtRange,
         walk: &mut Walk,
         oracle: &mut dyn Oracle,
-        placed: &mut Placed,
+        placed: &mut PlacementCounts,
     ) -> Result<(), PoolError> {
         let mut rest = range;
         while let Ok(Some(mut holes)) = self.mover.own().next_holes(rest) {
@@ -91,7 +91,7 @@ impl Placer {
                     placed.refuse(Refusal::NoPage, self.holes_in(rest));
                     return Ok(());
                 }
-                let Some(run) = self.pool.take_run(walk, pages.min(LONGEST)) else {
+                let Some(run) = self.pool.take_run(walk, pages.min(MAX_PAGES_PER_MOVE)) else {
                     break;
                 };
                 let moved = self.fill_run(holes.start, &run, walk);
@@ -120,7 +120,7 @@ impl Placer {
     }
 
     /// Moves a run of the pool into holes from `to` on; pages that could not be moved go back to the pool.
-    fn fill_run(&mut self, to: VirtAddr, run: &Run, walk: &Walk) -> Moved {
+    fn fill_run(&mut self, to: VirtAddr, run: &Run, walk: &Walk) -> MoveResult {
         let what = Move {
             to,
             from: run.start.start(),

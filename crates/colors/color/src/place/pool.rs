@@ -103,7 +103,7 @@ impl Pool {
     /// # Errors
     /// See [`PoolError`].
     pub fn refill(&mut self, oracle: &mut dyn Oracle) -> Result<(), PoolError> {
-        let at = self.chunk_to_fill(oracle.wants_superpages())?;
+        let at = self.chunk_to_fill(oracle.wants_huge_pages())?;
         let result = match self.chunks.get_mut(at) {
             Some(chunk) => fill(chunk, oracle),
             None => Ok(Vec::new()),
@@ -294,11 +294,11 @@ impl Pool {
     }
 
     /// Returns the chunk with the most empty places, if that is half of them; else a new one.
-    fn chunk_to_fill(&mut self, superpages: bool) -> Result<usize, PoolError> {
+    fn chunk_to_fill(&mut self, huge_pages: bool) -> Result<usize, PoolError> {
         let limit = self.config.limit;
         let emptiest = (self.chunks.iter().enumerate())
             .max_by_key(|(_, chunk)| chunk.empty())
-            .filter(|(_, chunk)| !superpages && chunk.empty() * 2 >= chunk.len());
+            .filter(|(_, chunk)| !huge_pages && chunk.empty() * 2 >= chunk.len());
         // Pages that were taken may be put back.
         let resident: usize = (self.chunks.iter())
             .map(|chunk| chunk.len() - chunk.empty())
@@ -311,7 +311,7 @@ impl Pool {
                 Err(PoolError::Limit(limit))
             };
         }
-        if superpages {
+        if huge_pages {
             // The rest of a broken huge page never becomes one again: such a chunk is dropped once it is empty.
             let before = self.chunks.len();
             self.chunks.retain(|chunk| chunk.empty() < chunk.len());
@@ -319,7 +319,7 @@ impl Pool {
                 self.sort_again();
             }
         }
-        let grain = if superpages {
+        let grain = if huge_pages {
             Grain::Super
         } else {
             Grain::Base

@@ -114,13 +114,13 @@ fn swapped(folder: &Path) -> Option<u64> {
 }
 
 /// Room below a limit, in bytes.
-struct Room {
+struct Headroom {
     left: u64,
     margin: u64,
 }
 
 /// Returns the room below the hard limit of the group at `folder`; `None` without a limit.
-fn room(folder: &Path) -> Option<Room> {
+fn room(folder: &Path) -> Option<Headroom> {
     let bounds = MEMORY.iter().filter_map(|(limit, used)| {
         let limit = number(folder, limit).filter(|limit| *limit < NO_LIMIT)?;
         Some((limit, number(folder, used)?))
@@ -131,7 +131,7 @@ fn room(folder: &Path) -> Option<Room> {
     let cached = |prefix: &str| entry(&stat, &format!("{prefix}inactive_file "));
     let cached = cached("total_").or_else(|| cached("")).unwrap_or(0);
     let used = used.saturating_sub(cached / PART_OF_CACHE);
-    Some(Room {
+    Some(Headroom {
         left: limit.saturating_sub(used),
         margin: LEAST_LEFT.max(limit / PART_LEFT),
     })

@@ -18,14 +18,14 @@ use super::text::{self, ParseError};
 /// The same counters as in `status`: they may lag behind the page tables by some pages for each
 /// CPU. They show that something changed, but are too inexact for sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Resident {
+pub struct StatmPages {
     /// Resident pages of every kind.
     pub total: PageCount,
     /// Resident pages that belong to files or are shared memory.
     pub shared: PageCount,
 }
 
-impl Resident {
+impl StatmPages {
     /// Returns the resident anonymous pages.
     #[must_use]
     pub fn anonymous(&self) -> PageCount {
@@ -35,14 +35,14 @@ impl Resident {
 
 /// Processor time since the start, of all threads, in clock ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CpuNow {
+pub struct CpuTicks {
     /// Time in user mode.
     pub user_ticks: u64,
     /// Time in the kernel.
     pub system_ticks: u64,
 }
 
-impl CpuNow {
+impl CpuTicks {
     /// Returns user and kernel time together. The machine defines the length of a tick (`sysconf(3)`,
     /// `_SC_CLK_TCK`).
     #[must_use]
@@ -58,7 +58,7 @@ impl CpuNow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Activity {
     /// Processor time.
-    pub cpu: CpuNow,
+    pub cpu: CpuTicks,
     /// Faults served with and without I/O, including those of system calls that touch user memory (`mm_account_fault` in `mm/memory.c`).
     pub faults: u64,
 }
@@ -70,7 +70,7 @@ pub struct Activity {
 pub fn activity(roots: &Roots, pid: u32) -> Result<Activity, ReadError> {
     let stat = stat(roots, pid)?;
     Ok(Activity {
-        cpu: CpuNow {
+        cpu: CpuTicks {
             user_ticks: stat.user_ticks,
             system_ticks: stat.system_ticks,
         },
@@ -84,7 +84,7 @@ pub fn activity(roots: &Roots, pid: u32) -> Result<Activity, ReadError> {
 ///
 /// # Errors
 /// [`ReadError::Vanished`] when there is no such process; [`ReadError::Malformed`].
-pub fn resident_now(roots: &Roots, pid: u32) -> Result<Resident, ReadError> {
+pub fn resident_now(roots: &Roots, pid: u32) -> Result<StatmPages, ReadError> {
     let path = roots.of_process(pid, "statm");
     let mut buffer = [0; 256];
     let text = read_small(pid, &path, &mut buffer)?;
@@ -95,7 +95,7 @@ pub fn resident_now(roots: &Roots, pid: u32) -> Result<Resident, ReadError> {
 ///
 /// # Errors
 /// As for [`stat`].
-pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuNow, ReadError> {
+pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuTicks, ReadError> {
     Ok(activity(roots, pid)?.cpu)
 }
 
@@ -103,7 +103,7 @@ pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuNow, ReadError> {
 ///
 /// # Errors
 /// Names the field that is missing or not a number.
-pub fn parse_statm(text: &[u8]) -> Result<Resident, ParseError> {
+pub fn parse_statm(text: &[u8]) -> Result<StatmPages, ParseError> {
     let fail = |what| ParseError::new(1, what);
     let mut rest = text.trim_ascii();
     let mut field = |what| {
@@ -113,7 +113,7 @@ pub fn parse_statm(text: &[u8]) -> Result<Resident, ParseError> {
             .ok_or(fail(what))
     };
     field("size is not a number")?;
-    Ok(Resident {
+    Ok(StatmPages {
         total: field("resident is not a number")?,
         shared: field("shared is not a number")?,
     })
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn ticks_become_time_without_overflow() {
         let at = |user_ticks, system_ticks| {
-            CpuNow {
+            CpuTicks {
                 user_ticks,
                 system_ticks,
             }

@@ -21,7 +21,7 @@
 //! `userfaultfd(2)` it waits for the process's own handler, which receives a fault that the
 //! process never caused. An entry for the whole region has no holes. If the process discards the
 //! memory between the check and the read, the read may still meet a hole and wait. So a thread of
-//! its own reads, and after [`PATIENCE`] the caller abandons that thread.
+//! its own reads, and after [`READ_TIMEOUT`] the caller abandons that thread.
 //!
 //! Reading sets the accessed bit of the huge page. A tracker of accesses should call it just before it
 //! clears the bit for the next interval.
@@ -44,7 +44,7 @@ use super::identity::still_is;
 use super::pages::is_huge_mapped;
 
 /// Maximum time of a read; usually it takes a third of a millisecond.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of stuck reader threads at which reading stops for good.
 const STUCK_AT_MOST: usize = 4;
@@ -232,10 +232,10 @@ impl Reader {
         Ok(Self { jobs, found })
     }
 
-    /// Reads a region; `None` if that takes longer than [`PATIENCE`].
+    /// Reads a region; `None` if that takes longer than [`READ_TIMEOUT`].
     fn read(&self, job: Job) -> Option<io::Result<Zeroes>> {
         self.jobs.try_send(job).ok()?;
-        self.found.recv_timeout(PATIENCE).ok()
+        self.found.recv_timeout(READ_TIMEOUT).ok()
     }
 }
 

@@ -21,7 +21,7 @@ use super::{ParseError, file};
 use crate::{ReadError, Roots};
 
 /// Order of a block of one huge page.
-pub const SUPERPAGE_ORDER: usize = (HUGE_PAGE_SHIFT - BASE_PAGE_SHIFT) as usize;
+pub const HUGE_PAGE_ORDER: usize = (HUGE_PAGE_SHIFT - BASE_PAGE_SHIFT) as usize;
 
 /// Limit above the orders of any configuration (the largest, arm64 with 64 KiB pages, has 14).
 const MOST_ORDERS: usize = 20;
@@ -94,8 +94,8 @@ impl BuddyInfo {
     ///
     /// An upper bound: the kernel keeps some blocks back (watermarks, `lowmem_reserve_ratio`).
     #[must_use]
-    pub fn free_superpages(&self) -> u64 {
-        self.free_pages_from(SUPERPAGE_ORDER).0 >> SUPERPAGE_ORDER
+    pub fn free_huge_pages(&self) -> u64 {
+        self.free_pages_from(HUGE_PAGE_ORDER).0 >> HUGE_PAGE_ORDER
     }
 
     fn free_pages_from(&self, order: usize) -> PageCount {
@@ -142,15 +142,15 @@ Node 1, zone   Normal    512      0      0      0      0      0      0      0   
         );
         // DMA 256 + 512 + 3 * 1024, Normal 64 + 256 + 2 * 512 + 4 * 1024, node 1 512 pages.
         assert_eq!(info.free_pages_from(0), PageCount(3840 + 5440 + 512));
-        assert_eq!(info.free_superpages(), (1 + 3 * 2) + (2 + 4 * 2));
+        assert_eq!(info.free_huge_pages(), (1 + 3 * 2) + (2 + 4 * 2));
         let none = BuddyInfo::parse("Node 0, zone Normal 0 0 0 0 0 0 0 0 0 0 0\n").unwrap();
-        assert_eq!(none.free_superpages(), 0);
+        assert_eq!(none.free_huge_pages(), 0);
     }
 
     #[test]
-    fn fewer_orders_than_a_superpage_needs_mean_no_superpages() {
+    fn fewer_orders_than_a_huge_page_needs_mean_no_huge_pages() {
         let small = BuddyInfo::parse("Node 0, zone Normal 5 5 5\n").unwrap();
-        assert_eq!(small.free_superpages(), 0);
+        assert_eq!(small.free_huge_pages(), 0);
     }
 
     #[test]
@@ -189,7 +189,7 @@ Node 1, zone   Normal    512      0      0      0      0      0      0      0   
                 prop_assert!(free <= before, "larger requests can use less");
                 before = free;
             }
-            prop_assert!(info.free_superpages() << SUPERPAGE_ORDER <= info.free_pages_from(0).0);
+            prop_assert!(info.free_huge_pages() << HUGE_PAGE_ORDER <= info.free_pages_from(0).0);
         }
     }
 }

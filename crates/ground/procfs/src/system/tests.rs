@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use superhue_model::{BASE_PAGE_SHIFT, ByteCount, PageCount};
 
-use super::buddyinfo::SUPERPAGE_ORDER;
+use super::buddyinfo::HUGE_PAGE_ORDER;
 use super::thp::{MthpMode, ThpDefrag, ThpMode};
 use super::*;
 
@@ -61,7 +61,7 @@ fn recent_kernels_have_folio_sizes() {
     let thp = read("bare-metal-intel").thp.unwrap();
     assert_eq!(thp.enabled, Some(ThpMode::Always));
     assert_eq!(thp.defrag, Some(ThpDefrag::Madvise));
-    assert_eq!(thp.superpage_mode(), Some(ThpMode::Always));
+    assert_eq!(thp.huge_page_mode(), Some(ThpMode::Always));
     assert_eq!(thp.khugepaged.max_ptes_none, Some(511));
     assert_eq!(thp.shrink_underused, Some(true));
     assert_eq!(thp.pmd_size, Some(ByteCount(2 << 20)));
@@ -71,9 +71,9 @@ fn recent_kernels_have_folio_sizes() {
         [16, 64, 2048],
         "in ascending order, not that of the names"
     );
-    let superpage = thp.of_size(ByteCount(2 << 20)).unwrap();
-    assert_eq!(superpage.enabled, Some(MthpMode::Inherit));
-    assert_eq!(superpage.stats["anon_fault_alloc"], 48_213);
+    let huge_page = thp.of_size(ByteCount(2 << 20)).unwrap();
+    assert_eq!(huge_page.enabled, Some(MthpMode::Inherit));
+    assert_eq!(huge_page.stats["anon_fault_alloc"], 48_213);
     assert!(thp.gaps.is_empty(), "{:?}", thp.gaps);
 }
 
@@ -81,7 +81,7 @@ fn recent_kernels_have_folio_sizes() {
 fn older_kernels_have_gaps_with_reasons() {
     let thp = read("bare-metal-amd").thp.unwrap();
     assert!(thp.sizes.is_empty());
-    assert_eq!(thp.superpage_mode(), Some(ThpMode::Always));
+    assert_eq!(thp.huge_page_mode(), Some(ThpMode::Always));
     assert_eq!(thp.shrink_underused, None);
     assert!(
         thp.gaps
@@ -93,7 +93,7 @@ fn older_kernels_have_gaps_with_reasons() {
 }
 
 #[test]
-fn a_kernel_without_superpages_says_what_that_means() {
+fn a_kernel_without_huge_pages_says_what_that_means() {
     let system = read("no-thp");
     let error = system.thp.unwrap_err();
     assert!(matches!(error, ReadError::Missing { .. }));
@@ -110,23 +110,23 @@ fn a_kernel_without_superpages_says_what_that_means() {
 }
 
 #[test]
-fn memory_can_be_free_and_yet_no_use_for_superpages() {
+fn memory_can_be_free_and_yet_no_use_for_huge_pages() {
     let fragmented = buddyinfo("container-readonly-sysfs");
     let free = |info: &BuddyInfo| -> u64 {
         let pages = info.zones.iter().map(|zone| zone.free_pages_from(0).0);
         pages.sum()
     };
-    assert_eq!(fragmented.free_superpages(), 1);
+    assert_eq!(fragmented.free_huge_pages(), 1);
     assert!(free(&fragmented) > (14 << 30) >> BASE_PAGE_SHIFT);
     let fresh = buddyinfo("arm64");
-    assert!(fresh.free_superpages() << SUPERPAGE_ORDER > free(&fresh) / 100 * 99);
+    assert!(fresh.free_huge_pages() << HUGE_PAGE_ORDER > free(&fresh) / 100 * 99);
 }
 
 #[test]
 fn a_container_may_hide_a_directory_and_no_more() {
     let system = read("container-readonly-sysfs");
     assert!(matches!(system.hugetlb, Err(ReadError::Missing { .. })));
-    assert_eq!(system.thp.unwrap().superpage_mode(), Some(ThpMode::Madvise));
+    assert_eq!(system.thp.unwrap().huge_page_mode(), Some(ThpMode::Madvise));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn the_running_machine_can_be_read() {
     assert!(system.meminfo.unwrap().total.unwrap() > PageCount(1).bytes());
     assert!(!BuddyInfo::read(&Roots::default()).unwrap().zones.is_empty());
     match system.thp {
-        Ok(thp) => assert!(thp.superpage_mode().is_some(), "{:?}", thp.gaps),
+        Ok(thp) => assert!(thp.huge_page_mode().is_some(), "{:?}", thp.gaps),
         Err(error) => assert!(matches!(error, ReadError::Missing { .. }), "{error}"),
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Since Linux 6.8 each folio size has its own switch, and the huge page's size is one of them. The
 //! old `enabled` file then applies only to the sizes set to `inherit`; by default that is the
-//! huge page's size alone. [`ThpSettings::superpage_mode`] resolves this.
+//! huge page's size alone. [`ThpSettings::huge_page_mode`] resolves this.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,7 +121,7 @@ pub struct MthpSize {
 /// Contents of the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThpSettings {
-    /// Anonymous memory with huge pages; see [`Self::superpage_mode`] for the effective setting.
+    /// Anonymous memory with huge pages; see [`Self::huge_page_mode`] for the effective setting.
     pub enabled: Option<ThpMode>,
     /// Effort of a page fault.
     pub defrag: Option<ThpDefrag>,
@@ -181,16 +181,16 @@ impl ThpSettings {
     ///
     /// `None` if the deciding file cannot be read.
     #[must_use]
-    pub fn superpage_mode(&self) -> Option<ThpMode> {
+    pub fn huge_page_mode(&self) -> Option<ThpMode> {
         match self.of_size(ByteCount(HUGE_PAGE_SIZE)) {
             Some(size) => decides(size.enabled?, self.enabled),
             None => self.enabled,
         }
     }
 
-    /// Like [`superpage_mode`](Self::superpage_mode), but reads only the files it needs: the directory has hundreds.
+    /// Like [`huge_page_mode`](Self::huge_page_mode), but reads only the files it needs: the directory has hundreds.
     #[must_use]
-    pub fn read_superpage_mode(roots: &Roots) -> Option<ThpMode> {
+    pub fn read_huge_page_mode(roots: &Roots) -> Option<ThpMode> {
         let directory = roots.sys.join("kernel/mm/transparent_hugepage");
         let size = format!("hugepages-{}kB/enabled", HUGE_PAGE_SIZE >> 10);
         let mut files = Attributes::of(&directory);
@@ -265,8 +265,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn settings(enabled: ThpMode, superpage: Option<MthpMode>) -> ThpSettings {
-        let sizes = superpage
+    fn settings(enabled: ThpMode, huge_page: Option<MthpMode>) -> ThpSettings {
+        let sizes = huge_page
             .map(|mode| MthpSize {
                 size: ByteCount(HUGE_PAGE_SIZE),
                 enabled: Some(mode),
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_top_level_counts_only_where_it_is_inherited() {
-        let mode = |enabled, size| settings(enabled, size).superpage_mode();
+        let mode = |enabled, size| settings(enabled, size).huge_page_mode();
         assert_eq!(
             mode(ThpMode::Always, None),
             Some(ThpMode::Always),
@@ -340,7 +340,7 @@ mod tests {
     fn an_unreadable_size_leaves_the_mode_unknown() {
         let mut settings = settings(ThpMode::Always, Some(MthpMode::Inherit));
         settings.sizes[0].enabled = None;
-        assert_eq!(settings.superpage_mode(), None);
+        assert_eq!(settings.huge_page_mode(), None);
     }
 
     proptest! {

@@ -15,7 +15,7 @@ use crate::{ReadError, Roots};
 const PREFIX: &str = "thp_";
 
 /// Maximum number of counters; Linux 6.18 has 31.
-const MOST: usize = 256;
+const MAX_COUNTERS: usize = 256;
 
 /// Counters `thp_*` of the whole machine since boot, by the kernel's names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -41,7 +41,7 @@ impl ThpCounters {
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut all = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
-            if !line.starts_with(PREFIX) || all.len() == MOST {
+            if !line.starts_with(PREFIX) || all.len() == MAX_COUNTERS {
                 continue;
             }
             let fail = |what| ParseError::in_line(index, format!("{} has {what}", quote(line)));
@@ -84,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_counters_of_superpages_are_read() {
+    fn only_counters_of_huge_pages_are_read() {
         let text = "nr_free_pages 12\nthp_fault_alloc 4711\nthp_split_page 0\nnr_anon_transparent_hugepages x\n";
         let counters = ThpCounters::parse(text).unwrap();
         let expected = [
@@ -110,7 +110,7 @@ mod tests {
         if counters.0.is_empty() {
             superhue_testing::skip("thp", "this kernel makes no huge pages");
         }
-        assert!(counters.0.len() < MOST);
+        assert!(counters.0.len() < MAX_COUNTERS);
     }
 
     proptest! {

@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use superhue_model::{Action, ActionResult, Effect, Outcome, Owner, Plan, SkipReason};
 
 use super::wire::{
-    Frames, Greeting, MOST_ACTIONS, MOST_MAPPERS, Order, Reply, Terms, VERSION, Way, framed,
+    Frames, Greeting, MOST_ACTIONS, MOST_MAPPERS, ObjectMappers, Order, Reply, Terms, VERSION,
+    framed,
 };
 use crate::{Actuator, Mappers};
 
@@ -26,13 +27,13 @@ pub const DEFAULT_SOCKET: &str = "/run/superhue/users.sock";
 pub const SOCKET_VARIABLE: &str = "SUPERHUE_USERS_SOCKET";
 
 /// Time for the greeting. The daemon starts a process first.
-const PATIENCE_FOR_GREETING: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for an order. The kernel can delay the worker, for example at the memory lock of the program.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for the reply to an order after the client has stopped.
-const PATIENCE_WHEN_STOPPED: Duration = Duration::from_secs(2);
+const STOPPED_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time between two calls of `stop`.
 const LOOK: Duration = Duration::from_millis(20);
@@ -41,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Bytes read at a time.
-const GULP: usize = 16 << 10;
+const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// Reason why the service is not available.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +54,7 @@ pub enum ServiceError {
     #[error("{0}")]
     Refused(String),
     /// The daemon did not answer in time.
-    #[error("the daemon at {} has not answered in {} s", path.display(), PATIENCE_FOR_GREETING.as_secs())]
+    #[error("the daemon at {} has not answered in {} s", path.display(), GREETING_TIMEOUT.as_secs())]
     Late {
         /// Path of the socket.
         path: PathBuf,
@@ -126,17 +127,17 @@ impl UserService {
         };
         let stream = UnixStream::connect(&self.path).map_err(failed)?;
         let mut link = Link::new(stream);
-        let deadline = Instant::now() + PATIENCE_FOR_GREETING;
+        let deadline = Instant::now() + GREETING_TIMEOUT;
         let greeting = link
             .receive(deadline, &|| false)
             .map_err(|lost| match lost {
-                Lost::Late | Lost::Stopped => ServiceError::Late { path: path() },
-                Lost::Closed => ServiceError::NotUnderstood {
+                ReceiveError::Late | ReceiveError::Stopped => ServiceError::Late { path: path() },
+                ReceiveError::Closed => ServiceError::NotUnderstood {
                     path: path(),
                     why: "it closed the connection".to_owned(),
                 },
-                Lost::Malformed(why) => ServiceError::NotUnderstood { path: path(), why },
-                Lost::Io(errno) => failed(errno.into()),
+                ReceiveError::Malformed(why) => ServiceError::NotUnderstood { path: path(), why },
+                ReceiveError::Io(errno) => failed(errno.into()),
             })?;
         match greeting {
             Greeting::Refused { text } => Err(ServiceError::Refused(text)),
@@ -212,7 +213,7 @@ impl RemoteActuator {
         let order = self.order(actions);
         let done = match self.connection.as_mut() {
             Some(connection) => connection.link.exchange(&order, stop),
-            None => Err(Lost::Closed),
+            None => Err(ReceiveError::Closed),
         };
         match done {
             Ok(outcome) => Some(outcome),
@@ -235,7 +236,7 @@ impl RemoteActuator {
             let region = action.region();
             let mut through = mappers(object, region);
             through.truncate(MOST_MAPPERS);
-            Some(Way {
+            Some(ObjectMappers {
                 object,
                 region,
                 through,
@@ -275,7 +276,7 @@ impl Actuator for RemoteActuator {
 
 /// Reason why no message came.
 #[derive(Debug)]
-enum Lost {
+enum ReceiveError {
     Late,
     Stopped,
     Closed,
@@ -283,7 +284,7 @@ enum Lost {
     Io(Errno),
 }
 
-impl From<Errno> for Lost {
+impl From<Errno> for ReceiveError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno)
     }
@@ -305,15 +306,19 @@ impl Link {
     }
 
     /// Sends an order, and receives its result.
-    fn exchange(&mut self, order: &Order, stop: &dyn Fn() -> bool) -> Result<Outcome, Lost> {
-        let bytes = framed(order).map_err(|error| Lost::Malformed(error.to_string()))?;
-        let deadline = Instant::now() + PATIENCE;
+    fn exchange(
+        &mut self,
+        order: &Order,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Outcome, ReceiveError> {
+        let bytes = framed(order).map_err(|error| ReceiveError::Malformed(error.to_string()))?;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         self.send(&bytes, deadline)?;
         let reply = match self.receive(deadline, stop) {
             // The worker sees the end of the stream, cancels the rest, and replies.
-            Err(Lost::Stopped) => {
+            Err(ReceiveError::Stopped) => {
                 let _ = self.stream.shutdown(Shutdown::Write);
-                self.receive(Instant::now() + PATIENCE_WHEN_STOPPED, &|| false)
+                self.receive(Instant::now() + STOPPED_REPLY_TIMEOUT, &|| false)
             }
             reply => reply,
         };
@@ -322,11 +327,13 @@ impl Link {
         if tried.eq(&order.plan.actions) {
             Ok(outcome)
         } else {
-            Err(Lost::Malformed("an answer to another order".to_owned()))
+            Err(ReceiveError::Malformed(
+                "an answer to another order".to_owned(),
+            ))
         }
     }
 
-    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), Lost> {
+    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), ReceiveError> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         while !bytes.is_empty() {
             match send(&self.stream, bytes, flags) {
@@ -343,17 +350,17 @@ impl Link {
         &mut self,
         deadline: Instant,
         stop: &dyn Fn() -> bool,
-    ) -> Result<T, Lost> {
-        let mut gulp = [0; GULP];
+    ) -> Result<T, ReceiveError> {
+        let mut gulp = [0; READ_BUFFER_BYTES];
         loop {
-            if let Some(message) = self.frames.take().map_err(Lost::Malformed)? {
+            if let Some(message) = self.frames.take().map_err(ReceiveError::Malformed)? {
                 return Ok(message);
             }
             match recv(&self.stream, &mut gulp, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Lost::Closed),
+                Ok((_, 0)) => return Err(ReceiveError::Closed),
                 Ok((_, count)) => self.frames.push(gulp.get(..count).unwrap_or_default()),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if stop() => return Err(Lost::Stopped),
+                Err(Errno::AGAIN) if stop() => return Err(ReceiveError::Stopped),
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
                 Err(errno) => return Err(errno.into()),
             }
@@ -361,10 +368,10 @@ impl Link {
     }
 
     /// Waits until the stream is ready, for [`LOOK`] at most.
-    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Lost> {
+    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), ReceiveError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Lost::Late);
+            return Err(ReceiveError::Late);
         }
         let left = left.min(LOOK);
         let left = Timespec {

@@ -32,7 +32,7 @@ const MOST_NAMED: usize = 4096;
 const BURST: Duration = Duration::from_secs(1);
 
 /// A view of processes. `None` means that the caller may not look.
-pub trait Sight: Send {
+pub trait ResidencyView: Send {
     /// Returns the resident pages of a region, without the shared page of zeroes and without pages freed lazily.
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount>;
 
@@ -44,9 +44,9 @@ pub trait Sight: Send {
 }
 
 /// An actuator within the terms of a client.
-pub struct Metered<A> {
+pub struct LimitedActuator<A> {
     inner: A,
-    sight: Box<dyn Sight>,
+    sight: Box<dyn ResidencyView>,
     terms: Terms,
     /// The processes of the client, for a budget in percent.
     named: BTreeSet<ProcessId>,
@@ -61,10 +61,10 @@ pub struct Metered<A> {
     mappers: Mappers,
 }
 
-impl<A: Actuator> Metered<A> {
+impl<A: Actuator> LimitedActuator<A> {
     /// Puts `inner` under `terms`. `inner` reaches regions of shared objects through `mappers`.
     #[must_use]
-    pub fn new(inner: A, sight: Box<dyn Sight>, terms: Terms, mappers: Mappers) -> Self {
+    pub fn new(inner: A, sight: Box<dyn ResidencyView>, terms: Terms, mappers: Mappers) -> Self {
         let saved = terms
             .rate
             .map_or(u64::MAX, |rate| rate.0.max(HUGE_PAGE_SIZE));
@@ -231,7 +231,7 @@ const fn skipped(reason: SkipReason) -> (Effect, Duration) {
     (Effect::Skipped { reason }, Duration::ZERO)
 }
 
-impl<A: Actuator> Actuator for Metered<A> {
+impl<A: Actuator> Actuator for LimitedActuator<A> {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         let actions = plan.actions.iter();
         let results = actions.map(|&action| {

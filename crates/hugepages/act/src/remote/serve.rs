@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use superhue_model::{ObjectId, ProcessId, Region};
 
-use super::wire::{Frames, Greeting, Order, Reply, Terms, VERSION, Way, framed};
+use super::wire::{Frames, Greeting, ObjectMappers, Order, Reply, Terms, VERSION, framed};
 use crate::{Actuator, Mappers};
 
 /// Time between two calls of [`Actuator::housekeep`].
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
 /// Bytes read at a time.
-const GULP: usize = 16 << 10;
+const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// Reason why a worker ends before its client.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +38,9 @@ pub fn serve(
     mut stream: UnixStream,
     client: u32,
     terms: Terms,
-    make: impl FnOnce(Ways) -> Box<dyn Actuator>,
+    make: impl FnOnce(MapperTable) -> Box<dyn Actuator>,
 ) -> Result<(), ServeError> {
-    let ways = Ways::default();
+    let ways = MapperTable::default();
     let mut actuator = make(ways.clone());
     let welcome = Greeting::Welcome {
         version: VERSION,
@@ -68,7 +68,7 @@ pub fn serve(
 
 /// Reads the next order; `None` at the end of the stream.
 fn next(stream: &mut UnixStream, frames: &mut Frames) -> Result<Option<Order>, ServeError> {
-    let mut gulp = [0; GULP];
+    let mut gulp = [0; READ_BUFFER_BYTES];
     loop {
         if let Some(order) = frames.take().map_err(ServeError::Malformed)? {
             return Ok(Some(order));
@@ -97,12 +97,12 @@ fn has_gone(stream: &UnixStream) -> bool {
 
 /// The mappers of shared objects that the present order names. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Ways(Arc<Mutex<Known>>);
+pub struct MapperTable(Arc<Mutex<Known>>);
 
 type Known = BTreeMap<(ObjectId, Region), Vec<(ProcessId, Region)>>;
 
-impl Ways {
-    fn set(&self, ways: Vec<Way>) {
+impl MapperTable {
+    fn set(&self, ways: Vec<ObjectMappers>) {
         let ways = ways
             .into_iter()
             .map(|way| ((way.object, way.region), way.through));

@@ -98,7 +98,7 @@ fn a_plan_is_carried_out_by_another_and_its_outcome_comes_back() {
     let recorder = Recorder::default();
     let theirs = recorder.clone();
     let (service, thread) = service(&folder, 1, move |stream| {
-        let make = |_: Ways| Box::new(theirs.clone()) as Box<dyn Actuator>;
+        let make = |_: MapperTable| Box::new(theirs.clone()) as Box<dyn Actuator>;
         serve(stream, std::process::id(), TERMS, make)
     });
     let connection = service.connect().unwrap();
@@ -127,8 +127,8 @@ fn who_maps_an_object_is_told_along() {
     };
     let heard = Arc::new(Mutex::new(Vec::new()));
     let theirs = Arc::clone(&heard);
-    struct Asks(Mappers, Arc<Mutex<Vec<(ProcessId, Region)>>>, ObjectId);
-    impl Actuator for Asks {
+    struct MapperActuator(Mappers, Arc<Mutex<Vec<(ProcessId, Region)>>>, ObjectId);
+    impl Actuator for MapperActuator {
         fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
             *self.1.lock().unwrap() = (self.0)(self.2, region(3));
             Recorder::default().perform(plan, stop)
@@ -136,7 +136,7 @@ fn who_maps_an_object_is_told_along() {
     }
     let (service, thread) = service(&folder, 1, move |stream| {
         serve(stream, std::process::id(), TERMS, |ways| {
-            Box::new(Asks(ways.mappers(), theirs.clone(), object))
+            Box::new(MapperActuator(ways.mappers(), theirs.clone(), object))
         })
     });
     let many: Vec<(ProcessId, Region)> = (0..9).map(|number| (PROCESS, region(number))).collect();
@@ -253,7 +253,7 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
         }
     }
     let (service, thread) = service(&folder, 1, move |stream| {
-        let make = |_: Ways| Box::new(Slow(Arc::clone(&seen))) as Box<dyn Actuator>;
+        let make = |_: MapperTable| Box::new(Slow(Arc::clone(&seen))) as Box<dyn Actuator>;
         serve(stream, std::process::id(), TERMS, make)
     });
     let mut remote = RemoteActuator::new(service, None);
@@ -270,7 +270,7 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
 fn said(bytes: &[u8]) -> Result<(), ServeError> {
     let (mut client, worker) = UnixStream::pair().unwrap();
     let worker = thread::spawn(move || {
-        let make = |_: Ways| Box::new(Recorder::default()) as Box<dyn Actuator>;
+        let make = |_: MapperTable| Box::new(Recorder::default()) as Box<dyn Actuator>;
         serve(worker, 1, TERMS, make)
     });
     // The worker may have closed the stream before all bytes were sent.
@@ -325,22 +325,22 @@ fn messages_are_found_however_they_are_cut() {
     }
     assert_eq!(found, ["a", "bcd"]);
     assert!(!frames.is_within());
-    let long = "x".repeat(LONGEST);
+    let long = "x".repeat(MAX_MESSAGE_BYTES);
     assert!(framed(&long).is_err());
 }
 
 /// The regions of `PROCESS`: number of resident pages, and true if the region is huge.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<BTreeMap<Region, (u64, bool)>>>);
+struct FakeRegions(Arc<Mutex<BTreeMap<Region, (u64, bool)>>>);
 
-impl Seen {
+impl FakeRegions {
     fn set(&self, number: u64, resident: u64, is_huge: bool) {
         let mut seen = self.0.lock().unwrap();
         seen.insert(region(number), (resident, is_huge));
     }
 }
 
-impl Sight for Seen {
+impl ResidencyView for FakeRegions {
     fn resident(&self, process: ProcessId, region: Region) -> Option<PageCount> {
         let seen = self.0.lock().unwrap();
         let known = seen.get(&region).filter(|_| process == PROCESS);
@@ -357,15 +357,15 @@ impl Sight for Seen {
     }
 }
 
-fn metered(budget: Share, rate: Option<u64>) -> (Metered<Recorder>, Seen, Recorder) {
-    let (seen, recorder) = (Seen::default(), Recorder::default());
+fn metered(budget: Share, rate: Option<u64>) -> (LimitedActuator<Recorder>, FakeRegions, Recorder) {
+    let (seen, recorder) = (FakeRegions::default(), Recorder::default());
     let terms = Terms {
         budget,
         rate: rate.map(ByteCount),
     };
     let sight = Box::new(seen.clone());
     let mappers = Box::new(|_, _| Vec::new());
-    let metered = Metered::new(recorder.clone(), sight, terms, mappers);
+    let metered = LimitedActuator::new(recorder.clone(), sight, terms, mappers);
     (metered, seen, recorder)
 }
 

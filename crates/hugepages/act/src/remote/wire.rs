@@ -10,12 +10,12 @@ use superhue_model::{ByteCount, ObjectId, Outcome, Plan, ProcessId, Region, Shar
 pub const VERSION: u32 = 1;
 
 /// Bytes of a message, without its length.
-pub const LONGEST: usize = 256 << 10;
+pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
 
 /// Actions of an order, at most. A collapse takes a millisecond, and the client can stop between orders.
 pub(crate) const MOST_ACTIONS: usize = 128;
 
-/// Number of processes of a [`Way`], at most.
+/// Number of processes of a [`ObjectMappers`], at most.
 pub(crate) const MOST_MAPPERS: usize = 4;
 
 /// Bytes of the length before each message.
@@ -56,12 +56,12 @@ pub(crate) struct Order {
     pub(crate) plan: Plan,
     /// The mappers of the regions of shared objects in the plan.
     #[serde(default)]
-    pub(crate) ways: Vec<Way>,
+    pub(crate) ways: Vec<ObjectMappers>,
 }
 
 /// The processes that map a region of a shared object, each with the region of its address space; best first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Way {
+pub(crate) struct ObjectMappers {
     pub(crate) object: ObjectId,
     pub(crate) region: Region,
     pub(crate) through: Vec<(ProcessId, Region)>,
@@ -76,7 +76,7 @@ pub(crate) struct Reply {
 impl Order {
     /// Returns true if the order is within the bounds.
     pub(crate) fn is_bounded(&self) -> bool {
-        let is_short = |way: &Way| way.through.len() <= MOST_MAPPERS;
+        let is_short = |way: &ObjectMappers| way.through.len() <= MOST_MAPPERS;
         self.plan.actions.len() <= MOST_ACTIONS
             && self.ways.len() <= MOST_ACTIONS
             && self.ways.iter().all(is_short)
@@ -86,9 +86,9 @@ impl Order {
 /// Encodes a message.
 ///
 /// # Errors
-/// If it is longer than [`LONGEST`].
+/// If it is longer than [`MAX_MESSAGE_BYTES`].
 pub fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    framed_within(message, LONGEST)
+    framed_within(message, MAX_MESSAGE_BYTES)
 }
 
 /// Encodes a message.
@@ -116,7 +116,7 @@ pub struct Frames {
 
 impl Default for Frames {
     fn default() -> Self {
-        Self::within(LONGEST)
+        Self::within(MAX_MESSAGE_BYTES)
     }
 }
 

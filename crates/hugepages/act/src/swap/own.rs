@@ -25,7 +25,7 @@ use superhue_procfs::system::Zram;
 use super::header::{Uuid, first_page, is_first_page_of};
 use super::machine::{SwapMachine, node};
 use super::{MOST_MEMORY, SIZE, SwapError};
-use crate::journal::{LeftAlone, Pending, Turn};
+use crate::journal::{JournalLock, OwnedJournal, UnrestoredPath};
 
 /// Time after the beginning within which the device exists: 4 ms, and more on a busy machine.
 const MADE_WITHIN: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A device of ours, or the intent to make one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ZramMade {
+pub(crate) struct ZramDevice {
     /// The device; `None` as long as the kernel has not given its number.
     device: Option<Device>,
     /// The highest disk sequence number before.
@@ -56,18 +56,18 @@ struct Device {
 
 /// Result of undoing.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Undone {
+pub(crate) enum UndoResult {
     /// There is no such device, or none any more.
     Nothing,
     /// The device of this number was removed.
     Removed(u32),
     /// Another program uses it now, or it cannot be identified.
-    Left(LeftAlone),
+    Left(UnrestoredPath),
     /// It could not be removed; a later attempt is needed.
-    Failed(LeftAlone),
+    Failed(UnrestoredPath),
 }
 
-impl ZramMade {
+impl ZramDevice {
     /// Returns its number, if that is known.
     pub(crate) fn number(&self) -> Option<u32> {
         self.device.map(|device| device.number)
@@ -88,21 +88,21 @@ impl ZramMade {
     }
 
     /// Undoes what was made, as far as it is still ours.
-    pub(crate) fn undo(&self, machine: &dyn SwapMachine) -> Undone {
+    pub(crate) fn undo(&self, machine: &dyn SwapMachine) -> UndoResult {
         match self.device {
             Some(device) => self.undo_device(machine, device),
             None => self.undo_unknown(machine),
         }
     }
 
-    fn undo_device(&self, machine: &dyn SwapMachine, device: Device) -> Undone {
+    fn undo_device(&self, machine: &dyn SwapMachine, device: Device) -> UndoResult {
         let number = device.number;
-        let left = |reason: String| LeftAlone {
+        let left = |reason: String| UnrestoredPath {
             path: node(number),
             reason,
         };
         let failed = |what: &str, error: &io::Error| {
-            Undone::Failed(left(format!(
+            UndoResult::Failed(left(format!(
                 "cannot {what}: {error}; run `superhue restore` as root"
             )))
         };
@@ -112,7 +112,7 @@ impl ZramMade {
         };
         let same = |zram: &Zram| zram.disk_sequence == Some(device.disk_sequence);
         let Some(zram) = zram.filter(same) else {
-            return Undone::Nothing;
+            return UndoResult::Nothing;
         };
         if zram.initialised == Some(false) {
             return remove(machine, number);
@@ -134,12 +134,12 @@ impl ZramMade {
                 return remove(machine, number);
             }
             let reason = "superhue had made it, and somebody else uses it since";
-            return Undone::Left(left(reason.to_owned()));
+            return UndoResult::Left(left(reason.to_owned()));
         }
         if let Some(area) = area {
             if let Some(reason) = machine.short_of_room(area.used) {
                 let used = area.used;
-                return Undone::Failed(left(format!(
+                return UndoResult::Failed(left(format!(
                     "cannot take back {used} that are swapped to it: {reason}; run `superhue restore` when there is more room"
                 )));
             }
@@ -157,11 +157,11 @@ impl ZramMade {
     }
 
     /// Removes the device that appeared right after the beginning, if no program has set it up.
-    fn undo_unknown(&self, machine: &dyn SwapMachine) -> Undone {
+    fn undo_unknown(&self, machine: &dyn SwapMachine) -> UndoResult {
         let zrams = match machine.zrams() {
             Ok(zrams) => zrams,
             Err(error) => {
-                return Undone::Failed(LeftAlone {
+                return UndoResult::Failed(UnrestoredPath {
                     path: "/sys/block".into(),
                     reason: format!("cannot look for a zram that was left: {error}"),
                 });
@@ -176,9 +176,9 @@ impl ZramMade {
                 && machine.born(zram.number).is_some_and(is_of_then)
         });
         match (found.next(), found.next()) {
-            (None, _) => Undone::Nothing,
+            (None, _) => UndoResult::Nothing,
             (Some(only), None) => remove(machine, only.number),
-            (Some(one), Some(other)) => Undone::Left(LeftAlone {
+            (Some(one), Some(other)) => UndoResult::Left(UnrestoredPath {
                 path: node(one.number),
                 reason: format!(
                     "this device or {} was made by a superhue that was killed; nobody has set them up. If nobody needs it: \
@@ -191,12 +191,12 @@ impl ZramMade {
     }
 }
 
-fn remove(machine: &dyn SwapMachine, number: u32) -> Undone {
+fn remove(machine: &dyn SwapMachine, number: u32) -> UndoResult {
     match machine.remove(number) {
-        Ok(()) => Undone::Removed(number),
+        Ok(()) => UndoResult::Removed(number),
         // Another program removed it first.
-        Err(_) if matches!(machine.zram(number), Ok(None)) => Undone::Nothing,
-        Err(error) => Undone::Failed(LeftAlone {
+        Err(_) if matches!(machine.zram(number), Ok(None)) => UndoResult::Nothing,
+        Err(error) => UndoResult::Failed(UnrestoredPath {
             path: node(number),
             reason: format!(
                 "cannot remove it: {error}; see who has it open (fuser -v), then run `superhue restore` as root"
@@ -210,10 +210,10 @@ fn remove(machine: &dyn SwapMachine, number: u32) -> Undone {
 /// Other superhues wait meanwhile: we hold `turn`.
 pub(super) fn make(
     machine: &dyn SwapMachine,
-    turn: &Turn<'_>,
+    turn: &JournalLock<'_>,
     priority: Option<u16>,
-) -> Result<(u32, Pending), SwapError> {
-    let mut made = ZramMade::intent(machine)?;
+) -> Result<(u32, OwnedJournal), SwapError> {
+    let mut made = ZramDevice::intent(machine)?;
     let mut pending = turn.write(vec![made.clone().into()])?;
     match steps(machine, turn, priority, &mut made, &mut pending) {
         Ok(number) => Ok((number, pending)),
@@ -226,10 +226,10 @@ pub(super) fn make(
 
 fn steps(
     machine: &dyn SwapMachine,
-    turn: &Turn<'_>,
+    turn: &JournalLock<'_>,
     priority: Option<u16>,
-    made: &mut ZramMade,
-    pending: &mut Pending,
+    made: &mut ZramDevice,
+    pending: &mut OwnedJournal,
 ) -> Result<u32, SwapError> {
     let number = machine.add().map_err(|error| {
         SwapError::step("make a zram with", "/sys/class/zram-control/hot_add", error)

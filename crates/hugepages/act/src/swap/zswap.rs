@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use superhue_procfs::Roots;
 
 use super::SwapError;
-use crate::journal::{Journal, Pending, RestoreReport, SettingChange};
+use crate::journal::{Journal, OwnedJournal, RestoreReport, SettingChange};
 use crate::setting::SettingsError;
 
 /// Path of the switch, below the root of sysfs.
@@ -26,7 +26,7 @@ const OFF: &str = "N";
 /// zswap that is on: it was on, or it is switched on until this is dropped.
 #[derive(Debug)]
 pub struct ZswapInUse {
-    pending: Option<Pending>,
+    pending: Option<OwnedJournal>,
 }
 
 /// Returns the path of the switch.
@@ -99,7 +99,10 @@ impl ZswapInUse {
     /// Switches zswap off again if it was off, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
-        self.pending.take().map(Pending::undo).unwrap_or_default()
+        self.pending
+            .take()
+            .map(OwnedJournal::undo)
+            .unwrap_or_default()
     }
 }
 

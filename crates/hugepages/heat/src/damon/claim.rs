@@ -35,7 +35,7 @@ pub(super) struct Claim {
 
 /// Reason why there is no claim.
 #[derive(Debug)]
-pub(super) enum Unclaimed {
+pub(super) enum ClaimError {
     /// Another superhue has it; its process number, if it wrote one.
     Taken(Option<u32>),
     /// The file cannot be used.
@@ -44,12 +44,12 @@ pub(super) enum Unclaimed {
 
 impl Claim {
     /// Takes the lock in `folder`, and makes the folder if need be. `boot` is the number of this boot.
-    pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, Unclaimed> {
+    pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, ClaimError> {
         let path = folder.join(NAME);
-        let failed = |error| Unclaimed::Io(path.clone(), error);
+        let failed = |error| ClaimError::Io(path.clone(), error);
         let made = Folder::make(folder, 0o755).and_then(|folder| folder.private_file(NAME));
         let mut file = made.map_err(|error| match error {
-            StateError::Io { path, source, .. } => Unclaimed::Io(path, source),
+            StateError::Io { path, source, .. } => ClaimError::Io(path, source),
             error => failed(error.into()),
         })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -60,7 +60,7 @@ impl Claim {
             Err(Errno::WOULDBLOCK) => {
                 let words = read(&mut file).unwrap_or_default();
                 let pid = words.split_whitespace().nth(1);
-                Err(Unclaimed::Taken(pid.and_then(|pid| pid.parse().ok())))
+                Err(ClaimError::Taken(pid.and_then(|pid| pid.parse().ok())))
             }
             Err(errno) => Err(failed(errno.into())),
         }

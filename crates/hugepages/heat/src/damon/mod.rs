@@ -27,9 +27,9 @@ use superhue_procfs::process::cpu_now;
 use superhue_procfs::system::hint;
 
 use super::memory::Memory;
-use super::tracker::{Armed, RangeRate, Reading, TrackError, Tracker, TrackerKind};
-use claim::{Claim, Unclaimed, is_ours};
-pub use left::{DamonLeft, end_left_damon};
+use super::tracker::{ArmingResult, RangeRate, Reading, TrackError, Tracker, TrackerKind};
+use claim::{Claim, ClaimError, is_ours};
+pub use left::{DamonCleanup, end_left_damon};
 use sysfs::{AGGREGATE_US, DamonRange, Kdamond, Kdamonds, SAMPLE_US};
 
 const KIND: TrackerKind = TrackerKind::Damon;
@@ -232,7 +232,7 @@ impl Tracker for DamonTracker {
     }
 
     /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last call, in whole clock ticks.
-    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
+    fn arm(&mut self, process: ProcessId) -> Result<ArmingResult, TrackError> {
         let start = Instant::now();
         if self.processes.contains_key(&process) {
             match self.verify(process) {
@@ -250,7 +250,7 @@ impl Tracker for DamonTracker {
             .processes
             .get_mut(&process)
             .map_or(Duration::ZERO, |watched| watched.charge(&self.roots));
-        Ok(Armed {
+        Ok(ArmingResult {
             took: start.elapsed() + charge,
             locked: Duration::ZERO,
             flushed: false,
@@ -348,15 +348,15 @@ fn others(kdamonds: &Kdamonds, count: u64) -> TrackError {
     }
 }
 
-fn explain(unclaimed: Unclaimed) -> TrackError {
+fn explain(unclaimed: ClaimError) -> TrackError {
     match unclaimed {
-        Unclaimed::Taken(pid) => TrackError::Foreign {
+        ClaimError::Taken(pid) => TrackError::Foreign {
             by: pid.map_or("another superhue".into(), |pid| {
                 format!("another superhue (process {pid})")
             }),
             remedy: "wait until it ends, or choose another tracker".into(),
         },
-        Unclaimed::Io(path, error) => {
+        ClaimError::Io(path, error) => {
             let remedy = match error.kind() {
                 io::ErrorKind::PermissionDenied => "run as root",
                 _ => "a /run that is writable",

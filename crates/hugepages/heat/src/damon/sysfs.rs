@@ -34,7 +34,7 @@ const UPDATE_US: u64 = 1_021_320;
 const RANGES: (u64, u64) = (10, 1_000);
 
 /// Time for which other users may hold the kernel's lock.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two attempts. The kernel itself checks ten times a second whether an order was carried out.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -232,19 +232,19 @@ fn write(path: &Path, value: impl ToString) -> io::Result<()> {
             .open(path)?
             .write_all(text.as_bytes())
     })
-    .map_err(|error| io::Error::new(error.kind(), Refused::new(path, &text, error)))
+    .map_err(|error| io::Error::new(error.kind(), WriteError::new(path, &text, error)))
 }
 
 /// A value the kernel did not take.
 #[derive(Debug, thiserror::Error)]
 #[error("writing {value} to {}: {error}", path.display())]
-pub(super) struct Refused {
+pub(super) struct WriteError {
     path: PathBuf,
     value: String,
     error: io::Error,
 }
 
-impl Refused {
+impl WriteError {
     fn new(path: &Path, value: &str, error: io::Error) -> Self {
         Self {
             path: path.to_owned(),
@@ -256,7 +256,7 @@ impl Refused {
 
 /// Repeats an action that the kernel refuses because its lock is taken.
 fn patiently<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match act() {
             Err(error)

@@ -90,7 +90,7 @@ impl Tree {
         DamonTracker::with_state(&Roots::under(self.folder.path()), &self.state())
     }
 
-    fn end_left(&self) -> DamonLeft {
+    fn end_left(&self) -> DamonCleanup {
         left::end_left(&Roots::under(self.folder.path()), &self.state()).unwrap()
     }
 
@@ -187,7 +187,7 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
     let DamonTracker { claim, .. } = &tracker;
     assert!(matches!(
         Claim::take(&tree.state(), BOOT),
-        Err(Unclaimed::Taken(Some(pid))) if pid == std::process::id()
+        Err(ClaimError::Taken(Some(pid))) if pid == std::process::id()
     ));
     let error = tree.tracker().unwrap_err();
     assert!(error.to_string().contains("another superhue"), "{error}");
@@ -199,7 +199,7 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
     // The words are from before a reboot, so another user set this up.
     put(&tree.state().join("damon"), "another-boot 1\n");
     assert!(matches!(tree.tracker(), Err(TrackError::Foreign { .. })));
-    assert_eq!(tree.end_left(), DamonLeft::Nothing);
+    assert_eq!(tree.end_left(), DamonCleanup::Nothing);
     assert_eq!(tree.get("0/state"), "on");
 
     put(&tree.state().join("damon"), &left);
@@ -212,13 +212,13 @@ fn what_a_killed_superhue_left_is_cleared_and_only_that() {
 #[test]
 fn what_was_left_can_be_ended_without_using_damon() {
     let tree = Tree::new("vaddr\n");
-    assert_eq!(tree.end_left(), DamonLeft::Nothing);
+    assert_eq!(tree.end_left(), DamonCleanup::Nothing);
     assert!(!tree.state().exists(), "it made what it looked for");
 
     let mut tracker = tree.tracker().unwrap();
     tracker.arm(tree.process).unwrap();
     let words = tree.words();
-    let in_use = DamonLeft::InUse(Some(std::process::id()));
+    let in_use = DamonCleanup::InUse(Some(std::process::id()));
     assert_eq!(
         (tree.end_left(), tree.get("0/state")),
         (in_use, "on".into())
@@ -230,15 +230,15 @@ fn what_was_left_can_be_ended_without_using_damon() {
     let other = tree.damon("0/contexts/0/monitoring_attrs/intervals/update_us");
     let ours = fs::read(&other).unwrap();
     put(&other, "1000000\n");
-    assert_eq!(tree.end_left(), DamonLeft::Foreign);
+    assert_eq!(tree.end_left(), DamonCleanup::Foreign);
     assert_eq!((tree.get("0/state"), tree.words()), ("on".into(), words));
 
     fs::write(&other, ours).unwrap();
-    assert_eq!(tree.end_left(), DamonLeft::Ended(1));
+    assert_eq!(tree.end_left(), DamonCleanup::Ended(1));
     assert_eq!(tree.get("0/state"), "off");
     assert_eq!(tree.get("nr_kdamonds"), "0");
     assert_eq!(tree.words(), "");
-    assert_eq!(tree.end_left(), DamonLeft::Nothing);
+    assert_eq!(tree.end_left(), DamonCleanup::Nothing);
 }
 
 #[test]

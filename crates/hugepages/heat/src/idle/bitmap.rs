@@ -17,7 +17,7 @@ const WORD: u64 = 8;
 /// are written as zero, which changes nothing.
 const BRIDGE: u64 = 16;
 /// Words per system call at most: sysfs transfers one page at a time.
-const AT_ONCE: usize = 512;
+const MAX_WORDS_PER_CALL: usize = 512;
 
 /// Words of the bitmap in one piece.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ fn runs(frames: &[u64]) -> Vec<Run> {
         match runs.last_mut() {
             Some(run)
                 if word < run.first + run.words.len() as u64 + BRIDGE
-                    && word < run.first + AT_ONCE as u64 =>
+                    && word < run.first + MAX_WORDS_PER_CALL as u64 =>
             {
                 let index = (word - run.first) as usize;
                 if index >= run.words.len() {

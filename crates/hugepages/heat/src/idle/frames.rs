@@ -18,8 +18,8 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SHIFT, Region, VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, WORD_FILE, WORD_PRESENT, Wanted,
-    for_each_run,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion, WORD_FILE,
+    WORD_PRESENT, for_each_run,
 };
 
 /// Bytes in a word of either file.
@@ -55,27 +55,27 @@ impl Page {
 
 /// Reason for a failure to list pages.
 #[derive(Debug)]
-pub(super) enum Blind {
+pub(super) enum PageListError {
     /// The kernel shows the pages, but not their frames.
     FramesHidden,
     /// Reading failed.
     Io(io::Error),
 }
 
-impl From<io::Error> for Blind {
+impl From<io::Error> for PageListError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
 /// Returns the present pages in `ranges` (ascending, disjoint), ascending, without the shared zero page.
-pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>, Blind> {
+pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>, PageListError> {
     let mut pages = Vec::new();
     let mut runs = vec![PageRegion::default(); RUNS];
     for &range in ranges {
         let before = pages.len();
         let mut listed = Ok(());
-        let wanted = Wanted::All(PAGE_IS_PRESENT);
+        let wanted = PageCategories::All(PAGE_IS_PRESENT);
         let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
         let scanned = for_each_run(pagemap, range, wanted, told, &mut runs, |run| {
             let (start, end) = (run.start.max(range.start.0), run.end.min(range.end.0));
@@ -94,7 +94,7 @@ pub(super) fn present(pagemap: &File, ranges: &[VirtRange]) -> Result<Vec<Page>,
                 pages.truncate(before);
                 words_of(pagemap, range, false, &mut pages)?;
             }
-            Err(errno) => return Err(Blind::Io(errno.into())),
+            Err(errno) => return Err(PageListError::Io(errno.into())),
         }
     }
     Ok(pages)
@@ -106,7 +106,7 @@ fn words_of(
     range: VirtRange,
     huge: bool,
     pages: &mut Vec<Page>,
-) -> Result<(), Blind> {
+) -> Result<(), PageListError> {
     let end = range.end.0 >> BASE_PAGE_SHIFT;
     let mut at = range.start.0 >> BASE_PAGE_SHIFT;
     while at < end {
@@ -120,7 +120,7 @@ fn words_of(
             }
             let frame = word & ((1 << 55) - 1);
             if frame == 0 {
-                return Err(Blind::FramesHidden);
+                return Err(PageListError::FramesHidden);
             }
             pages.push(Page {
                 page,
@@ -289,7 +289,7 @@ mod tests {
         let hidden = file_of(&[(2, PRESENT)], 9);
         assert!(matches!(
             present(&hidden, &[range]),
-            Err(Blind::FramesHidden)
+            Err(PageListError::FramesHidden)
         ));
     }
 
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_superpage_is_led_home_from_its_last_page() {
+    fn a_huge_page_is_led_home_from_its_last_page() {
         let mut flags = vec![(512, LRU | IDLE)];
         flags.extend((513..1024).map(|frame| (frame, LRU | TAIL)));
         let file = file_of(&flags, 1024);

@@ -45,10 +45,10 @@ use superhue_procfs::process::maps;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::scratch::Scratch;
 
-use super::clear_refs::{ClearRefs, Locked, may_flush};
+use super::clear_refs::{ClearRefs, LockTime, may_flush};
 use super::memory::Memory;
-use super::tracker::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
-use frames::{Blind, Flags, Page, present};
+use super::tracker::{ArmingResult, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
+use frames::{Flags, Page, PageListError, present};
 
 const KIND: TrackerKind = TrackerKind::Idle;
 const FRAMES_REMEDY: &str = "page frame numbers are hidden: needs CAP_SYS_ADMIN in the initial \
@@ -75,12 +75,12 @@ struct Target {
     /// Its mappings in scope, ascending.
     ranges: Vec<VirtRange>,
     /// Its pages at that time, ascending.
-    pages: Vec<Noted>,
+    pages: Vec<ArmedPage>,
 }
 
 /// A page as it was when the process was armed.
 #[derive(Debug, Clone, Copy)]
-struct Noted {
+struct ArmedPage {
     page: u64,
     huge: bool,
     marked: bool,
@@ -126,7 +126,7 @@ impl IdleTracker {
     }
 
     /// Flushes the process's TLB entries, if possible. Returns the time for which the process could not map memory; `None` without a flush.
-    fn flush(&self, process: ProcessId) -> Option<Locked> {
+    fn flush(&self, process: ProcessId) -> Option<LockTime> {
         let mut file = self
             .may_flush
             .then(|| ClearRefs::open(&self.roots, process))?;
@@ -141,7 +141,7 @@ impl IdleTracker {
     }
 
     /// Marks the frames of `pages`. Returns the pages by number, with `marked` set for those that took the mark.
-    fn mark(&self, mut pages: Vec<Page>) -> io::Result<Vec<Noted>> {
+    fn mark(&self, mut pages: Vec<Page>) -> io::Result<Vec<ArmedPage>> {
         let heads = find_heads(&self.flags, &mut pages)?;
         bitmap::mark(&self.bitmap, &heads)?;
         let mut flags = Flags::new(&self.flags);
@@ -153,7 +153,7 @@ impl IdleTracker {
                 _ => flags.is_marked(page.head)?,
             };
             last = Some((page.head, marked));
-            noted.push(Noted {
+            noted.push(ArmedPage {
                 page: page.page,
                 huge: page.huge,
                 marked: page.usable && marked,
@@ -164,14 +164,18 @@ impl IdleTracker {
     }
 
     /// Returns the state of the pages in `ranges`.
-    fn bits_of(&self, watched: &Target, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, Blind> {
+    fn bits_of(
+        &self,
+        watched: &Target,
+        ranges: &[VirtRange],
+    ) -> Result<Vec<RegionBits>, PageListError> {
         let mut pages = present(watched.memory.pagemap(), &common(&watched.ranges, ranges))?;
         let heads = find_heads(&self.flags, &mut pages)?;
         let idle = bitmap::are_idle(&self.bitmap, &heads)?;
         pages.sort_unstable_by_key(|page| page.page);
         let mut regions = Regions::default();
         let mut noted = watched.pages.iter().peekable();
-        let mut collapsed = Collapsed::default();
+        let mut collapsed = CollapsedRegions::default();
         for page in &pages {
             while noted.next_if(|noted| noted.page < page.page).is_some() {}
             let before = noted.next_if(|noted| noted.page == page.page);
@@ -189,10 +193,10 @@ impl IdleTracker {
         Ok(regions.0)
     }
 
-    fn explain(&self, process: ProcessId, blind: Blind) -> TrackError {
+    fn explain(&self, process: ProcessId, blind: PageListError) -> TrackError {
         match blind {
-            Blind::FramesHidden => unusable(FRAMES_REMEDY),
-            Blind::Io(error) => {
+            PageListError::FramesHidden => unusable(FRAMES_REMEDY),
+            PageListError::Io(error) => {
                 let path = self.roots.of_process(process.pid, "pagemap");
                 ReadError::of_process(process.pid, &path, error).into()
             }
@@ -201,7 +205,7 @@ impl IdleTracker {
 }
 
 /// Returns true if a page was touched; `None` where that is not known. See the table in the module.
-fn touched(before: Option<&Noted>, now: &Page, is_idle: Option<bool>) -> Option<bool> {
+fn touched(before: Option<&ArmedPage>, now: &Page, is_idle: Option<bool>) -> Option<bool> {
     if !now.usable {
         return None;
     }
@@ -214,13 +218,13 @@ fn touched(before: Option<&Noted>, now: &Page, is_idle: Option<bool>) -> Option<
 
 /// Regions that became huge pages since arming: their frames are new and have no mark.
 #[derive(Default)]
-struct Collapsed {
+struct CollapsedRegions {
     last: Option<(Region, bool)>,
 }
 
-impl Collapsed {
+impl CollapsedRegions {
     /// Returns true if `now` lies in such a region. `before` are the pages at arming, ascending.
-    fn holds(&mut self, now: &Page, before: &[Noted]) -> bool {
+    fn holds(&mut self, now: &Page, before: &[ArmedPage]) -> bool {
         if !now.huge {
             return false;
         }
@@ -307,7 +311,7 @@ impl Tracker for IdleTracker {
         KIND
     }
 
-    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
+    fn arm(&mut self, process: ProcessId) -> Result<ArmingResult, TrackError> {
         let start = Instant::now();
         self.processes.remove(&process);
         let memory = Memory::of(&self.roots, process)?;
@@ -322,7 +326,7 @@ impl Tracker for IdleTracker {
             pages,
         };
         self.processes.insert(process, watched);
-        Ok(Armed {
+        Ok(ArmingResult {
             took: start.elapsed(),
             locked: locked.unwrap_or_default(),
             flushed: locked.is_some(),

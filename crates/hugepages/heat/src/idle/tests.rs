@@ -223,7 +223,7 @@ fn memory_that_moved_meanwhile_is_judged_by_what_is_known() {
 
 #[test]
 fn a_region_collapsed_meanwhile_is_not_known() {
-    let noted = |page, huge| Noted {
+    let noted = |page, huge| ArmedPage {
         page,
         huge,
         marked: true,
@@ -237,7 +237,7 @@ fn a_region_collapsed_meanwhile_is_not_known() {
         usable: true,
     };
     let before = [noted(511, false), noted(512, true), noted(1030, false)];
-    let mut collapsed = Collapsed::default();
+    let mut collapsed = CollapsedRegions::default();
     assert!(collapsed.holds(&now(0), &before));
     assert!(!collapsed.holds(&now(512), &before));
     assert!(!collapsed.holds(&now(600), &before));

@@ -8,7 +8,7 @@ use super::super::RegionBits;
 use super::planes::{PageHistory, Planes, RECENT, decayed, decayed_bits, slot_of};
 
 /// Shortest interval that counts, in seconds.
-pub(super) const SHORTEST: f32 = 1e-3;
+pub(super) const MIN_INTERVAL_SECONDS: f32 = 1e-3;
 
 /// A region with present pages.
 ///
@@ -111,7 +111,7 @@ impl Cell {
     /// Records that a sample found `touched` of `all` pages. If nearly all were touched, they may have been touched any number of times, so a
     /// longer sample shows less: the rate that a shorter one proved stands.
     fn pace(&mut self, touched: u16, all: u64, interval: Duration) {
-        let new = f32::from(touched) / interval.as_secs_f32().max(SHORTEST);
+        let new = f32::from(touched) / interval.as_secs_f32().max(MIN_INTERVAL_SECONDS);
         let is_all = u64::from(touched) >= all - all / 8;
         self.per_second = match (self.known, is_all) {
             (..=1, _) => new,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, Region, RegionHeat, VirtAddr, VirtRange};
 
 use super::super::RangeRate;
-use super::pages::SHORTEST;
+use super::pages::MIN_INTERVAL_SECONDS;
 use super::{PageSize, RangeHeat};
 
 /// Weight of a new sample in the decayed rate: half of the old value is left after two samples.
@@ -102,14 +102,14 @@ pub(super) fn absorb(
     watched: Duration,
 ) -> (Vec<Span>, bool) {
     #[derive(Clone, Copy)]
-    struct Inherited {
+    struct InheritedRate {
         bytes: u64,
         total: f64,
         rate: f64,
         touched_at: Duration,
     }
     let ranges = cleaned(readings);
-    let nothing = Inherited {
+    let nothing = InheritedRate {
         bytes: 0,
         total: 0.0,
         rate: 0.0,
@@ -206,7 +206,7 @@ pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> 
                 region: Region::containing(VirtAddr(number * HUGE_PAGE_SIZE)),
                 active: None,
                 rate: span.rate,
-                per_second: span.rate / interval.as_secs_f32().max(SHORTEST),
+                per_second: span.rate / interval.as_secs_f32().max(MIN_INTERVAL_SECONDS),
                 idle: watched.saturating_sub(span.touched_at),
             };
             if let Some(last) = regions.last_mut()

@@ -163,7 +163,7 @@ fn idle_time_is_that_since_the_last_touch() {
 }
 
 #[test]
-fn a_split_superpage_does_not_look_active_all_over() {
+fn a_split_huge_page_does_not_look_active_all_over() {
     let mut map = HeatMap::new();
     for _ in 0..6 {
         absorb(&mut map, vec![huge(1, true)]);

@@ -268,7 +268,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Runs the steps; returns the time of arming and the cost of each sample.
-fn run(limits: PaceLimits, steps: &[Step]) -> Vec<(Next, Duration)> {
+fn run(limits: PaceLimits, steps: &[Step]) -> Vec<(NextSample, Duration)> {
     let mut pace = Pace::new(limits, Duration::ZERO);
     let mut samples = Vec::new();
     for step in steps {

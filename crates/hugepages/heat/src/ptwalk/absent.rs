@@ -6,7 +6,9 @@ use std::time::Duration;
 use superhue_model::{ProcessId, VirtRange};
 use superhue_procfs::Roots;
 
-use crate::{Armed, Reading, RegionBits, Run, RunTouches, Scope, TrackError, Tracker, TrackerKind};
+use crate::{
+    ArmingResult, Reading, RegionBits, Run, RunTouches, Scope, TrackError, Tracker, TrackerKind,
+};
 
 /// The tracker `ptwalk`, which this build does not have.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ impl Tracker for PtwalkTracker {
         match self.0 {}
     }
 
-    fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
+    fn arm(&mut self, _: ProcessId) -> Result<ArmingResult, TrackError> {
         match self.0 {}
     }
 

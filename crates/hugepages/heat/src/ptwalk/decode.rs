@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_superpage_is_touched_whole_or_not() {
+    fn a_huge_page_is_touched_whole_or_not() {
         let bits = |entry| of_huge(region(1), entry).unwrap();
         assert_eq!(bits(P | 1 << 7 | A).accessed, PageSet::FULL);
         assert_eq!(bits(P | 1 << 7).accessed, PageSet::EMPTY);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_superpage_is_none() {
+    fn half_a_huge_page_is_none() {
         let huge = of_huge(region(1), P | A | 1 << 7).unwrap();
         let confined = |cover: &[VirtRange]| {
             let mut found = vec![huge];

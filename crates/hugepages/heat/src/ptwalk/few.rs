@@ -40,7 +40,7 @@ const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 
 /// Number of base pages that one TLB entry can hold where they are contiguous (AMD's Zen: 16 KiB).
-const SIDE_BY_SIDE: usize = 4;
+const PAGES_PER_TLB_ENTRY: usize = 4;
 
 /// Longest window to wait for without sleeping: sleeping takes longer.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
@@ -228,10 +228,10 @@ impl FewPages {
 
 /// Bit n: page n is one of four neighbours whose frames follow each other from a multiple of four on.
 fn side_by_side(frames: &[Option<u64>; PAGES_PER_RUN]) -> u16 {
-    let (groups, _) = frames.as_chunks::<SIDE_BY_SIDE>();
-    let whole = |group: &[Option<u64>; SIDE_BY_SIDE]| {
+    let (groups, _) = frames.as_chunks::<PAGES_PER_TLB_ENTRY>();
+    let whole = |group: &[Option<u64>; PAGES_PER_TLB_ENTRY]| {
         group[0].is_some_and(|first| {
-            first.is_multiple_of(SIDE_BY_SIDE as u64)
+            first.is_multiple_of(PAGES_PER_TLB_ENTRY as u64)
                 && (first..)
                     .zip(group)
                     .all(|(wanted, &frame)| frame == Some(wanted))
@@ -239,7 +239,7 @@ fn side_by_side(frames: &[Option<u64>; PAGES_PER_RUN]) -> u16 {
     };
     groups.iter().enumerate().fold(0, |bits, (index, group)| {
         bits | if whole(group) {
-            0xf << (index * SIDE_BY_SIDE)
+            0xf << (index * PAGES_PER_TLB_ENTRY)
         } else {
             0
         }

@@ -53,10 +53,11 @@ const _: () = {
 /// Lock for one load at a time: libbpf reports through one function for the whole process.
 static LOADING: Mutex<()> = Mutex::new(());
 /// Messages of libbpf during a load.
-static SAID: Mutex<String> = Mutex::new(String::new());
+static LIBBPF_MESSAGES: Mutex<String> = Mutex::new(String::new());
 
 fn listen(_: PrintLevel, text: String) {
-    SAID.lock()
+    LIBBPF_MESSAGES
+        .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push_str(&text);
 }
@@ -74,13 +75,20 @@ pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
     // closed.
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
     let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    LIBBPF_MESSAGES
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
     let loaded = skeleton::PtwalkSkelBuilder::default()
         .open(place)
         .and_then(OpenSkel::load);
     libbpf_rs::set_print(before);
-    let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
+    let said = std::mem::take(
+        &mut *LIBBPF_MESSAGES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
+    );
     loaded.map_err(|error| explain(roots, error.kind(), &error.to_string(), &said))
 }
 

@@ -10,9 +10,9 @@ use superhue_procfs::process::{self, NamedVma, VmFlags};
 use superhue_procfs::{ReadError, Roots};
 
 use super::decode;
-use super::walker::{NoAnswer, Walker};
+use super::walker::{WalkError, Walker};
 use crate::clear_refs::{ClearRefs, may_flush};
-use crate::{Armed, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
+use crate::{ArmingResult, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
 
 /// Number of attempts to arm a process that replaces its memory meanwhile.
 const ATTEMPTS: usize = 3;
@@ -99,21 +99,21 @@ impl PtwalkTracker {
     }
 
     /// Turns a missing answer about `process` into an error.
-    fn explain(&self, process: ProcessId, why: NoAnswer) -> TrackError {
+    fn explain(&self, process: ProcessId, why: WalkError) -> TrackError {
         let pid = process.pid;
         let vanished = TrackError::Read(ReadError::Vanished { pid });
         match why {
-            NoAnswer::Replaced => TrackError::Replaced(process),
-            NoAnswer::Broken(why) => unusable(why),
-            NoAnswer::Gone | NoAnswer::Other if !process::still_is(&self.roots, process) => {
+            WalkError::Replaced => TrackError::Replaced(process),
+            WalkError::Broken(why) => unusable(why),
+            WalkError::Gone | WalkError::Other if !process::still_is(&self.roots, process) => {
                 vanished
             }
-            NoAnswer::Gone => match process::stat(&self.roots, pid) {
+            WalkError::Gone => match process::stat(&self.roots, pid) {
                 Ok(stat) if stat.is_kernel_thread() => ReadError::KernelThread { pid }.into(),
                 Err(error) => error.into(),
                 Ok(_) => vanished,
             },
-            NoAnswer::Other => unusable(format!(
+            WalkError::Other => unusable(format!(
                 "number {pid} is another process to the kernel than in {}: it shows another PID \
                  namespace",
                 self.roots.proc.display()
@@ -210,7 +210,7 @@ impl Tracker for PtwalkTracker {
         TrackerKind::Ptwalk
     }
 
-    fn arm(&mut self, process: ProcessId) -> Result<Armed, TrackError> {
+    fn arm(&mut self, process: ProcessId) -> Result<ArmingResult, TrackError> {
         let started = Instant::now();
         let watched = match self.watched.entry(process) {
             Entry::Occupied(known) => known.into_mut(),
@@ -249,7 +249,7 @@ impl Tracker for PtwalkTracker {
             match self.walker.memory_of(process) {
                 Ok(after) if after == before => {
                     watched.memory = Some(after);
-                    return Ok(Armed {
+                    return Ok(ArmingResult {
                         took: started.elapsed(),
                         locked,
                         flushed: self.may_flush,

@@ -20,7 +20,7 @@ const PROOFS: usize = 5;
 
 /// Reason why there is no answer about a process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
+pub(super) enum WalkError {
     /// No process has this number, or it has no memory any more.
     Gone,
     /// It has other memory than it had.
@@ -152,7 +152,7 @@ impl Walker {
     }
 
     /// Returns the number of the memory that `process` has; no other memory ever had or will have it.
-    pub(super) fn memory_of(&mut self, process: ProcessId) -> Result<u64, NoAnswer> {
+    pub(super) fn memory_of(&mut self, process: ProcessId) -> Result<u64, WalkError> {
         self.ask(process.pid, 0)?;
         run(&self.skeleton.progs.who)?;
         self.check_answer(process)?;
@@ -166,8 +166,8 @@ impl Walker {
         process: ProcessId,
         context: u64,
         spans: &[VirtRange],
-    ) -> Result<Walked, NoAnswer> {
-        let mut walked = Walked::default();
+    ) -> Result<WalkResult, WalkError> {
+        let mut walked = WalkResult::default();
         let capacity = self.shared()?.request.span.len();
         for some in spans.chunks(capacity) {
             let request = self.ask(process.pid, context)?;
@@ -192,7 +192,7 @@ impl Walker {
                 let came_from = (shared.request.first_span, shared.request.first_at);
                 let goes_to = (response.next_span, response.next_at);
                 if goes_to <= came_from {
-                    return Err(NoAnswer::Broken("the walk does not advance".to_owned()));
+                    return Err(WalkError::Broken("the walk does not advance".to_owned()));
                 }
                 (shared.request.first_span, shared.request.first_at) = goes_to;
             }
@@ -201,22 +201,22 @@ impl Walker {
     }
 
     /// Checks that the last answer is about `process`.
-    fn check_answer(&mut self, process: ProcessId) -> Result<(), NoAnswer> {
+    fn check_answer(&mut self, process: ProcessId) -> Result<(), WalkError> {
         let (tick, offset) = (self.tick, self.offset);
         let response = &self.shared()?.response;
         match response.status {
-            Status::PTWALK_NO_TASK | Status::PTWALK_NO_MEMORY => return Err(NoAnswer::Gone),
+            Status::PTWALK_NO_TASK | Status::PTWALK_NO_MEMORY => return Err(WalkError::Gone),
             Status::PTWALK_DONE | Status::PTWALK_MORE | Status::PTWALK_REPLACED => {}
-            status => return Err(NoAnswer::Broken(format!("the walk ended with {status:?}"))),
+            status => return Err(WalkError::Broken(format!("the walk ended with {status:?}"))),
         }
         let ticks = (response.start_boottime / tick).wrapping_add_signed(offset);
         // If the offset contains a part of a tick, the sums differ by one.
         let slack = u64::from(offset != 0);
         if ticks.abs_diff(process.start_ticks) > slack {
-            return Err(NoAnswer::Other);
+            return Err(WalkError::Other);
         }
         if response.status == Status::PTWALK_REPLACED {
-            return Err(NoAnswer::Replaced);
+            return Err(WalkError::Replaced);
         }
         Ok(())
     }
@@ -224,14 +224,14 @@ impl Walker {
 
 /// Result of a walk.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     /// Ascending by region; one per region.
     pub(super) regions: Vec<RegionBits>,
     /// True if page tables lie in memory that was added since the last proof.
     pub(super) beyond: bool,
 }
 
-impl Walked {
+impl WalkResult {
     fn take(&mut self, shared: &Shared, spans: &[VirtRange]) {
         let response = &shared.response;
         self.beyond |= response.beyond > 0;
@@ -286,7 +286,7 @@ fn run(program: &libbpf_rs::ProgramMut<'_>) -> Result<(), String> {
         .map_err(|error| format!("its BPF program does not run: {error}"))
 }
 
-impl From<String> for NoAnswer {
+impl From<String> for WalkError {
     fn from(why: String) -> Self {
         Self::Broken(why)
     }

@@ -75,7 +75,7 @@ static void map(unsigned long mib, const char *kind)
 	memset(memory, 1, length);
 	if (!strcmp(kind, "half"))
 		for (unsigned long at = 0; at < length; at += 2 * HUGE)
-			/* To forbid writing to one page splits the superpage. */
+			/* To forbid writing to one page splits the huge page. */
 			if (mprotect(memory + at, PAGE, PROT_READ) ||
 			    mprotect(memory + at, PAGE, PROT_READ | PROT_WRITE))
 				die("mprotect");

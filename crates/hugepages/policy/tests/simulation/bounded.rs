@@ -5,8 +5,8 @@ use std::time::Duration;
 use superhue_model::{ByteCount, Errno, SkipReason, VmaKind};
 use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, Turn, cold_after};
-use crate::kernel::{Event, World};
+use crate::harness::{ActionOutcome, Harness, LoopStep, cold_after};
+use crate::kernel::{Event, FakeKernel};
 
 /// A cheap sequence of numbers that looks random and is the same every time.
 struct Numbers(u64);
@@ -23,22 +23,22 @@ impl Numbers {
 
 fn long_watch(subject: Scheme) {
     let fates = [
-        Fate::Tried,
-        Fate::Tried,
-        Fate::Fails(Errno::EAGAIN),
-        Fate::Fails(Errno::ENOMEM),
-        Fate::Fails(Errno::EINVAL),
-        Fate::Fails(Errno::EPERM),
-        Fate::Fails(Errno::ESRCH),
-        Fate::Skipped(SkipReason::NoHeadroom),
-        Fate::Skipped(SkipReason::NoRoomToGrow),
-        Fate::Skipped(SkipReason::Unmapped),
-        Fate::TriedUnheard,
-        Fate::Lost,
-        Fate::TriedLate,
+        ActionOutcome::Tried,
+        ActionOutcome::Tried,
+        ActionOutcome::Fails(Errno::EAGAIN),
+        ActionOutcome::Fails(Errno::ENOMEM),
+        ActionOutcome::Fails(Errno::EINVAL),
+        ActionOutcome::Fails(Errno::EPERM),
+        ActionOutcome::Fails(Errno::ESRCH),
+        ActionOutcome::Skipped(SkipReason::NoHeadroom),
+        ActionOutcome::Skipped(SkipReason::NoRoomToGrow),
+        ActionOutcome::Skipped(SkipReason::Unmapped),
+        ActionOutcome::TriedUnheard,
+        ActionOutcome::Lost,
+        ActionOutcome::TriedLate,
     ];
     let mut numbers = Numbers(1);
-    let mut harness = Harness::new(subject, World::new(true));
+    let mut harness = Harness::new(subject, FakeKernel::new(true));
     let mut spawned = 0;
     for turn in 0..20_000 {
         let mut events = Vec::new();
@@ -83,7 +83,7 @@ fn long_watch(subject: Scheme) {
         }
         // The time to check the harness's own log grows quadratically.
         harness.plans.clear();
-        harness.turn(&Turn {
+        harness.turn(&LoopStep {
             events,
             pause: 50 + i64::try_from(numbers.below(100)).unwrap(),
             fates: vec![fates[numbers.below(fates.len())]],
@@ -100,7 +100,7 @@ fn long_watch(subject: Scheme) {
     for process in (0..harness.world.processes()).rev() {
         harness.world.happen(&Event::Exit { process });
     }
-    harness.quiet_turn(Duration::from_secs(1), Fate::Tried);
+    harness.quiet_turn(Duration::from_secs(1), ActionOutcome::Tried);
     let ledger = harness.ledger();
     assert_eq!((ledger.tracked.processes, ledger.tracked.regions), (0, 0));
     assert_eq!((ledger.charged, ledger.in_flight), (ByteCount(0), 0));
@@ -125,9 +125,9 @@ fn a_long_watch_by_hot_does_not_grow() {
 #[test]
 fn a_program_at_rest_costs_no_memory() {
     let subject = Scheme::resident();
-    let mut harness = Harness::new(subject, World::uniform(3, 6, 100));
+    let mut harness = Harness::new(subject, FakeKernel::uniform(3, 6, 100));
     for _ in 0..10 {
-        harness.quiet_turn(Duration::from_millis(100), Fate::Tried);
+        harness.quiet_turn(Duration::from_millis(100), ActionOutcome::Tried);
         assert_eq!(harness.ledger().tracked.regions, 0);
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use superhue_model::{Action, ByteCount, PageCount, Plan, Share};
 use superhue_policy::{Ledger, Scheme};
 
-use crate::harness::{Fate, Harness, budgeted, rated};
-use crate::kernel::{Event, World};
+use crate::harness::{ActionOutcome, Harness, budgeted, rated};
+use crate::kernel::{Event, FakeKernel};
 
-const TURN: Duration = Duration::from_millis(100);
+const LOOP_INTERVAL: Duration = Duration::from_millis(100);
 
 fn resident(budget: Share) -> Scheme {
     budgeted(budget, Scheme::resident())
@@ -24,60 +24,84 @@ fn charged(harness: &Harness) -> u64 {
 
 #[test]
 fn full_at_once_partial_when_quiet_sparse_never() {
-    let mut world = World::uniform(1, 4, 100);
+    let mut world = FakeKernel::uniform(1, 4, 100);
     world.touch(0, 0, 0, 512);
     world.touch(0, 1, 0, 384);
     world.touch(0, 2, 0, 383);
     let mut harness = Harness::new(resident(pages(1000)), world);
 
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        [0]
+    );
     assert_eq!(harness.ledger().waiting.settling, 1);
-    assert_eq!(harness.wants_look_within(), Some(TURN));
+    assert_eq!(harness.wants_look_within(), Some(LOOP_INTERVAL));
     let early = Duration::from_millis(99);
-    assert_eq!(growths(&harness.quiet_turn(early, Fate::Tried)), []);
+    assert_eq!(
+        growths(&harness.quiet_turn(early, ActionOutcome::Tried)),
+        []
+    );
     let rest = Duration::from_millis(1);
     assert_eq!(harness.wants_look_within(), Some(rest));
-    assert_eq!(growths(&harness.quiet_turn(rest, Fate::Tried)), [128]);
+    assert_eq!(
+        growths(&harness.quiet_turn(rest, ActionOutcome::Tried)),
+        [128]
+    );
     assert_eq!(harness.wants_look_within(), None);
     assert_eq!(charged(&harness), 128);
 }
 
 #[test]
 fn the_cheapest_are_promoted_as_far_as_the_budget_reaches() {
-    let mut world = World::uniform(1, 5, 0);
+    let mut world = FakeKernel::uniform(1, 5, 0);
     for (region, count) in [450, 500, 400, 512, 490].into_iter().enumerate() {
         world.touch(0, region, 0, count);
     }
     let mut harness = Harness::new(resident(pages(12 + 22 + 61)), world);
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [12, 22]);
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        [0]
+    );
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        [12, 22]
+    );
     assert_eq!(harness.ledger().waiting.budget, 2);
     assert_eq!(harness.wants_look_within(), None);
 
     // One more page makes room for the next region.
     harness.world.touch(0, 0, 450, 1);
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), []);
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [61]);
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        []
+    );
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        [61]
+    );
     assert_eq!(charged(&harness), 95);
 
     // Full regions need no room.
     harness.world.touch(0, 2, 0, 512);
-    assert_eq!(growths(&harness.quiet_turn(TURN, Fate::Tried)), [0]);
+    assert_eq!(
+        growths(&harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)),
+        [0]
+    );
 }
 
 #[test]
 fn among_equals_the_one_longest_quiet_is_first() {
-    let mut world = World::uniform(2, 2, 400);
+    let mut world = FakeKernel::uniform(2, 2, 400);
     world.touch(0, 0, 400, 10);
     let subject = budgeted(pages(102), Scheme::resident());
     let mut harness = Harness::new(subject, world);
-    harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
+    harness.quiet_turn(Duration::from_millis(10), ActionOutcome::Tried);
     // The other regions come up to the same number a little later, the last process first.
     for (process, region) in [(1, 1), (1, 0), (0, 1)] {
         harness.world.touch(process, region, 400, 10);
-        harness.quiet_turn(Duration::from_millis(10), Fate::Tried);
+        harness.quiet_turn(Duration::from_millis(10), ActionOutcome::Tried);
     }
-    let plan = harness.quiet_turn(Duration::from_millis(70), Fate::Tried);
+    let plan = harness.quiet_turn(Duration::from_millis(70), ActionOutcome::Tried);
     assert_eq!(growths(&plan), [102]);
     let looks = harness.world.look(Duration::ZERO);
     assert_eq!(
@@ -93,9 +117,9 @@ fn among_equals_the_one_longest_quiet_is_first() {
 #[test]
 fn the_charge_goes_with_the_memory() {
     let promoted = || {
-        let mut harness = Harness::new(resident(pages(200)), World::uniform(1, 2, 412));
-        harness.quiet_turn(TURN, Fate::Tried);
-        harness.quiet_turn(TURN, Fate::Tried);
+        let mut harness = Harness::new(resident(pages(200)), FakeKernel::uniform(1, 2, 412));
+        harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
+        harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
         assert_eq!(charged(&harness), 200);
         harness
     };
@@ -132,16 +156,16 @@ fn the_charge_goes_with_the_memory() {
     ] {
         let mut harness = promoted();
         harness.world.happen(&event);
-        harness.quiet_turn(Duration::from_millis(1), Fate::Tried);
+        harness.quiet_turn(Duration::from_millis(1), ActionOutcome::Tried);
         assert_eq!(charged(&harness), left, "{event:?}");
     }
 }
 
 #[test]
-fn the_charge_stays_with_a_superpage_of_whatever_origin() {
-    let mut harness = Harness::new(resident(pages(200)), World::uniform(1, 1, 412));
-    harness.quiet_turn(TURN, Fate::Tried);
-    harness.quiet_turn(TURN, Fate::Tried);
+fn the_charge_stays_with_a_huge_page_of_whatever_origin() {
+    let mut harness = Harness::new(resident(pages(200)), FakeKernel::uniform(1, 1, 412));
+    harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
+    harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
     let (process, slot, region) = (0, 0, 0);
     let split = Event::Split {
         process,
@@ -155,11 +179,11 @@ fn the_charge_stays_with_a_superpage_of_whatever_origin() {
     };
     for event in [split, khugepaged] {
         harness.world.happen(&event);
-        harness.quiet_turn(Duration::from_millis(1), Fate::Tried);
+        harness.quiet_turn(Duration::from_millis(1), ActionOutcome::Tried);
     }
     // Long enough for all trouble to be forgotten.
     for _ in 0..10 {
-        harness.quiet_turn(Duration::from_secs(10), Fate::Tried);
+        harness.quiet_turn(Duration::from_secs(10), ActionOutcome::Tried);
         assert_eq!(charged(&harness), 100);
     }
 }
@@ -169,10 +193,10 @@ fn a_budget_in_percent_follows_the_memory_both_ways() {
     // 10 % of 4 * 412 pages is 164.
     let mut harness = Harness::new(
         resident(Share::BasisPoints(1000)),
-        World::uniform(2, 2, 412),
+        FakeKernel::uniform(2, 2, 412),
     );
-    harness.quiet_turn(TURN, Fate::Tried);
-    let plan = harness.quiet_turn(TURN, Fate::Tried);
+    harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
+    let plan = harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
     assert_eq!(growths(&plan), [100]);
     // Another 4 * 512 pages: 10 % are 374 now.
     harness.world.happen(&Event::Map {
@@ -184,38 +208,43 @@ fn a_budget_in_percent_follows_the_memory_both_ways() {
         pages: 2048,
     });
     harness.world.happen(&Event::FillAll { process: 1 });
-    let plan = harness.quiet_turn(TURN, Fate::Tried);
+    let plan = harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
     assert!(growths(&plan).contains(&100), "{plan:?}");
     let before = charged(&harness);
     // The process with most of the memory ends.
     harness.world.happen(&Event::Exit { process: 1 });
-    harness.quiet_turn(TURN, Fate::Tried);
+    harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
     let ledger = harness.ledger();
     assert!(ledger.charged > ledger.budget.unwrap(), "{ledger:?}");
     assert!(charged(&harness) <= before);
     // It may only be collecting garbage. After a second the charge has to fit.
     let half = Duration::from_millis(500);
-    assert_eq!(harness.quiet_turn(half, Fate::Tried).actions, []);
+    assert_eq!(harness.quiet_turn(half, ActionOutcome::Tried).actions, []);
     assert_eq!(harness.wants_look_within(), Some(half));
-    let plan = harness.quiet_turn(half, Fate::Tried);
+    let plan = harness.quiet_turn(half, ActionOutcome::Tried);
     assert!(!plan.actions.is_empty());
     let is_split = |action: &Action| matches!(action, Action::Split { .. });
     assert!(plan.actions.iter().all(is_split), "{plan:?}");
     // Freed memory makes the budget smaller, too.
     for _ in 0..2 {
-        harness.quiet_turn(TURN, Fate::Tried);
+        harness.quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried);
     }
     let ledger = harness.ledger();
     let (charged, budget) = (ledger.charged, ledger.budget.unwrap());
     assert!(charged <= budget, "{charged} of {budget}");
     assert!(ledger.returned.0 > 0);
     // A region that was split rests.
-    assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions, []);
+    assert_eq!(
+        harness
+            .quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)
+            .actions,
+        []
+    );
 }
 
 #[test]
 fn without_rss_the_regions_themselves_are_the_whole() {
-    let mut snapshot = World::uniform(1, 4, 512).look(Duration::ZERO);
+    let mut snapshot = FakeKernel::uniform(1, 4, 512).look(Duration::ZERO);
     snapshot.processes[0].rss_anon = None;
     let mut policy = resident(Share::BasisPoints(1000)).policy();
     policy.decide(&snapshot);
@@ -228,8 +257,14 @@ fn without_rss_the_regions_themselves_are_the_whole() {
 #[test]
 fn the_rate_spreads_a_large_start() {
     let subject = rated(Some(ByteCount(16 << 20)), Scheme::always());
-    let mut harness = Harness::new(subject, World::uniform(1, 20, 1));
-    assert_eq!(harness.quiet_turn(TURN, Fate::Tried).actions.len(), 4);
+    let mut harness = Harness::new(subject, FakeKernel::uniform(1, 20, 1));
+    assert_eq!(
+        harness
+            .quiet_turn(LOOP_INTERVAL, ActionOutcome::Tried)
+            .actions
+            .len(),
+        4
+    );
     assert_eq!(harness.ledger().waiting.rate, 16);
     // A look is useful once half a bucket is there again.
     assert_eq!(
@@ -240,17 +275,20 @@ fn the_rate_spreads_a_large_start() {
     let start = harness.now();
     while planned < 20 {
         let pause = harness.wants_look_within().unwrap();
-        planned += harness.quiet_turn(pause, Fate::Tried).actions.len();
+        planned += harness
+            .quiet_turn(pause, ActionOutcome::Tried)
+            .actions
+            .len();
     }
     assert_eq!(harness.now() - start, Duration::from_secs(2));
 }
 
 #[test]
 fn a_clock_that_stands_still_settles_nothing() {
-    let mut harness = Harness::new(resident(pages(10_000)), World::uniform(1, 4, 450));
+    let mut harness = Harness::new(resident(pages(10_000)), FakeKernel::uniform(1, 4, 450));
     for _ in 0..10 {
         assert_eq!(
-            growths(&harness.quiet_turn(Duration::ZERO, Fate::Tried)),
+            growths(&harness.quiet_turn(Duration::ZERO, ActionOutcome::Tried)),
             []
         );
     }
@@ -259,7 +297,7 @@ fn a_clock_that_stands_still_settles_nothing() {
 #[test]
 fn an_observer_never_plans() {
     let mut policy = Scheme::default().policy();
-    let snapshot = World::uniform(2, 5, 512).look(TURN);
+    let snapshot = FakeKernel::uniform(2, 5, 512).look(LOOP_INTERVAL);
     assert_eq!(policy.decide(&snapshot), Plan::default());
     assert_eq!(policy.wants_look_within(), None);
     assert_eq!(policy.ledger(), &Ledger::default());

@@ -7,7 +7,7 @@ use superhue_model::{Action, ByteCount, PageCount, Share};
 use superhue_policy::{Active, Pattern, Scheme};
 
 use crate::harness::{Harness, budgeted, cold_after, rated};
-use crate::kernel::{Event, World};
+use crate::kernel::{Event, FakeKernel};
 
 const SAMPLE: Duration = Duration::from_millis(50);
 const REGIONS: u64 = 8;
@@ -37,7 +37,7 @@ fn splits(actions: &[Action]) -> usize {
 
 /// Makes two processes with room for the huge pages of one; the first process has come first and has them all.
 fn staggered() -> Harness {
-    let mut harness = Harness::new(subject(REGIONS * 312), World::uniform(2, REGIONS, 200));
+    let mut harness = Harness::new(subject(REGIONS * 312), FakeKernel::uniform(2, REGIONS, 200));
     access(&mut harness, 0, 0, 150, 100);
     harness.watch(SAMPLE, Duration::from_secs(1));
     assert_eq!(harness.world.usage(0), (REGIONS * 512, 8));
@@ -100,7 +100,7 @@ fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
                 ..Scheme::hot()
             },
         );
-        let mut harness = Harness::new(subject, World::uniform(2, REGIONS, 200));
+        let mut harness = Harness::new(subject, FakeKernel::uniform(2, REGIONS, 200));
         access(&mut harness, 0, 0, count, 100);
         harness.watch(SAMPLE, Duration::from_secs(1));
         assert_eq!(harness.world.usage(0).1, 8);
@@ -115,7 +115,7 @@ fn what_is_in_use_gives_way_only_to_what_is_far_hotter() {
 }
 
 #[test]
-fn what_would_give_back_too_little_keeps_its_superpage() {
+fn what_would_give_back_too_little_keeps_its_huge_page() {
     let mut harness = staggered();
     // It now uses nearly all of its memory, and is idle.
     for region in 0..8 {
@@ -139,7 +139,7 @@ fn equals_leave_each_other_alone() {
 fn equals_share_the_rate() {
     let subject = // One region in half a second.
         rated(Some(ByteCount(4 << 20)), budgeted(Share::BasisPoints(100_000), Scheme::hot()));
-    let mut harness = Harness::new(subject, World::uniform(3, REGIONS, 400));
+    let mut harness = Harness::new(subject, FakeKernel::uniform(3, REGIONS, 400));
     for process in 0..3 {
         // The last ones are a little hotter, but not by much.
         let count = 200 + 40 * u64::try_from(process).unwrap();
@@ -166,7 +166,7 @@ proptest! {
         budget in 0u64..4000,
     ) {
         let subject = cold_after(Duration::from_secs(5), budgeted(Share::Bytes(PageCount(budget).bytes()), Scheme::hot()));
-        let mut harness = Harness::new(subject, World::uniform(2, REGIONS, resident));
+        let mut harness = Harness::new(subject, FakeKernel::uniform(2, REGIONS, resident));
         for (index, (count, percent)) in accesses.iter().enumerate() {
             harness.world.happen(&Event::Access {
                 process: index / 8,

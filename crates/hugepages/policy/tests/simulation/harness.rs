@@ -12,11 +12,11 @@ use superhue_policy::{
     Account, Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, Split, StallBound,
 };
 
-use crate::kernel::{Event, World};
+use crate::kernel::{Event, FakeKernel};
 
 /// Fate of one planned action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ActionOutcome {
     /// The kernel's result.
     Tried,
     /// This error, untried.
@@ -35,12 +35,12 @@ pub(crate) enum Fate {
 
 /// One turn of the loop.
 #[derive(Debug, Clone)]
-pub(crate) struct Turn {
+pub(crate) struct LoopStep {
     pub(crate) events: Vec<Event>,
     /// Milliseconds since the last turn; below zero for a clock that jumps back.
     pub(crate) pause: i64,
     /// Fates of the actions, in turn; the list repeats.
-    pub(crate) fates: Vec<Fate>,
+    pub(crate) fates: Vec<ActionOutcome>,
 }
 
 /// Returns the scheme with another budget.
@@ -115,7 +115,7 @@ pub(crate) struct Harness {
     subject: Scheme,
     policy: Box<dyn Policy + Send>,
     twin: Box<dyn Policy + Send>,
-    pub(crate) world: World,
+    pub(crate) world: FakeKernel,
     /// Time that the clock shows, and the latest it has shown.
     at: Duration,
     latest: Duration,
@@ -137,7 +137,7 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    pub(crate) fn new(subject: Scheme, world: World) -> Self {
+    pub(crate) fn new(subject: Scheme, world: FakeKernel) -> Self {
         Self {
             policy: subject.policy(),
             twin: subject.policy(),
@@ -171,7 +171,7 @@ impl Harness {
     }
 
     /// Runs the events, looks, decides, checks, acts, learns. Returns the plan.
-    pub(crate) fn turn(&mut self, turn: &Turn) -> Plan {
+    pub(crate) fn turn(&mut self, turn: &LoopStep) -> Plan {
         turn.events
             .iter()
             .for_each(|event| self.world.happen(event));
@@ -182,7 +182,7 @@ impl Harness {
     }
 
     /// Runs a turn without events, in which every action meets `fate`.
-    pub(crate) fn quiet_turn(&mut self, pause: Duration, fate: Fate) -> Plan {
+    pub(crate) fn quiet_turn(&mut self, pause: Duration, fate: ActionOutcome) -> Plan {
         self.pass_time(pause);
         let plan = self.decide();
         self.act(&plan, &[fate]);
@@ -215,7 +215,7 @@ impl Harness {
             self.pass_time(interval);
             self.world.happen(&Event::Sample);
             let plan = self.decide();
-            self.act(&plan, &[Fate::Tried]);
+            self.act(&plan, &[ActionOutcome::Tried]);
             actions.extend(plan.actions);
         }
         actions
@@ -429,7 +429,7 @@ impl Harness {
     }
 
     /// Acts on a plan.
-    pub(crate) fn outcome(&mut self, plan: &Plan, fates: &[Fate]) -> Outcome {
+    pub(crate) fn outcome(&mut self, plan: &Plan, fates: &[ActionOutcome]) -> Outcome {
         let mut results = std::mem::take(&mut self.late);
         for (action, fate) in plan.actions.iter().zip(fates.iter().cycle()) {
             let process = action.owner().process().unwrap();
@@ -438,22 +438,22 @@ impl Harness {
                 Action::Split { region, .. } => self.world.split(process, region),
             };
             let effect = match *fate {
-                Fate::Tried | Fate::TriedLate => collapse(),
-                Fate::TriedUnheard => {
+                ActionOutcome::Tried | ActionOutcome::TriedLate => collapse(),
+                ActionOutcome::TriedUnheard => {
                     collapse();
                     continue;
                 }
-                Fate::Lost => continue,
-                Fate::Fails(errno) => Effect::Failed { errno },
-                Fate::Skipped(reason) => Effect::Skipped { reason },
-                Fate::Vanished => Effect::Vanished,
+                ActionOutcome::Lost => continue,
+                ActionOutcome::Fails(errno) => Effect::Failed { errno },
+                ActionOutcome::Skipped(reason) => Effect::Skipped { reason },
+                ActionOutcome::Vanished => Effect::Vanished,
             };
             let result = ActionResult {
                 action: *action,
                 effect,
                 took: Duration::from_micros(300),
             };
-            if *fate == Fate::TriedLate {
+            if *fate == ActionOutcome::TriedLate {
                 self.late.push(result);
             } else {
                 results.push(result);
@@ -463,7 +463,7 @@ impl Harness {
     }
 
     /// Acts on the plan, and passes the outcome to the policy.
-    pub(crate) fn act(&mut self, plan: &Plan, fates: &[Fate]) {
+    pub(crate) fn act(&mut self, plan: &Plan, fates: &[ActionOutcome]) {
         let outcome = self.outcome(plan, fates);
         for (process, region) in std::mem::take(&mut self.questions) {
             self.asked += 1;
@@ -513,40 +513,40 @@ fn holds(vma: &Vma, region: Region) -> bool {
 }
 
 /// Makes any fate that leaves the policy an honest picture: only a process that has vanished is reported so.
-pub(crate) fn honest_fate() -> impl Strategy<Value = Fate> {
+pub(crate) fn honest_fate() -> impl Strategy<Value = ActionOutcome> {
     prop_oneof![
-        8 => Just(Fate::Tried),
-        1 => Just(Fate::Fails(Errno::EAGAIN)),
-        1 => Just(Fate::Fails(Errno::EBUSY)),
-        1 => Just(Fate::Fails(Errno::ENOMEM)),
-        1 => Just(Fate::Fails(Errno::EINVAL)),
-        1 => Just(Fate::Fails(Errno(77))),
-        1 => Just(Fate::Skipped(SkipReason::NoHeadroom)),
-        1 => Just(Fate::Skipped(SkipReason::NoRoomToGrow)),
-        1 => Just(Fate::Skipped(SkipReason::Cancelled)),
-        1 => Just(Fate::Skipped(SkipReason::Unmapped)),
-        1 => Just(Fate::TriedUnheard),
-        1 => Just(Fate::Lost),
-        1 => Just(Fate::TriedLate),
+        8 => Just(ActionOutcome::Tried),
+        1 => Just(ActionOutcome::Fails(Errno::EAGAIN)),
+        1 => Just(ActionOutcome::Fails(Errno::EBUSY)),
+        1 => Just(ActionOutcome::Fails(Errno::ENOMEM)),
+        1 => Just(ActionOutcome::Fails(Errno::EINVAL)),
+        1 => Just(ActionOutcome::Fails(Errno(77))),
+        1 => Just(ActionOutcome::Skipped(SkipReason::NoHeadroom)),
+        1 => Just(ActionOutcome::Skipped(SkipReason::NoRoomToGrow)),
+        1 => Just(ActionOutcome::Skipped(SkipReason::Cancelled)),
+        1 => Just(ActionOutcome::Skipped(SkipReason::Unmapped)),
+        1 => Just(ActionOutcome::TriedUnheard),
+        1 => Just(ActionOutcome::Lost),
+        1 => Just(ActionOutcome::TriedLate),
     ]
 }
 
 /// Makes any fate.
-pub(crate) fn fate() -> impl Strategy<Value = Fate> {
+pub(crate) fn fate() -> impl Strategy<Value = ActionOutcome> {
     prop_oneof![
         20 => honest_fate(),
-        1 => Just(Fate::Fails(Errno::ESRCH)),
-        1 => Just(Fate::Fails(Errno::EPERM)),
-        1 => Just(Fate::Skipped(SkipReason::DryRun)),
-        1 => Just(Fate::Vanished),
+        1 => Just(ActionOutcome::Fails(Errno::ESRCH)),
+        1 => Just(ActionOutcome::Fails(Errno::EPERM)),
+        1 => Just(ActionOutcome::Skipped(SkipReason::DryRun)),
+        1 => Just(ActionOutcome::Vanished),
     ]
 }
 
 /// Makes a number of turns.
 pub(crate) fn turns(
     events: impl Strategy<Value = Event>,
-    fates: impl Strategy<Value = Fate>,
-) -> impl Strategy<Value = Vec<Turn>> {
+    fates: impl Strategy<Value = ActionOutcome>,
+) -> impl Strategy<Value = Vec<LoopStep>> {
     let pause = prop_oneof![
         10 => 10..400i64,
         2 => Just(0),
@@ -559,7 +559,7 @@ pub(crate) fn turns(
         pause,
         prop::collection::vec(fates, 1..6),
     )
-        .prop_map(|(events, pause, fates)| Turn {
+        .prop_map(|(events, pause, fates)| LoopStep {
             events,
             pause,
             fates,

@@ -8,8 +8,8 @@ use superhue_model::{
     Snapshot, VirtAddr, VirtRange, Vma, VmaKind,
 };
 
-use crate::harness::{Fate, Harness, fate, subject};
-use crate::kernel::World;
+use crate::harness::{ActionOutcome, Harness, fate, subject};
+use crate::kernel::FakeKernel;
 
 /// Addresses that often collide: near zero, and near the end of what can be represented.
 fn address() -> impl Strategy<Value = u64> {
@@ -169,7 +169,7 @@ proptest! {
                     .flat_map(|view| &view.vmas)
                     .any(|vma| vma.is_promotable() && vma.range.contains(&whole)));
             }
-            let mut harness = Harness::new(subject.clone(), World::new(true));
+            let mut harness = Harness::new(subject.clone(), FakeKernel::new(true));
             let outcome = harness.outcome(&plan, &fates);
             policy.learn(snapshot.at, &outcome);
             // Repeats the whole outcome: the policy must not count a result twice.
@@ -189,7 +189,7 @@ proptest! {
         snapshot in snapshots(),
         fates in prop::collection::vec(fate(), 1..6),
     ) {
-        let mut other = Harness::new(subject.clone(), World::uniform(2, 3, 512));
+        let mut other = Harness::new(subject.clone(), FakeKernel::uniform(2, 3, 512));
         let plan = other.decide();
         let mut policy = subject.policy();
         for snapshot in &snapshot {
@@ -203,14 +203,14 @@ proptest! {
 
 #[test]
 fn regions_outside_of_their_vma_are_left_alone() {
-    let mut world = World::uniform(1, 4, 512).look(Duration::ZERO);
+    let mut world = FakeKernel::uniform(1, 4, 512).look(Duration::ZERO);
     let process = &mut world.processes[0];
     // The VMA is one page short at either end.
     process.vmas[0].range.start.0 += 4096;
     process.vmas[0].range.end.0 -= 4096;
     let subject = superhue_policy::Scheme::always();
-    let mut harness = Harness::new(subject, World::new(true));
+    let mut harness = Harness::new(subject, FakeKernel::new(true));
     let plan = harness.decide_on(&world);
     assert_eq!(plan.actions.len(), 2);
-    harness.act(&plan, &[Fate::Lost]);
+    harness.act(&plan, &[ActionOutcome::Lost]);
 }

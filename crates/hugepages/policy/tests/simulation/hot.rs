@@ -5,8 +5,8 @@ use std::time::Duration;
 use superhue_model::{Action, ByteCount, Errno, PageCount, Plan, Share, SkipReason};
 use superhue_policy::{Active, Pattern, Scheme};
 
-use crate::harness::{Fate, Harness, budgeted, cold_after, listed_by, rated};
-use crate::kernel::{Event, World};
+use crate::harness::{ActionOutcome, Harness, budgeted, cold_after, listed_by, rated};
+use crate::kernel::{Event, FakeKernel};
 
 const SAMPLE: Duration = Duration::from_millis(50);
 
@@ -19,7 +19,7 @@ fn hot(budget: Share) -> Scheme {
 }
 
 /// Lets the program access the first `count` pages of a region of slot 0.
-fn access(world: &mut World, process: usize, region: usize, count: u64, percent: u64) {
+fn access(world: &mut FakeKernel, process: usize, region: usize, count: u64, percent: u64) {
     world.happen(&Event::Access {
         process,
         slot: 0,
@@ -31,7 +31,7 @@ fn access(world: &mut World, process: usize, region: usize, count: u64, percent:
 }
 
 /// Takes a sample, and returns the plan decided on it.
-fn sample(harness: &mut Harness, fate: Fate) -> Plan {
+fn sample(harness: &mut Harness, fate: ActionOutcome) -> Plan {
     harness.pass_time(SAMPLE);
     harness.world.happen(&Event::Sample);
     let plan = harness.decide();
@@ -58,7 +58,7 @@ fn seconds(n: u64) -> Duration {
 
 /// Makes one process with a huge page of ours, of which 200 pages were accessed until now.
 fn promoted() -> Harness {
-    let mut world = World::uniform(1, 1, 200);
+    let mut world = FakeKernel::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
     let mut harness = Harness::new(hot(pages(1000)), world);
     assert_eq!(growths(&harness.watch(SAMPLE, seconds(1))), [312]);
@@ -68,55 +68,72 @@ fn promoted() -> Harness {
 
 #[test]
 fn auto_needs_no_evidence_for_what_is_full_and_waits_until_it_is_filled() {
-    let mut harness = Harness::new(Scheme::auto(), World::uniform(1, 4, 512));
+    let mut harness = Harness::new(Scheme::auto(), FakeKernel::uniform(1, 4, 512));
     harness.fills = true;
     let soon = Duration::from_millis(50);
     for _ in 0..20 {
-        assert_eq!(harness.quiet_turn(soon, Fate::Tried).actions, []);
+        assert_eq!(harness.quiet_turn(soon, ActionOutcome::Tried).actions, []);
         assert_eq!(harness.wants_look_within(), Some(soon));
     }
     assert!(harness.ledger().waiting.settling >= 3);
     harness.fills = false;
-    let plan = harness.quiet_turn(soon, Fate::Tried);
+    let plan = harness.quiet_turn(soon, ActionOutcome::Tried);
     assert_eq!(growths(&plan.actions), [0, 0, 0, 0], "no sample was taken");
 }
 
 #[test]
 fn auto_does_not_wait_for_ever_for_a_program_that_never_stops_filling() {
-    let mut harness = Harness::new(Scheme::auto(), World::uniform(1, 2, 512));
+    let mut harness = Harness::new(Scheme::auto(), FakeKernel::uniform(1, 2, 512));
     harness.fills = true;
-    let plans = (0..40).map(|_| harness.quiet_turn(seconds(1), Fate::Tried).actions.len());
+    let plans = (0..40).map(|_| {
+        harness
+            .quiet_turn(seconds(1), ActionOutcome::Tried)
+            .actions
+            .len()
+    });
     assert_eq!(plans.sum::<usize>(), 2);
 }
 
 #[test]
 fn auto_asks_for_evidence_where_memory_is_added() {
-    let mut world = World::uniform(1, 1, 200);
+    let mut world = FakeKernel::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
     let mut harness = Harness::new(budgeted(pages(1000), Scheme::auto()), world);
-    assert_eq!(harness.quiet_turn(seconds(1), Fate::Tried).actions, []);
-    assert_eq!(growths(&sample(&mut harness, Fate::Tried).actions), []);
-    assert_eq!(growths(&sample(&mut harness, Fate::Tried).actions), [312]);
+    assert_eq!(
+        harness.quiet_turn(seconds(1), ActionOutcome::Tried).actions,
+        []
+    );
+    assert_eq!(
+        growths(&sample(&mut harness, ActionOutcome::Tried).actions),
+        []
+    );
+    assert_eq!(
+        growths(&sample(&mut harness, ActionOutcome::Tried).actions),
+        [312]
+    );
 }
 
 #[test]
 fn a_quarter_of_active_pages_is_enough_after_two_samples() {
-    let mut world = World::uniform(1, 4, 300);
+    let mut world = FakeKernel::uniform(1, 4, 300);
     access(&mut world, 0, 0, 127, 100);
     access(&mut world, 0, 1, 128, 100);
     access(&mut world, 0, 2, 300, 100);
     let mut harness = Harness::new(hot(pages(1000)), world);
-    assert_eq!(sample(&mut harness, Fate::Tried).actions, []);
+    assert_eq!(sample(&mut harness, ActionOutcome::Tried).actions, []);
     assert_eq!(harness.ledger().waiting.settling, 2);
     assert_eq!(
         harness.wants_look_within(),
         Some(Duration::from_millis(100))
     );
     // Looking again is no second sample.
-    assert_eq!(harness.quiet_turn(seconds(1), Fate::Tried).actions, []);
+    assert_eq!(
+        harness.quiet_turn(seconds(1), ActionOutcome::Tried).actions,
+        []
+    );
     assert_eq!(harness.wants_look_within(), None);
     assert_eq!(
-        growths(&sample(&mut harness, Fate::Tried).actions),
+        growths(&sample(&mut harness, ActionOutcome::Tried).actions),
         [212, 212]
     );
     assert_eq!(harness.watch(SAMPLE, seconds(1)), []);
@@ -124,11 +141,14 @@ fn a_quarter_of_active_pages_is_enough_after_two_samples() {
 
 #[test]
 fn a_full_region_needs_one_sample() {
-    let mut world = World::uniform(1, 3, 512);
+    let mut world = FakeKernel::uniform(1, 3, 512);
     access(&mut world, 0, 1, 128, 100);
     access(&mut world, 0, 2, 127, 100);
     let mut harness = Harness::new(hot(pages(0)), world);
-    assert_eq!(growths(&sample(&mut harness, Fate::Tried).actions), [0]);
+    assert_eq!(
+        growths(&sample(&mut harness, ActionOutcome::Tried).actions),
+        [0]
+    );
     assert_eq!(harness.watch(SAMPLE, seconds(1)), []);
 }
 
@@ -145,27 +165,27 @@ fn scattered(mut harness: Harness) -> Vec<u64> {
             count: 26,
             percent: 100,
         });
-        found.extend(growths(&sample(&mut harness, Fate::Tried).actions));
+        found.extend(growths(&sample(&mut harness, ActionOutcome::Tried).actions));
     }
     found
 }
 
 #[test]
 fn scattered_accesses_are_enough_where_nothing_is_added() {
-    let mut world = World::uniform(1, 4, 512);
+    let mut world = FakeKernel::uniform(1, 4, 512);
     // The same number of pages, but always the same ones.
     access(&mut world, 0, 1, 26, 100);
     assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), [0]);
     // If a collapse would add a page, that is not enough.
-    let world = World::uniform(1, 4, 511);
+    let world = FakeKernel::uniform(1, 4, 511);
     assert_eq!(scattered(Harness::new(hot(pages(10_000)), world)), []);
 }
 
 #[test]
 fn nothing_is_done_without_heat() {
-    let mut harness = Harness::new(hot(pages(1000)), World::uniform(2, 4, 512));
+    let mut harness = Harness::new(hot(pages(1000)), FakeKernel::uniform(2, 4, 512));
     for _ in 0..10 {
-        assert_eq!(harness.quiet_turn(SAMPLE, Fate::Tried).actions, []);
+        assert_eq!(harness.quiet_turn(SAMPLE, ActionOutcome::Tried).actions, []);
         assert_eq!(harness.wants_look_within(), None);
         assert_eq!(harness.ledger().tracked.regions, 0);
     }
@@ -173,7 +193,7 @@ fn nothing_is_done_without_heat() {
 
 #[test]
 fn the_most_heat_for_its_price_goes_first() {
-    let mut world = World::uniform(1, 5, 256);
+    let mut world = FakeKernel::uniform(1, 5, 256);
     for (region, resident, active) in [
         (0, 256, 200),
         (1, 480, 200),
@@ -204,7 +224,7 @@ fn the_most_heat_for_its_price_goes_first() {
 
 #[test]
 fn what_does_not_fit_keeps_no_place_from_what_does() {
-    let mut world = World::uniform(1, 3, 450);
+    let mut world = FakeKernel::uniform(1, 3, 450);
     for (region, resident, active) in [(0, 200, 200), (1, 450, 130), (2, 440, 128)] {
         world.happen(&Event::Purge {
             process: 0,
@@ -225,7 +245,7 @@ fn what_does_not_fit_keeps_no_place_from_what_does() {
 
 #[test]
 fn few_hot_pages_are_a_case_for_compaction() {
-    let mut world = World::uniform(1, 4, 100);
+    let mut world = FakeKernel::uniform(1, 4, 100);
     access(&mut world, 0, 0, 7, 100);
     access(&mut world, 0, 1, 100, 100);
     access(&mut world, 0, 2, 100, 2);
@@ -246,7 +266,12 @@ fn stale_heat_changes_nothing() {
     let mut harness = promoted();
     // Tracking has stopped, and no huge page is cold for lack of watching.
     for _ in 0..100 {
-        assert_eq!(harness.quiet_turn(seconds(60), Fate::Tried).actions, []);
+        assert_eq!(
+            harness
+                .quiet_turn(seconds(60), ActionOutcome::Tried)
+                .actions,
+            []
+        );
         assert_eq!(harness.asked, 0);
         assert_eq!(harness.wants_look_within(), None);
     }
@@ -254,7 +279,7 @@ fn stale_heat_changes_nothing() {
 }
 
 #[test]
-fn a_cold_superpage_of_zeroes_is_split_and_its_charge_released() {
+fn a_cold_huge_page_of_zeroes_is_split_and_its_charge_released() {
     let mut harness = promoted();
     let before = harness.watch(SAMPLE, Duration::from_millis(2_900));
     assert_eq!(before, []);
@@ -269,8 +294,8 @@ fn a_cold_superpage_of_zeroes_is_split_and_its_charge_released() {
 }
 
 #[test]
-fn an_empty_superpage_that_goes_altogether_is_counted() {
-    let mut world = World::uniform(1, 1, 0);
+fn an_empty_huge_page_that_goes_altogether_is_counted() {
+    let mut world = FakeKernel::uniform(1, 1, 0);
     world.happen(&Event::FaultHuge {
         process: 0,
         slot: 0,
@@ -278,7 +303,7 @@ fn an_empty_superpage_that_goes_altogether_is_counted() {
     });
     // One page of it is in use, and is freed at last.
     let mut harness = Harness::new(hot(pages(0)), world);
-    while splits(&sample(&mut harness, Fate::Tried).actions) == 0 {}
+    while splits(&sample(&mut harness, ActionOutcome::Tried).actions) == 0 {}
     harness.world.happen(&Event::Purge {
         process: 0,
         slot: 0,
@@ -286,20 +311,23 @@ fn an_empty_superpage_that_goes_altogether_is_counted() {
         from: 0,
         count: 512,
     });
-    harness.quiet_turn(SAMPLE, Fate::Tried);
+    harness.quiet_turn(SAMPLE, ActionOutcome::Tried);
     let ledger = harness.ledger();
     assert_eq!((ledger.splits.done, ledger.returned), (1, PageCount(512)));
 }
 
 #[test]
 fn what_is_not_mostly_zeroes_is_kept_and_not_asked_about_again() {
-    let mut world = World::uniform(1, 1, 260);
+    let mut world = FakeKernel::uniform(1, 1, 260);
     access(&mut world, 0, 0, 260, 100);
     let mut harness = Harness::new(hot(pages(1000)), world);
     harness.watch(SAMPLE, seconds(1));
     access(&mut harness.world, 0, 0, 260, 0);
     for _ in 0..1000 {
-        assert_eq!(splits(&sample(&mut harness, Fate::Tried).actions), 0);
+        assert_eq!(
+            splits(&sample(&mut harness, ActionOutcome::Tried).actions),
+            0
+        );
     }
     assert_eq!(harness.asked, 1);
 }
@@ -314,7 +342,7 @@ fn without_an_answer_nothing_is_split_and_the_question_rests() {
         harness.world.happen(&Event::Sample);
         let plan = harness.decide();
         assert_eq!(plan.actions, []);
-        harness.act(&plan, &[Fate::Tried]);
+        harness.act(&plan, &[ActionOutcome::Tried]);
         if harness.asked > asked.len() {
             asked.push(harness.now());
         }
@@ -325,12 +353,12 @@ fn without_an_answer_nothing_is_split_and_the_question_rests() {
 }
 
 #[test]
-fn the_program_itself_keeps_its_superpage_by_using_it() {
+fn the_program_itself_keeps_its_huge_page_by_using_it() {
     let mut harness = promoted();
     // Once in two seconds.
     for _ in 0..60 {
         access(&mut harness.world, 0, 0, 1, 100);
-        assert_eq!(sample(&mut harness, Fate::Tried).actions, []);
+        assert_eq!(sample(&mut harness, ActionOutcome::Tried).actions, []);
         access(&mut harness.world, 0, 0, 1, 0);
         assert_eq!(harness.watch(SAMPLE, seconds(2)), []);
     }
@@ -339,7 +367,7 @@ fn the_program_itself_keeps_its_superpage_by_using_it() {
 
 #[test]
 fn splitting_can_be_switched_off() {
-    let mut world = World::uniform(1, 1, 200);
+    let mut world = FakeKernel::uniform(1, 1, 200);
     access(&mut world, 0, 0, 200, 100);
     let subject = budgeted(
         pages(1000),
@@ -356,14 +384,17 @@ fn splitting_can_be_switched_off() {
     harness.watch(SAMPLE, seconds(1));
     access(&mut harness.world, 0, 0, 200, 0);
     for _ in 0..200 {
-        assert_eq!(sample(&mut harness, Fate::Tried).actions, []);
+        assert_eq!(sample(&mut harness, ActionOutcome::Tried).actions, []);
         assert_eq!(harness.asked, 0);
     }
 }
 
 #[test]
 fn where_splitting_is_not_allowed_it_is_tried_once() {
-    for fate in [Fate::Fails(Errno::EPERM), Fate::Fails(Errno::ENOSYS)] {
+    for fate in [
+        ActionOutcome::Fails(Errno::EPERM),
+        ActionOutcome::Fails(Errno::ENOSYS),
+    ] {
         let mut harness = promoted();
         let mut tried = 0;
         for _ in 0..400 {
@@ -400,7 +431,10 @@ fn a_split_that_fails_waits() {
         let mut harness = promoted();
         let mut attempts = Vec::new();
         while attempts.len() < 5 {
-            if !sample(&mut harness, Fate::Fails(errno)).actions.is_empty() {
+            if !sample(&mut harness, ActionOutcome::Fails(errno))
+                .actions
+                .is_empty()
+            {
                 attempts.push(harness.now());
             }
         }
@@ -418,7 +452,7 @@ fn a_dry_run_lists_a_split_once() {
     let mut harness = promoted();
     let mut listed = 0;
     for _ in 0..400 {
-        let dry = Fate::Skipped(SkipReason::DryRun);
+        let dry = ActionOutcome::Skipped(SkipReason::DryRun);
         listed += sample(&mut harness, dry).actions.len();
     }
     assert_eq!((listed, listed_by(harness.ledger())), (1, 1));
@@ -431,13 +465,13 @@ fn what_was_split_comes_back_ever_later_and_less_easily() {
     for _ in 0..4 {
         let mut actions = Vec::new();
         while splits(&actions) == 0 {
-            actions = sample(&mut harness, Fate::Tried).actions;
+            actions = sample(&mut harness, ActionOutcome::Tried).actions;
         }
         let split = harness.now();
         access(&mut harness.world, 0, 0, 500, 100);
         // The program uses more pages now.
         while harness.world.usage(0).1 == 0 {
-            sample(&mut harness, Fate::Tried);
+            sample(&mut harness, ActionOutcome::Tried);
         }
         waits.push((harness.now() - split).as_secs());
         // Then it goes back to using few.
@@ -468,7 +502,7 @@ fn what_was_split_comes_back_ever_later_and_less_easily() {
 
 #[test]
 fn ranges_are_believed_only_where_little_is_at_stake() {
-    let mut world = World::uniform(1, 4, 512);
+    let mut world = FakeKernel::uniform(1, 4, 512);
     for region in 0..4 {
         access(&mut world, 0, region, 512, 100);
     }
@@ -483,10 +517,10 @@ fn ranges_are_believed_only_where_little_is_at_stake() {
     }
     let mut harness = Harness::new(hot(pages(10_000)), world);
     harness.by_range = Some(vec![0.25, 1.0, 0.34, 0.33]);
-    assert_eq!(sample(&mut harness, Fate::Tried).actions, []);
+    assert_eq!(sample(&mut harness, ActionOutcome::Tried).actions, []);
     // 0.25 * 512 and 0.34 * 384, and 0.33 * 400.
     assert_eq!(
-        growths(&sample(&mut harness, Fate::Tried).actions),
+        growths(&sample(&mut harness, ActionOutcome::Tried).actions),
         [0, 112, 128]
     );
     harness.by_range = Some(vec![0.24, 1.0, 0.3, 0.3]);

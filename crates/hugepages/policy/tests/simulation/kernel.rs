@@ -165,7 +165,7 @@ pub(crate) enum Event {
 
 /// All processes.
 #[derive(Debug, Clone)]
-pub(crate) struct World {
+pub(crate) struct FakeKernel {
     processes: BTreeMap<ProcessId, Process>,
     spawned: u32,
     /// True if looks show which regions are huge.
@@ -177,7 +177,7 @@ pub(crate) struct World {
     seed: u64,
 }
 
-impl World {
+impl FakeKernel {
     pub(crate) fn new(tells_huge: bool) -> Self {
         Self {
             processes: BTreeMap::new(),

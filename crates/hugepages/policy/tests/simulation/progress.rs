@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use superhue_model::{ByteCount, Share};
 use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, budgeted, honest_fate, listed_by, min_resident, rated, turns};
-use crate::kernel::{Event, World, event};
+use crate::harness::{
+    ActionOutcome, Harness, budgeted, honest_fate, listed_by, min_resident, rated, turns,
+};
+use crate::kernel::{Event, FakeKernel, event};
 
 fn subjects() -> impl Strategy<Value = Scheme> {
     // Slow enough to need several turns, but moving.
@@ -24,12 +26,15 @@ fn subjects() -> impl Strategy<Value = Scheme> {
 /// Runs turns without events and failures, each when the policy asks for it, until it does not.
 fn settle(harness: &mut Harness) -> usize {
     let mut promoted = harness
-        .quiet_turn(Duration::from_millis(1), Fate::Tried)
+        .quiet_turn(Duration::from_millis(1), ActionOutcome::Tried)
         .actions
         .len();
     let mut turns = 0;
     while let Some(pause) = harness.wants_look_within() {
-        promoted += harness.quiet_turn(pause, Fate::Tried).actions.len();
+        promoted += harness
+            .quiet_turn(pause, ActionOutcome::Tried)
+            .actions
+            .len();
         turns += 1;
         assert!(turns < 5000, "never comes to rest");
     }
@@ -45,7 +50,7 @@ proptest! {
         turns in turns(event(true), honest_fate().prop_map(no_refusal)),
     ) {
         let min_resident = min_resident(&subject);
-        let mut harness = Harness::new(subject, World::new(tells_huge));
+        let mut harness = Harness::new(subject, FakeKernel::new(tells_huge));
         for turn in &turns {
             harness.turn(turn);
         }
@@ -56,7 +61,7 @@ proptest! {
         let before = harness.ledger().clone();
         prop_assert_eq!(before.in_flight, 0);
         for _ in 0..3 {
-            prop_assert_eq!(harness.quiet_turn(Duration::from_secs(20), Fate::Tried).actions, []);
+            prop_assert_eq!(harness.quiet_turn(Duration::from_secs(20), ActionOutcome::Tried).actions, []);
         }
         prop_assert_eq!(harness.ledger().planned, before.planned);
         prop_assert_eq!(harness.ledger().charged, before.charged);
@@ -69,10 +74,10 @@ proptest! {
         regions in 1u64..8,
         resident in 384u64..=512,
     ) {
-        let mut harness = Harness::new(subject, World::uniform(processes, regions, resident));
+        let mut harness = Harness::new(subject, FakeKernel::uniform(processes, regions, resident));
         let mut listed = 0;
         for _ in 0..400 {
-            let dry = Fate::Skipped(superhue_model::SkipReason::DryRun);
+            let dry = ActionOutcome::Skipped(superhue_model::SkipReason::DryRun);
             listed += harness.quiet_turn(Duration::from_millis(150), dry).actions.len();
         }
         prop_assert_eq!(listed, processes * usize::try_from(regions).unwrap());
@@ -85,7 +90,7 @@ proptest! {
 #[test]
 fn hot_converges_within_a_second_of_start() {
     let subject = budgeted(Share::BasisPoints(10_000), Scheme::hot());
-    let mut harness = Harness::new(subject, World::uniform(3, 32, 300));
+    let mut harness = Harness::new(subject, FakeKernel::uniform(3, 32, 300));
     for process in 0..3 {
         for region in 0..32 {
             harness.world.happen(&Event::Access {
@@ -105,9 +110,9 @@ fn hot_converges_within_a_second_of_start() {
     assert_eq!(harness.watch(sample, Duration::from_secs(30)), []);
 }
 
-fn no_refusal(fate: Fate) -> Fate {
+fn no_refusal(fate: ActionOutcome) -> ActionOutcome {
     match fate {
-        Fate::Fails(superhue_model::Errno::EINVAL) => Fate::Tried,
+        ActionOutcome::Fails(superhue_model::Errno::EINVAL) => ActionOutcome::Tried,
         other => other,
     }
 }
@@ -115,7 +120,7 @@ fn no_refusal(fate: Fate) -> Fate {
 #[test]
 fn where_huge_is_not_told_each_region_is_promoted_once() {
     let subject = Scheme::always();
-    let world = World::uniform(2, 5, 300).without_telling();
+    let world = FakeKernel::uniform(2, 5, 300).without_telling();
     let mut harness = Harness::new(subject, world);
     assert_eq!(settle(&mut harness), 10);
     assert_eq!(settle(&mut harness), 0);

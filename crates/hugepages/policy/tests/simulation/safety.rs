@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use superhue_model::PAGES_PER_REGION;
 use superhue_policy::Scheme;
 
-use crate::harness::{Fate, Harness, Turn, fate, honest_fate, subject, turns};
-use crate::kernel::{Event, World, event};
+use crate::harness::{ActionOutcome, Harness, LoopStep, fate, honest_fate, subject, turns};
+use crate::kernel::{Event, FakeKernel, event};
 
 proptest! {
     #[test]
@@ -16,7 +16,7 @@ proptest! {
         tells_huge: bool,
         turns in turns(event(true), fate()),
     ) {
-        let mut harness = Harness::new(subject, World::new(tells_huge));
+        let mut harness = Harness::new(subject, FakeKernel::new(tells_huge));
         for turn in &turns {
             harness.turn(turn);
         }
@@ -29,7 +29,7 @@ proptest! {
         tells_huge: bool,
         turns in turns(event(false), honest_fate()),
     ) {
-        let mut harness = Harness::new(subject, World::new(tells_huge));
+        let mut harness = Harness::new(subject, FakeKernel::new(tells_huge));
         for turn in &turns {
             harness.turn(turn);
             let (bloat, charged) = (harness.world.bloat(), harness.ledger().charged);
@@ -42,7 +42,7 @@ proptest! {
         subject in subject(),
         turns in turns(event(true), fate()),
     ) {
-        let mut harness = Harness::new(subject, World::new(true));
+        let mut harness = Harness::new(subject, FakeKernel::new(true));
         for turn in &turns {
             turn.events.iter().for_each(|event| harness.world.happen(event));
             let plan = harness.decide();
@@ -54,7 +54,7 @@ proptest! {
                 (before.charged, before.in_flight, before.planned)
             );
             harness.act(&plan, &turn.fates);
-            harness.turn(&Turn { events: Vec::new(), ..turn.clone() });
+            harness.turn(&LoopStep { events: Vec::new(), ..turn.clone() });
         }
     }
 
@@ -63,7 +63,7 @@ proptest! {
         turns in turns(event(true).prop_map(sparse), fate()),
     ) {
         let subject = Scheme::resident();
-        let mut harness = Harness::new(subject, World::new(true));
+        let mut harness = Harness::new(subject, FakeKernel::new(true));
         for turn in &turns {
             prop_assert_eq!(harness.turn(turn).actions, []);
         }
@@ -112,12 +112,12 @@ fn sparse(event: Event) -> Event {
 #[test]
 fn a_region_that_never_stops_growing_is_promoted_only_when_full() {
     let subject = Scheme::resident();
-    let mut harness = Harness::new(subject, World::uniform(1, 1, 380));
+    let mut harness = Harness::new(subject, FakeKernel::uniform(1, 1, 380));
     for page in 380..PAGES_PER_REGION {
-        let plan = harness.quiet_turn(Duration::from_millis(100), Fate::Tried);
+        let plan = harness.quiet_turn(Duration::from_millis(100), ActionOutcome::Tried);
         assert_eq!(plan.actions, [], "with {page} pages");
         harness.world.touch(0, 0, page, 1);
     }
-    let plan = harness.quiet_turn(Duration::ZERO, Fate::Tried);
+    let plan = harness.quiet_turn(Duration::ZERO, ActionOutcome::Tried);
     assert_eq!(plan.actions.len(), 1);
 }

@@ -27,7 +27,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Watched {
+struct SampledProcess {
     samples: u64,
     watched: Duration,
     last: Duration,
@@ -38,7 +38,7 @@ struct Watched {
 /// State of all processes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sampler {
-    processes: BTreeMap<ProcessId, Watched>,
+    processes: BTreeMap<ProcessId, SampledProcess>,
 }
 
 impl Sampler {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use superhue_model::{Action, ProcessId};
 use superhue_policy::{Scheme, StallBound};
 
-use crate::harness::{Fate, Harness, stalling};
-use crate::kernel::World;
+use crate::harness::{ActionOutcome, Harness, stalling};
+use crate::kernel::FakeKernel;
 
 /// Duration of an action, as the harness reports it.
 const TOOK: Duration = Duration::from_micros(300);
 
 const MAX: Duration = Duration::from_millis(10);
 const WINDOW: Duration = Duration::from_millis(100);
-const TURN: Duration = Duration::from_millis(20);
+const LOOP_INTERVAL: Duration = Duration::from_millis(20);
 
 fn bound(allowed: Duration) -> StallBound {
     let grace = Duration::ZERO;
@@ -33,8 +33,11 @@ fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessI
             done.push((harness.now(), action.owner().process().unwrap()));
             harness.pass_time(TOOK);
         }
-        harness.act(&plan, &[Fate::Tried]);
-        let wait = harness.wants_look_within().unwrap_or(TURN).max(TURN);
+        harness.act(&plan, &[ActionOutcome::Tried]);
+        let wait = harness
+            .wants_look_within()
+            .unwrap_or(LOOP_INTERVAL)
+            .max(LOOP_INTERVAL);
         harness.pass_time(wait);
     }
     done
@@ -44,7 +47,7 @@ fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessI
 fn a_process_is_held_up_for_its_share_of_the_time_only() {
     // Pages that promotion added to the last region are no growth of the process itself.
     for resident in [512, 500, 8] {
-        let mut harness = Harness::new(subject(Some(MAX)), World::uniform(1, 200, resident));
+        let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 200, resident));
         let done = promote_all(&mut harness, 200);
         for &(start, _) in &done {
             let inside = done
@@ -66,13 +69,13 @@ fn a_process_is_held_up_for_its_share_of_the_time_only() {
 
 #[test]
 fn without_a_bound_all_is_done_at_once() {
-    let mut harness = Harness::new(subject(None), World::uniform(1, 200, 512));
+    let mut harness = Harness::new(subject(None), FakeKernel::uniform(1, 200, 512));
     assert_eq!(harness.decide().actions.len(), 200);
 }
 
 #[test]
 fn one_process_does_not_wait_for_another() {
-    let mut harness = Harness::new(subject(Some(MAX)), World::uniform(3, 50, 512));
+    let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(3, 50, 512));
     let plan = harness.decide();
     let of = |action: &Action, plan: &[Action]| {
         let same = plan
@@ -84,7 +87,7 @@ fn one_process_does_not_wait_for_another() {
     assert!(plan.actions.iter().all(|it| of(it, &plan.actions) == 4));
     assert_eq!(harness.ledger().waiting.stall, 3 * 46);
     assert_eq!(harness.ledger().waiting.rate, 0);
-    harness.act(&plan, &[Fate::Tried]);
+    harness.act(&plan, &[ActionOutcome::Tried]);
     // 4 times 300 us, of which 90 % are still to come.
     assert_eq!(
         harness.wants_look_within(),
@@ -97,13 +100,13 @@ fn one_process_does_not_wait_for_another() {
 
 #[test]
 fn a_process_that_fills_its_memory_is_not_held_up() {
-    let mut harness = Harness::new(subject(Some(MAX)), World::uniform(1, 100, 8));
+    let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 100, 8));
     let plan = harness.decide();
-    harness.act(&plan, &[Fate::Lost]);
+    harness.act(&plan, &[ActionOutcome::Lost]);
     for region in 0..100 {
         harness.world.touch(0, region, 0, 512);
     }
-    harness.pass_time(TURN);
+    harness.pass_time(LOOP_INTERVAL);
     let plan = harness.decide();
     assert_eq!(plan.actions.len(), 100 - 4, "four are in flight");
 }
@@ -111,6 +114,6 @@ fn a_process_that_fills_its_memory_is_not_held_up() {
 #[test]
 fn other_policies_keep_to_it_too() {
     let resident = stalling(Some(bound(MAX)), Scheme::resident());
-    let mut harness = Harness::new(resident, World::uniform(1, 100, 512));
+    let mut harness = Harness::new(resident, FakeKernel::uniform(1, 100, 512));
     assert_eq!(harness.decide().actions.len(), 4);
 }

@@ -11,7 +11,7 @@ fn arm(arm: Arm, base: f64) -> ArmResult {
         samples: (0..20)
             .map(|n| vec![base + f64::from(n) * 0.01 * base; 3])
             .collect(),
-        pages: Filled::default(),
+        pages: FillCounts::default(),
         failed: Vec::new(),
         summary: None,
     }
@@ -91,7 +91,7 @@ pub(crate) fn document() -> Document {
         started: Some(1.0),
         finished: Some(2.0),
         interrupted: false,
-        skipped: vec![Skipped {
+        skipped: vec![SkippedPart {
             what: "fft".to_owned(),
             reason: "not there".to_owned(),
         }],

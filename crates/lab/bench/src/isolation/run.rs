@@ -11,12 +11,12 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, ColorSet};
 
 use super::document::{Case, Isolation, Partition};
 use super::task::Task;
-use crate::Trouble;
+use crate::BenchError;
 use crate::allocate::{allocate, allocate_set};
 use crate::arm::Arm;
 use crate::buffer::Buffer;
 use crate::clock::cpu_time;
-use crate::document::{Settings, Skipped};
+use crate::document::{Settings, SkippedPart};
 use crate::frames::FrameShuffler;
 use crate::machine::Caches;
 use crate::measure::Watcher;
@@ -104,7 +104,7 @@ pub fn measure(
     cpu: u32,
     mut painter: Option<&mut (dyn Painter + '_)>,
     watcher: &mut dyn Watcher,
-    skipped: &mut Vec<Skipped>,
+    skipped: &mut Vec<SkippedPart>,
 ) -> Isolation {
     let halves = painter
         .as_ref()
@@ -117,7 +117,7 @@ pub fn measure(
     let across = other_cpu(caches, cpu);
     if across.is_none() {
         let (what, reason) = ("isolation across CPUs".to_owned(), private(caches, cpu));
-        skipped.push(Skipped { what, reason });
+        skipped.push(SkippedPart { what, reason });
     }
     let mut plans = Vec::new();
     for pair in pairs(settings.sweep) {
@@ -233,15 +233,15 @@ fn round(
     halves: Option<&Halves>,
     mut painter: Option<&mut (dyn Painter + '_)>,
     rng: &mut Xoshiro256PlusPlus,
-) -> Result<Vec<u64>, Trouble> {
-    let mut memory = |bytes: u64, set: Option<&ColorSet>| -> Result<Buffer, Trouble> {
+) -> Result<Vec<u64>, BenchError> {
+    let mut memory = |bytes: u64, set: Option<&ColorSet>| -> Result<Buffer, BenchError> {
         let size = ByteCount(bytes.max(BASE_PAGE_SIZE));
         let (buffer, _) = match (case.placement, set, painter.as_deref_mut()) {
             (Partition::Kernel, ..) => allocate(Arm::Kernel, size, None, rng)?,
             (placement, Some(set), Some(painter)) => {
                 allocate_set(size, set, placement == Partition::Shuffled, painter, rng)?
             }
-            _ => return Err(Trouble("nobody knows colors here".to_owned())),
+            _ => return Err(BenchError("nobody knows colors here".to_owned())),
         };
         Ok(buffer)
     };
@@ -268,7 +268,7 @@ fn round(
         let started = std::thread::Builder::new().spawn_scoped(scope, partner);
         let times = started
             .map(|_| jobs_of(pair.victim, &mut mine, jobs))
-            .map_err(|error| Trouble::during("cannot start the partner", error));
+            .map_err(|error| BenchError::during("cannot start the partner", error));
         stop.store(true, Ordering::Relaxed);
         times
     })

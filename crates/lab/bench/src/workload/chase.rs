@@ -6,7 +6,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::SliceRandom;
 
 use super::{Figure, LINE, LINE_WORDS, Point, Sweep, Workload, by_share, index, usual_percents};
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
@@ -38,7 +38,7 @@ impl Workload for Chase {
         point: &Point,
         memory: &mut Buffer,
         rng: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         let mut order: Vec<u64> = (0..point.bytes / LINE)
             .map(|line| line * LINE_WORDS as u64)
             .collect();

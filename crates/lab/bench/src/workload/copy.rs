@@ -5,7 +5,7 @@ use std::hint::black_box;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::{Figure, Point, Sweep, Workload, by_share, usual_percents};
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
@@ -35,7 +35,7 @@ impl Workload for Copy {
         _: &Point,
         memory: &mut Buffer,
         _: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         memory.bytes().fill(7);
         Ok(())
     }

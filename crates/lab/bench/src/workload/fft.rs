@@ -3,7 +3,7 @@
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::{Figure, Point, Sweep, Workload};
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::fftw::{Library, Plan};
 use crate::machine::Caches;
@@ -67,7 +67,7 @@ impl Workload for Fft {
         point: &Point,
         memory: &mut Buffer,
         _: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         self.plan = None;
         let library = match &mut self.library {
             Some(library) => library,

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::{Figure, LINE, LINE_WORDS, Point, Sweep, Workload, by_share, index, usual_percents};
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
@@ -58,7 +58,7 @@ impl Workload for Gather {
         _: &Point,
         memory: &mut Buffer,
         _: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         for (number, word) in (0..).zip(memory.words()) {
             *word = number;
         }

@@ -11,7 +11,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 use superhue_model::ByteCount;
 
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
@@ -122,7 +122,7 @@ pub trait Workload {
         point: &Point,
         memory: &mut Buffer,
         rng: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble>;
+    ) -> Result<(), BenchError>;
 
     /// Restores the contents of `memory` before each pass; not timed.
     fn refresh(&mut self, _memory: &mut Buffer) {}

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::{Figure, Point, Sweep, Workload, by_dimension, index};
-use crate::Trouble;
+use crate::BenchError;
 use crate::buffer::Buffer;
 use crate::machine::Caches;
 
@@ -67,7 +67,7 @@ impl Workload for Transpose {
         _: &Point,
         memory: &mut Buffer,
         _: &mut Xoshiro256PlusPlus,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         for (number, value) in (0_u32..).zip(memory.doubles()) {
             *value = f64::from(number);
         }

@@ -17,7 +17,7 @@ use superhue::procfs::process::{self, PageScanner};
 use superhue::sys::collapse::process_collapse;
 
 use super::{Context, Skip, gib};
-use crate::children::Running;
+use crate::children::RunningCommand;
 use crate::plan;
 use crate::serve::{Times, histogram};
 use crate::target::{Kind, Target, number};
@@ -32,7 +32,7 @@ pub fn run(context: &Context) -> Result<()> {
     if context.usable.0 < 256 << 20 {
         return Err(Skip(format!("only {} of memory may be filled", context.usable)).into());
     }
-    if let Err(error) = Mixed::new(context, "outside", 1, 1, ByteCount(8 << 20))
+    if let Err(error) = CollapseRun::new(context, "outside", 1, 1, ByteCount(8 << 20))
         .and_then(|mut mixed| mixed.collapse())
     {
         context.note(format!("collapsing from outside: {error:#}"))?;
@@ -56,7 +56,7 @@ pub fn run(context: &Context) -> Result<()> {
                     continue;
                 }
                 let begun = Instant::now();
-                match Mixed::new(context, way, count, touchers, each)
+                match CollapseRun::new(context, way, count, touchers, each)
                     .and_then(|mut mixed| mixed.collapse())
                 {
                     Ok(row) => context.row(row)?,
@@ -85,14 +85,14 @@ pub fn run(context: &Context) -> Result<()> {
 }
 
 /// Targets of one run, and the threads that collapse their memory.
-struct Mixed {
+struct CollapseRun {
     way: &'static str,
     count: usize,
     touchers: usize,
     targets: Vec<Target>,
 }
 
-impl Mixed {
+impl CollapseRun {
     fn new(
         context: &Context,
         way: &'static str,
@@ -120,7 +120,7 @@ impl Mixed {
     fn collapse(&mut self) -> Result<Value> {
         let alone = self.timed(|_| {
             thread::sleep(BEFORE);
-            Ok(Collapsed::default())
+            Ok(CollapseCounts::default())
         })?;
         let beside = self.timed(|mixed| {
             if mixed.way == "inside" {
@@ -144,8 +144,8 @@ impl Mixed {
     /// Runs `act` while threads touch all targets. Returns the pauses of all targets, and touches per second.
     fn timed(
         &mut self,
-        act: impl FnOnce(&mut Self) -> Result<Collapsed>,
-    ) -> Result<(Times, Collapsed, Option<f64>)> {
+        act: impl FnOnce(&mut Self) -> Result<CollapseCounts>,
+    ) -> Result<(Times, CollapseCounts, Option<f64>)> {
         let threads = self.touchers.div_ceil(self.targets.len()).max(1);
         for target in &mut self.targets {
             target.ask(&format!("stir {threads} timed free"))?;
@@ -169,20 +169,20 @@ impl Mixed {
         Ok((all, collapsed, super::per_second(all.count, seconds)))
     }
 
-    fn inside(&mut self) -> Result<Collapsed> {
+    fn inside(&mut self) -> Result<CollapseCounts> {
         let target = self.targets.first_mut().context("no target")?;
         let told = target.ask(&format!("collapse {}", self.count))?;
         let count = |name: &str| told[name].as_u64().unwrap_or(0);
-        Ok(Collapsed {
+        Ok(CollapseCounts {
             done: count("done"),
             failed: count("failed"),
             seconds: number(&told, "seconds")?,
-            ..Collapsed::default()
+            ..CollapseCounts::default()
         })
     }
 
     /// Collapses each part of the regions in its own thread.
-    fn outside(&mut self) -> Result<Collapsed> {
+    fn outside(&mut self) -> Result<CollapseCounts> {
         let mut parts = Vec::new();
         for target in &self.targets {
             let regions = target.regions();
@@ -220,7 +220,7 @@ impl Mixed {
                 error.map_or_else(|| "no reason".to_owned(), |errno| errno.to_string())
             ));
         }
-        Ok(Collapsed {
+        Ok(CollapseCounts {
             done,
             failed,
             error,
@@ -232,7 +232,7 @@ impl Mixed {
 
 /// Result of collapsing.
 #[derive(Debug, Default)]
-struct Collapsed {
+struct CollapseCounts {
     done: u64,
     failed: u64,
     /// The first error.
@@ -294,7 +294,7 @@ fn attached(context: &Context, stall: &str) -> Result<Value> {
     ];
     let mut command = context.superhue();
     let begun = Instant::now();
-    let mut running = Running::start(command.args(words))?;
+    let mut running = RunningCommand::start(command.args(words))?;
     let regions = target.regions().len();
     let mut settled = None;
     while begun.elapsed() < most && settled.is_none() {

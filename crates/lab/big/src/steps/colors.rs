@@ -26,7 +26,7 @@ pub fn run(context: &Context) -> Result<()> {
     if context.usable.0 < 256 << 20 {
         return Err(Skip(format!("only {} of memory may be filled", context.usable)).into());
     }
-    let mut reference: Option<Found> = None;
+    let mut reference: Option<CorePalette> = None;
     // Seconds for one core, from the last one. Other load on the machine makes the search twenty times as long, or makes it fail.
     let mut seconds = 0.6_f64;
     for (at, cpu) in cpus.iter().enumerate() {
@@ -79,7 +79,7 @@ pub fn run(context: &Context) -> Result<()> {
 }
 
 /// Result of one core.
-struct Found {
+struct CorePalette {
     /// Kept allocated while later cores test its pages.
     _sample: Sample,
     palette: Palette,
@@ -87,7 +87,7 @@ struct Found {
 }
 
 /// Finds the colors of fresh pages on the core to which this thread is pinned.
-fn on_this(cpu: usize) -> Result<(Value, Option<Found>)> {
+fn on_this(cpu: usize) -> Result<(Value, Option<CorePalette>)> {
     let sample = Sample::new(ByteCount(32 << 20), Backing::BasePages)?;
     let mut probe = HardwareProbe::new()?;
     let begun = Instant::now();
@@ -131,7 +131,7 @@ fn on_this(cpu: usize) -> Result<(Value, Option<Found>)> {
     });
     Ok((
         row,
-        Some(Found {
+        Some(CorePalette {
             _sample: sample,
             palette,
             known,

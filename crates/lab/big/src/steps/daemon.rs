@@ -17,7 +17,7 @@ use superhue::model::ByteCount;
 use superhue::sys::process::cpu_time_of;
 
 use super::{CGROUP_ROOTS, Context, GROUP, Skip};
-use crate::children::Running;
+use crate::children::RunningCommand;
 use crate::machine::size_in;
 use crate::plan;
 use crate::target::{Kind, Target};
@@ -209,7 +209,7 @@ fn among(
     let _ = fs::remove_file(&socket);
     let begun = Instant::now();
     let mut command = context.superhue();
-    let mut daemon = Running::start(
+    let mut daemon = RunningCommand::start(
         command
             .arg("daemon")
             .arg("--config")

@@ -11,7 +11,7 @@ use superhue::procfs::process::{self, PageScanner};
 use superhue::trackers::{Reading, Scope, TrackerKind, choose};
 
 use super::{Context, Skip, gib, own_cpu_seconds, spread};
-use crate::children::Running;
+use crate::children::RunningCommand;
 use crate::machine::peak_rss;
 use crate::plan;
 use crate::target::{Kind, Target};
@@ -19,7 +19,7 @@ use crate::target::{Kind, Target};
 /// Full looks, and samples, of one size; fewer of large sizes, since each takes seconds.
 const LOOKS: usize = 5;
 const LOOKS_AT_MUCH: usize = 3;
-const MUCH: ByteCount = ByteCount(32 << 30);
+const LARGE_SIZE: ByteCount = ByteCount(32 << 30);
 
 /// Seconds for which `superhue heat` and `superhue attach` watch.
 const WATCHED: f64 = 4.5;
@@ -133,7 +133,7 @@ fn of_size(
 }
 
 fn looks(target: &Target) -> usize {
-    if target.filled() > MUCH {
+    if target.filled() > LARGE_SIZE {
         LOOKS_AT_MUCH
     } else {
         LOOKS
@@ -211,7 +211,7 @@ fn samples(context: &Context, target: &mut Target, kind: TrackerKind) -> Result<
 /// Runs `superhue` on the target with a user's options, while a thread touches pages at random.
 fn watched(context: &Context, arguments: &[&str]) -> Result<Value> {
     let until = (Instant::now() + Duration::from_secs_f64(WATCHED * 3.0)).min(context.until());
-    let mut running = Running::start(context.superhue().args(arguments))?;
+    let mut running = RunningCommand::start(context.superhue().args(arguments))?;
     let mut peak = None;
     let ended = loop {
         if let Some(ended) = running.ended()? {

@@ -9,7 +9,7 @@ use superhue::model::ByteCount;
 use superhue_workloads::access::median;
 
 use super::{Context, Skip, gib, spread};
-use crate::children::{self, Ended, Running};
+use crate::children::{self, CommandResult, RunningCommand};
 use crate::plan;
 
 /// Wall seconds that a program's work takes where each copy has a processor to itself.
@@ -34,7 +34,7 @@ struct Program {
 
 /// Measurements of all copies of one program under one arm.
 #[derive(Debug, Clone)]
-struct Of {
+struct ArmMeasurement {
     walls: Vec<f64>,
     speeds: Vec<f64>,
     own_cpu: Option<f64>,
@@ -69,7 +69,7 @@ pub fn run(context: &Context) -> Result<()> {
                     }
                     break 'rounds;
                 }
-                let mut found: Vec<(&str, Of)> = Vec::new();
+                let mut found: Vec<(&str, ArmMeasurement)> = Vec::new();
                 let begun = Instant::now();
                 for at in 0..ARMS.len() {
                     let Some((arm, words)) = ARMS.get((at + round) % ARMS.len()) else {
@@ -156,7 +156,12 @@ fn program(context: &Context, number: usize, size: ByteCount) -> Result<Program>
 }
 
 /// Starts all copies, and waits for all of them.
-fn copies(context: &Context, program: &Program, under: &[&str], count: usize) -> Result<Of> {
+fn copies(
+    context: &Context,
+    program: &Program,
+    under: &[&str],
+    count: usize,
+) -> Result<ArmMeasurement> {
     let report = |copy: usize| Some(context.scratch.as_ref()?.join(format!("report-{copy}")));
     let mut running = Vec::new();
     for copy in 0..count {
@@ -170,9 +175,9 @@ fn copies(context: &Context, program: &Program, under: &[&str], count: usize) ->
             }
             command.arg("--").arg(context.workload_path());
         }
-        running.push(Running::start(command.args(&program.arguments))?);
+        running.push(RunningCommand::start(command.args(&program.arguments))?);
     }
-    let mut ended: Vec<Ended> = Vec::new();
+    let mut ended: Vec<CommandResult> = Vec::new();
     // Polls all copies, so that each end is noticed at once, in whatever order the copies end.
     while !running.is_empty() {
         let mut at = 0;
@@ -211,11 +216,11 @@ fn copies(context: &Context, program: &Program, under: &[&str], count: usize) ->
         .iter()
         .filter_map(|report| number(report, "/collapses/done"))
         .collect();
-    Ok(Of {
+    Ok(ArmMeasurement {
         walls: ended.iter().map(|end| end.wall.as_secs_f64()).collect(),
         speeds: speeds.unwrap_or_default(),
         own_cpu: (own.len() == count).then(|| own.iter().sum()),
-        all_cpu: ended.iter().map(Ended::cpu_seconds).sum(),
+        all_cpu: ended.iter().map(CommandResult::cpu_seconds).sum(),
         huge: (huge.len() == count).then(|| huge.iter().sum()),
     })
 }
@@ -227,7 +232,7 @@ fn tell(
     count: usize,
     size: ByteCount,
     round: usize,
-    found: &[(&str, Of)],
+    found: &[(&str, ArmMeasurement)],
 ) -> Result<()> {
     let middle = |values: &[f64]| median(&mut values.to_vec());
     let stock = found

@@ -36,7 +36,7 @@ pub fn rank_sum(a: &[f64], b: &[f64]) -> Option<RankSum> {
     }
     // The statistic of the larger arm is as far from its expectation as that of the smaller one.
     let (few, many) = if a.len() <= b.len() { (a, b) } else { (b, a) };
-    let ranked = Ranked::new(few, many);
+    let ranked = RankData::new(few, many);
     Some(if ranked.doubled.len() <= EXACT_UP_TO {
         ranked.exact(few.len())
     } else {
@@ -54,7 +54,7 @@ pub fn least_p_without_ties(a: usize, b: usize) -> f64 {
     (2.0 / ways).min(1.0)
 }
 
-struct Ranked {
+struct RankData {
     /// Twice the mid-rank of every value, ascending; a whole number even for ties.
     doubled: Vec<usize>,
     /// Sum of `doubled` over the smaller arm.
@@ -63,7 +63,7 @@ struct Ranked {
     ties: f64,
 }
 
-impl Ranked {
+impl RankData {
     fn new(few: &[f64], many: &[f64]) -> Self {
         let mut pooled: Vec<(f64, bool)> = (few.iter().map(|value| (*value, true)))
             .chain(many.iter().map(|value| (*value, false)))
@@ -239,7 +239,7 @@ mod tests {
         let a: Vec<f64> = (0..20).map(|i| f64::from(i * 7 % 23)).collect();
         for shift in [0.0, 2.0, 5.0, 9.0] {
             let b: Vec<f64> = (0..20).map(|i| f64::from(i * 5 % 19) + shift).collect();
-            let ranked = Ranked::new(&a, &b);
+            let ranked = RankData::new(&a, &b);
             let (exact, near) = (ranked.exact(20), ranked.approximate(20));
             assert!((exact.p - near.p).abs() < 0.01, "{exact:?} {near:?}");
         }

@@ -15,7 +15,7 @@ const TOP: i32 = 96;
 const BOTTOM: i32 = HEIGHT - 64;
 
 /// Largest change on the axis; a larger change is drawn at the end of the axis.
-const MOST: f64 = 1.0;
+const MAX_DRAWN_CHANGE: f64 = 1.0;
 
 /// Draws the trial.
 #[must_use]
@@ -55,7 +55,7 @@ impl Frame {
         let ends = ends.into_iter().flatten().map(f64::abs);
         let reach = ends.fold(most.max(trial.settings.within * 1.5), f64::max);
         Self {
-            reach: reach.min(MOST) * 1.15,
+            reach: reach.min(MAX_DRAWN_CHANGE) * 1.15,
             seconds: trial.seconds.max(1.0),
         }
     }

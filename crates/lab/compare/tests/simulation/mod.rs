@@ -12,7 +12,7 @@ use superhue_compare::{
 
 /// Distribution of a metric's values. All are positive and of the order of 1.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum World {
+pub(crate) enum NoiseModel {
     /// Values around 1 with this relative spread.
     Normal(f64),
     /// Heavy-tailed: a run in ten takes twice as long or more.
@@ -33,7 +33,7 @@ pub(crate) enum World {
     Mixed,
 }
 
-impl World {
+impl NoiseModel {
     fn draw(self, metric: usize, turn: usize, arms: usize, rng: &mut Xoshiro256PlusPlus) -> f64 {
         let mut noise = |spread: f64| -> f64 {
             let value: f64 = Normal::new(1.0, spread).unwrap().sample(rng);
@@ -64,7 +64,7 @@ impl World {
 
 /// Machine on which each arm's values are those of the world times the arm's factor.
 struct Machine<'a> {
-    world: World,
+    world: NoiseModel,
     factors: &'a [f64],
     metrics: usize,
     turn: usize,
@@ -76,7 +76,7 @@ struct Machine<'a> {
 impl Runner for Machine<'_> {
     fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
         let mut sample = Sample::new();
-        if matches!(self.world, World::Wandering) {
+        if matches!(self.world, NoiseModel::Wandering) {
             let step: f64 = Normal::new(0.0, 0.02).unwrap().sample(&mut self.rng);
             self.pace = 0.98 * self.pace + step;
         }
@@ -94,7 +94,7 @@ impl Runner for Machine<'_> {
 
 /// Runs one comparison of as many arms as there are factors, on metrics `m0`, `m1`, ... (lower is better).
 pub(crate) fn compare(
-    world: World,
+    world: NoiseModel,
     factors: &[f64],
     metrics: usize,
     runs: usize,
@@ -163,7 +163,7 @@ pub(crate) fn scan_seeded(factors: &[&[f64]], runs: usize, seed: u64) -> Compari
     };
     let design = Design::new(arms, vec![metric], settings).unwrap();
     let mut machine = Machine {
-        world: World::Normal(0.01),
+        world: NoiseModel::Normal(0.01),
         factors: &factors.concat(),
         metrics: 1,
         turn: 0,

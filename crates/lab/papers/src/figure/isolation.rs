@@ -3,14 +3,14 @@
 use superhue_cachesim::{Machine, Placement, System};
 
 use super::{CORE2, Outcome, Settings, Size, ZEN, gain, not_modelled, replay};
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{Figure, Spread};
 use crate::memory::Memory;
 use crate::workload::Task;
 
 /// References that a core runs in one turn; after a turn the other core may be behind it.
-const TURN: usize = 32;
+const REFERENCES_PER_TURN: usize = 32;
 
 /// Task on a core: its references, over and over, and the arithmetic between them.
 struct Runner<'a> {
@@ -24,7 +24,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn turn(&mut self, system: &mut System) {
-        for _ in 0..TURN {
+        for _ in 0..REFERENCES_PER_TURN {
             let Some(&word) = self.references.get(self.at) else {
                 return;
             };
@@ -82,14 +82,14 @@ fn run(
 /// frames.
 const ELSEWHERE: u64 = 1 << 22;
 
-pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(CORE2)?;
     if machine.cores < 2 {
         let what = format!(
             "p1-pairs needs a machine with two cores; {} has one",
             machine.name
         );
-        return Err(Trouble(what));
+        return Err(ReplayError(what));
     }
     let loops = settings
         .draws
@@ -138,7 +138,7 @@ pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Trou
         machine: machine.name.clone(),
         cache: None,
         workload: format!(
-            "mcol (reads and writes a matrix of 766 KiB in order of its columns, twice) on one core, its partner on the other, {loops} loops with new processes; turns of {TURN} references by modelled cycles"
+            "mcol (reads and writes a matrix of 766 KiB in order of its columns, twice) on one core, its partner on the other, {loops} loops with new processes; turns of {REFERENCES_PER_TURN} references by modelled cycles"
         ),
         axis: "partner".to_owned(),
         value: "million cycles of mcol, modelled".to_owned(),
@@ -192,7 +192,7 @@ fn color_bits(machine: &Machine, level: usize) -> u32 {
     machine.caches[level].colors(machine.page).trailing_zeros()
 }
 
-pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(ZEN)?;
     let last = machine.caches.len() - 1;
     let all = color_bits(&machine, last);
@@ -203,7 +203,7 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Troub
     if inner == 0 || all <= inner {
         let what =
             "p1-rule needs a machine whose private caches have colors, fewer than the last one";
-        return Err(Trouble(format!("{what}; {} is none", machine.name)));
+        return Err(ReplayError(format!("{what}; {} is none", machine.name)));
     }
     let private = &machine.caches[last - 1];
     let page = machine.page;

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use superhue_cachesim::{Counts, Machine, Placement, System, machines};
 
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{ArmResult, Figure, Point, Spread};
-use crate::memory::{Memory, Placed};
+use crate::memory::{Memory, SourcedPlacement};
 use crate::parallel;
 use crate::workload::Sink;
 
@@ -53,10 +53,10 @@ impl Settings {
     }
 
     /// The machine of a figure, unless the user asked for another one.
-    fn machine(&self, text: (&str, &str)) -> Result<Machine, Trouble> {
+    fn machine(&self, text: (&str, &str)) -> Result<Machine, ReplayError> {
         match &self.machine {
             Some(machine) => Ok(machine.clone()),
-            None => Machine::parse(text.0, text.1).map_err(|error| Trouble(error.to_string())),
+            None => Machine::parse(text.0, text.1).map_err(|error| ReplayError(error.to_string())),
         }
     }
 }
@@ -68,7 +68,7 @@ pub struct Kind {
     pub name: &'static str,
     /// The table or figure, and its paper.
     pub paper: &'static str,
-    make: fn(&Settings, &Memory) -> Result<Figure, Trouble>,
+    make: fn(&Settings, &Memory) -> Result<Figure, ReplayError>,
 }
 
 impl std::fmt::Debug for Kind {
@@ -162,7 +162,7 @@ impl Kind {
     ///
     /// # Errors
     /// If the machine that the user asked for does not fit the figure.
-    pub fn make(&self, settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+    pub fn make(&self, settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
         (self.make)(settings, memory)
     }
 }
@@ -253,12 +253,12 @@ fn replay(
 }
 
 /// Sink that runs references on core 0 of a system.
-pub(crate) struct Running<'a> {
+pub(crate) struct SystemSink<'a> {
     system: System,
     pages: &'a Placement,
 }
 
-impl Sink for Running<'_> {
+impl Sink for SystemSink<'_> {
     #[inline]
     fn load(&mut self, at: u64) {
         self.system.load(0, self.pages, at);
@@ -279,9 +279,9 @@ impl Sink for Running<'_> {
 pub(crate) fn counted<'a>(
     machine: &Machine,
     pages: &'a Placement,
-    run: impl Fn(&mut Running<'a>, bool),
+    run: impl Fn(&mut SystemSink<'a>, bool),
 ) -> Counts {
-    let mut running = Running {
+    let mut running = SystemSink {
         system: System::new(machine),
         pages,
     };
@@ -291,7 +291,7 @@ pub(crate) fn counted<'a>(
     running.system.counts(0).since(&before)
 }
 
-fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> Placed {
+fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> SourcedPlacement {
     memory.place(arm, bytes, draw)
 }
 

@@ -6,7 +6,7 @@ use super::{
     ALPHA, ATHLON, JUST_BEYOND, Outcome, Settings, Size, both_never_worse, counted, gain, losses,
     not_modelled, place, replay,
 };
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{Figure, Spread};
 use crate::memory::Memory;
@@ -25,7 +25,7 @@ fn kib(bytes: u64) -> String {
     }
 }
 
-pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(ALPHA)?;
     let cache = machine.last().size;
     let eighths: &[u64] = if settings.quick {
@@ -104,7 +104,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
     Ok(figure)
 }
 
-pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(ALPHA)?;
     let all: &[(u64, &str)] = if settings.quick {
         &[(1 << 16, "64k")]
@@ -167,7 +167,7 @@ pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Troubl
     Ok(figure)
 }
 
-pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     const ROWS: u64 = 3;
     let machine = settings.machine(ATHLON)?;
     let all: &[u64] = if settings.quick {

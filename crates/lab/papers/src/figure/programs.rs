@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use superhue_cachesim::{Machine, Random};
 
 use super::{CELERON, Outcome, PENTIUM4, Settings, not_modelled, result};
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
-use crate::document::{Figure, Point, Spread, Traced};
+use crate::document::{Figure, Point, Spread, TraceReport};
 use crate::memory::Memory;
 use crate::program::{self, Emulator, Plan, Replays, Watcher, mapped, word};
 use crate::table::number;
@@ -98,7 +98,7 @@ const STAND_INS: [StandIn; 6] = [
     },
 ];
 
-pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(PENTIUM4)?;
     figure(
         "p3-programs",
@@ -109,7 +109,7 @@ pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, T
     )
 }
 
-pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(CELERON)?;
     let paper = "P3 figures 12 and 13, which are of the Pentium 4";
     figure("p3-programs-celeron", paper, &machine, settings, memory)
@@ -121,7 +121,7 @@ fn figure(
     machine: &Machine,
     settings: &Settings,
     memory: &Memory,
-) -> Result<Figure, Trouble> {
+) -> Result<Figure, ReplayError> {
     let plan = Plan {
         machine: machine.clone(),
         skip: 0,
@@ -204,9 +204,9 @@ fn figure(
 struct Inputs(PathBuf);
 
 impl Inputs {
-    fn made(memory: &Memory) -> Result<Self, Trouble> {
+    fn made(memory: &Memory) -> Result<Self, ReplayError> {
         let trouble = |error: std::io::Error| {
-            Trouble(format!(
+            ReplayError(format!(
                 "cannot write inputs of programs into the temporary folder: {error}"
             ))
         };
@@ -346,9 +346,9 @@ const WORDS: &str = "my %count;\nwhile (<>) {\n    $count{lc $1}++ while /([a-z]
 const MOVES: &str = "xboard\nnew\nsd 8\nst 100000\ne2e4\nquit\n";
 
 /// Watcher that never stops the run.
-struct Alone;
+struct NullWatcher;
 
-impl Watcher for Alone {
+impl Watcher for NullWatcher {
     fn read(&mut self, _: u64) -> bool {
         false
     }
@@ -412,7 +412,7 @@ fn ran(
             .stdout(Stdio::null())
             .stderr(Stdio::null());
     };
-    let run = program::run(emulator, &command, plan, set, &mut Alone)
+    let run = program::run(emulator, &command, plan, set, &mut NullWatcher)
         .map_err(|error| error.to_string())?;
     if run.traced.threads > 0 {
         return Err("it has threads, whose order is another in each run".to_owned());
@@ -420,7 +420,7 @@ fn ran(
     if run.traced.executed > 0 {
         return Err("another program takes its place".to_owned());
     }
-    let traced = Traced {
+    let traced = TraceReport {
         program: first_line(stand_in.version, folder),
         ..run.traced
     };
@@ -466,7 +466,7 @@ impl Sink for Words {
     }
 }
 
-fn looped(stencil: Stencil, plan: &Plan) -> Result<Point, Trouble> {
+fn looped(stencil: Stencil, plan: &Plan) -> Result<Point, ReplayError> {
     let mut words = Words {
         words: mapped(ARRAYS, stencil.bytes().next_multiple_of(4096)).into(),
         replays: Replays::new(plan),
@@ -477,7 +477,7 @@ fn looped(stencil: Stencil, plan: &Plan) -> Result<Point, Trouble> {
     }
     words
         .done
-        .map_err(|error| Trouble(format!("{}: {error}", stencil.name())))?;
+        .map_err(|error| ReplayError(format!("{}: {error}", stencil.name())))?;
     let [bytes, _] = words.replays.bytes();
     let outcomes = words.replays.outcomes();
     Ok(point(stencil.name(), bytes, &outcomes, |_| None, None))
@@ -489,7 +489,7 @@ fn point(
     bytes: u64,
     outcomes: &[(Arm, Vec<Outcome>)],
     paper: impl Fn(Arm) -> Option<f64>,
-    traced: Option<Traced>,
+    traced: Option<TraceReport>,
 ) -> Point {
     let cycles =
         |mine: &[Outcome]| Spread::of(&mine.iter().map(|one| one.value).collect::<Vec<_>>()).median;

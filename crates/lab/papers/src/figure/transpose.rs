@@ -6,7 +6,7 @@ use super::{
     CELERON, JUST_BEYOND, Outcome, PENTIUM4, Settings, Size, both_never_worse, counted, gain,
     losses, not_modelled, place, replay,
 };
-use crate::Trouble;
+use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::Figure;
 use crate::memory::Memory;
@@ -187,7 +187,7 @@ fn among_draws(figure: &Figure, arm: &str) -> Option<String> {
     })
 }
 
-pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(CELERON)?;
     let all = vec![
         43, 45, 47, 49, 55, 61, 67, 73, 79, 85, 87, 89, 91, 93, 95, 99, 105, 113, 120, 140, 160,
@@ -234,7 +234,10 @@ pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, Tr
 
 const LARGE: [u64; 4] = [400, 600, 1000, 1500];
 
-pub(super) fn celeron_superpages(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn celeron_superpages(
+    settings: &Settings,
+    memory: &Memory,
+) -> Result<Figure, ReplayError> {
     let machine = settings.machine(CELERON)?;
     let dims: Vec<u64> = if settings.quick {
         vec![47, 67, 87, 89, 95, 120, 160, 400, 600]
@@ -278,7 +281,7 @@ fn joined(figure: &mut Figure, most: f64) {
     figure.losing.extend(losses(figure, "both", "colored"));
 }
 
-pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(PENTIUM4)?;
     let dims: Vec<u64> = if settings.quick {
         vec![100, 120, 140, 160, 181, 185, 190, 220, 400, 600]
@@ -371,7 +374,7 @@ fn p3(
     figure
 }
 
-pub(super) fn p3_celeron_load(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn p3_celeron_load(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(CELERON)?;
     let says = [
         "Section 5.1: about 2 times on the Celeron, with losses here and there; section 7: about 2 times.",
@@ -386,7 +389,10 @@ pub(super) fn p3_celeron_load(settings: &Settings, memory: &Memory) -> Result<Fi
     Ok(p3(what, &machine, Stride::Load, settings, memory))
 }
 
-pub(super) fn p3_pentium4_load(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn p3_pentium4_load(
+    settings: &Settings,
+    memory: &Memory,
+) -> Result<Figure, ReplayError> {
     let machine = settings.machine(PENTIUM4)?;
     let says = [
         "Section 5.1: at most 5 to 6 times on the Pentium 4, whose 64 entries hold pages of both sizes (table 1).",
@@ -400,7 +406,10 @@ pub(super) fn p3_pentium4_load(settings: &Settings, memory: &Memory) -> Result<F
     Ok(p3(what, &machine, Stride::Load, settings, memory))
 }
 
-pub(super) fn p3_pentium4_store(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn p3_pentium4_store(
+    settings: &Settings,
+    memory: &Memory,
+) -> Result<Figure, ReplayError> {
     let machine = settings.machine(PENTIUM4)?;
     let says = ["Section 5.1: the ratios of the store stride are like those of the load stride."];
     let what = (
@@ -415,7 +424,7 @@ pub(super) fn p3_pentium4_store(settings: &Settings, memory: &Memory) -> Result<
 /// Bytes of a transpose of dim 1000: real kernels dealt that much.
 pub(crate) const SWEPT: u64 = 16_000_000;
 
-pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Trouble> {
+pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
     let machine = settings.machine(PENTIUM4)?;
     let strides: &[u64] = if settings.quick {
         &[8, 512, 4096, 8000]

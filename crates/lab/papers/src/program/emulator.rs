@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use superhue_procfs::Roots;
 use superhue_procfs::process::descendants;
-use superhue_sys::overdue::Overdue;
+use superhue_sys::overdue::TerminatingProcesses;
 
 /// Emulator of 64-bit x86 programs.
 pub const EMULATOR: &str = "qemu-x86_64";
@@ -190,7 +190,7 @@ impl Emulator {
         &self,
         command: &[OsString],
         set: impl FnOnce(&mut Command),
-    ) -> Result<Running, EmulatorError> {
+    ) -> Result<EmulatedProgram, EmulatorError> {
         let program = Program::find(command)?;
         let system = |what| move |source| EmulatorError::System { what, source };
         let ring = memfd_create("superhue-trace", MemfdFlags::CLOEXEC)
@@ -216,7 +216,7 @@ impl Emulator {
             .args(&program.arguments);
         set(&mut emulator);
         let child = emulator.spawn().map_err(system("start qemu-x86_64"))?;
-        Ok(Running {
+        Ok(EmulatedProgram {
             child,
             ring,
             taken: 0,
@@ -342,14 +342,14 @@ fn on_path(name: &OsStr) -> Option<PathBuf> {
 
 /// A running program.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct EmulatedProgram {
     child: Child,
     ring: File,
     taken: u64,
     ended: Option<Ending>,
 }
 
-impl Running {
+impl EmulatedProgram {
     fn word(&self, at: u64) -> Result<u64, EmulatorError> {
         let mut word = [0; 8];
         self.ring
@@ -446,7 +446,7 @@ impl Running {
         }
         let own = self.child.id();
         let others = descendants(&Roots::default(), own).unwrap_or_default();
-        let overdue = Overdue::tell(once(own).chain(others));
+        let overdue = TerminatingProcesses::tell(once(own).chain(others));
         while self.ended.is_none() && Instant::now() < overdue.deadline() {
             thread::sleep(Duration::from_millis(2));
             self.look()?;
@@ -461,7 +461,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for EmulatedProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -554,13 +554,13 @@ mod tests {
         ring.set_len(HEAD + ROOM * 8)
             .unwrap_or_else(|e| panic!("{e}"));
         let child = Command::new("true").spawn();
-        let mut running = Running {
+        let mut running = EmulatedProgram {
             child: child.unwrap_or_else(|e| panic!("{e}")),
             ring,
             taken: 0,
             ended: None,
         };
-        let written = |running: &Running, places: u64| {
+        let written = |running: &EmulatedProgram, places: u64| {
             running
                 .tell(WRITTEN, places)
                 .unwrap_or_else(|e| panic!("{e}"));

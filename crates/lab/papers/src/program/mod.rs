@@ -22,7 +22,7 @@ use superhue_cachesim::space::{Deal, Rule, Space};
 use superhue_cachesim::{Machine, Random, System};
 
 use crate::arm::Arm;
-use crate::document::{Figure, Point, Traced};
+use crate::document::{Figure, Point, TraceReport};
 use crate::figure::{Outcome, not_modelled, result};
 use crate::parallel;
 
@@ -215,7 +215,7 @@ impl Replays {
 pub(crate) struct Run {
     pub(crate) outcomes: Vec<(Arm, Vec<Outcome>)>,
     pub(crate) bytes: u64,
-    pub(crate) traced: Traced,
+    pub(crate) traced: TraceReport,
 }
 
 /// Runs a command, and replays its references; `label` names it. `set` may change its folder, input and output.
@@ -282,7 +282,7 @@ pub(crate) fn run(
     Ok(Run {
         outcomes: replays.outcomes(),
         bytes,
-        traced: Traced {
+        traced: TraceReport {
             command: command
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned())
@@ -360,7 +360,7 @@ pub fn figure(machine: &Machine, point: Point, notes: Vec<String>) -> Figure {
 }
 
 /// Describes the run of the program, in sentences.
-fn told(traced: &Traced) -> String {
+fn told(traced: &TraceReport) -> String {
     let mut text = format!(
         "The program {}: {} references",
         traced.ended, traced.references

@@ -66,7 +66,7 @@ pub struct Block {
 
 /// Counts of the program besides its references' addresses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct TraceCounts {
     /// References, including skipped ones; a reference across the end of a line counts as two.
     pub references: u64,
     /// Threads beside the first.
@@ -85,7 +85,7 @@ pub struct Reader {
     /// Pages of arms with huge pages.
     pub large: Space,
     /// Counts so far.
-    pub seen: Seen,
+    pub seen: TraceCounts,
     /// References read since the caller last cleared the block.
     pub block: Block,
     /// Number of first references that only touch pages.
@@ -109,7 +109,7 @@ impl Reader {
         Self {
             base: space(),
             large: space(),
-            seen: Seen::default(),
+            seen: TraceCounts::default(),
             block: Block::default(),
             skip,
             most,
@@ -406,7 +406,7 @@ mod tests {
                 load(0x20_0000),
             ],
         );
-        let Seen {
+        let TraceCounts {
             threads,
             processes,
             executed,

@@ -17,7 +17,7 @@ mod hatch;
 mod latency;
 mod layout;
 
-use crate::document::{Ended, Heat};
+use crate::document::{EndReason, Heat};
 
 use crate::svg::{Anchor, Ink, Svg, fit, text_width};
 pub use color::color;
@@ -114,9 +114,9 @@ pub fn how(heat: &Heat) -> String {
         _ => "all memory",
     };
     let ended = match watched.ended {
-        Ended::Duration => "",
-        Ended::Exited => ", until the process exited",
-        Ended::Interrupted => ", until interrupted",
+        EndReason::Duration => "",
+        EndReason::Exited => ", until the process exited",
+        EndReason::Interrupted => ", until interrupted",
     };
     let (seen, all) = (time(watched.seconds), time(watched.elapsed_seconds));
     // A short pause between samples is not worth mentioning.

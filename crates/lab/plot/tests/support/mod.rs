@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use superhue_model::{PageSet, Region, VirtAddr, VirtRange};
 use superhue_plot::{
-    Area, Cost, Heat, HotPoint, HotSet, Mapping, Observation, Process, Recorder, Run, SCHEMA, Seen,
-    Target,
+    Area, Cost, Heat, HotPoint, HotSet, Mapping, Observation, Process, Recorder, Run, SCHEMA,
+    SampleReading, Target,
 };
 
 /// Resident memory of an invented process: address, pages, label, and whether it consists of huge pages.
@@ -58,7 +58,7 @@ pub(crate) fn heat(
         let at = interval * u32::try_from(sample).unwrap();
         let seen = regions
             .into_iter()
-            .map(|(number, (huge, present, touched))| Seen::Pages {
+            .map(|(number, (huge, present, touched))| SampleReading::Pages {
                 region: Region::containing(VirtAddr(number << 21)),
                 huge,
                 present,

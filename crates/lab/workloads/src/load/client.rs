@@ -22,7 +22,7 @@ const DIGITS: u8 = 3;
 
 /// End of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum LoadEnd {
     /// After this number of requests on all connections together.
     Requests(u64),
     /// After this time.
@@ -71,14 +71,14 @@ pub struct Answers {
 
 /// A measured load.
 #[derive(Debug, Clone)]
-pub struct Measured {
+pub struct LoadResult {
     /// Answers to the requests.
     pub tally: Answers,
     /// Time from the first request to the last reply.
     pub elapsed: Duration,
 }
 
-impl Measured {
+impl LoadResult {
     /// Requests answered per second, refusals included.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a count of requests")]
@@ -143,16 +143,16 @@ impl Plan<'_> {
     /// # Errors
     /// If the server cannot be reached, hangs or does not speak the protocol. Refusals, misses and wrong values are no
     /// errors: the result counts them.
-    pub fn measure(&self, until: Until) -> Result<Measured> {
+    pub fn measure(&self, until: LoadEnd) -> Result<LoadResult> {
         let barrier = Barrier::new(usize::from(self.connections));
         let connections = u64::from(self.connections);
         let parts = self.on_every_connection(|nth, connection| {
             let until = match until {
                 // The first connections take the remainder.
-                Until::Requests(all) => {
-                    Until::Requests(all / connections + u64::from(nth < all % connections))
+                LoadEnd::Requests(all) => {
+                    LoadEnd::Requests(all / connections + u64::from(nth < all % connections))
                 }
-                Until::Elapsed(_) => until,
+                LoadEnd::Elapsed(_) => until,
             };
             barrier.wait();
             let start = Instant::now();
@@ -169,20 +169,20 @@ impl Plan<'_> {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
         };
-        Ok(Measured { tally, elapsed })
+        Ok(LoadResult { tally, elapsed })
     }
 
     /// Runs the requests of one connection.
-    fn ask(&self, connection: &mut Connection, nth: u64, until: Until) -> Result<Answers> {
+    fn ask(&self, connection: &mut Connection, nth: u64, until: LoadEnd) -> Result<Answers> {
         let mut chooser = Chooser::new(self.dataset, self.theta, self.seed.wrapping_add(nth))?;
         let mut tally = Answers::new()?;
         let mut batch = Batch::new(self.dataset, self.protocol);
         let start = Instant::now();
         let mut left = match until {
-            Until::Requests(count) => count,
-            Until::Elapsed(_) => u64::MAX,
+            LoadEnd::Requests(count) => count,
+            LoadEnd::Elapsed(_) => u64::MAX,
         };
-        while left > 0 && !matches!(until, Until::Elapsed(time) if start.elapsed() >= time) {
+        while left > 0 && !matches!(until, LoadEnd::Elapsed(time) if start.elapsed() >= time) {
             let size = u64::from(self.pipeline).min(left);
             batch.fill((0..size).map(|_| {
                 let item = chooser.next_item();

@@ -10,7 +10,7 @@ use super::batch::{Answer, Batch, Request};
 use super::protocol::Protocol;
 
 /// Silence of the server after which it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Initial room for replies; grows to the size of one reply.
 const INBOX: usize = 64 << 10;
@@ -32,11 +32,11 @@ impl Connection {
     /// # Errors
     /// If nothing listens at the address.
     pub fn open(address: SocketAddr, protocol: Protocol) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)
+        let stream = TcpStream::connect_timeout(&address, SILENCE_TIMEOUT)
             .with_context(|| format!("cannot connect to {address}: is the server running?"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+        stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
         Ok(Self {
             stream,
             protocol,

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use superhue_model::ByteCount;
 
-use self::client::{Answers, Plan, Until};
+use self::client::{Answers, LoadEnd, Plan};
 use self::dataset::Dataset;
 use self::protocol::Protocol;
 use self::server::Server;
@@ -135,8 +135,8 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     };
     let dataset = Dataset::new(options.items, options.value_size, options.seed)?;
     let until = match (options.requests, options.seconds) {
-        (Some(requests), _) => Until::Requests(requests),
-        (None, seconds) => Until::Elapsed(seconds.unwrap_or_default()),
+        (Some(requests), _) => LoadEnd::Requests(requests),
+        (None, seconds) => LoadEnd::Elapsed(seconds.unwrap_or_default()),
     };
     let plan = Plan {
         address,
@@ -156,7 +156,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     thread::sleep(options.settle);
     let mut warm = Answers::new()?;
     if !options.warmup.is_zero() {
-        warm = plan.measure(Until::Elapsed(options.warmup))?.tally;
+        warm = plan.measure(LoadEnd::Elapsed(options.warmup))?.tally;
     }
     let pid = server.as_ref().map(Server::pid).or(options.pid);
     let pid = pid.map(|pid| pid.to_string());

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
 /// Longest wait for the server to listen, and for it to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two looks at the server.
 const POLL: Duration = Duration::from_millis(10);
@@ -49,8 +49,8 @@ impl Server {
             if let Some(status) = server.child.try_wait()? {
                 bail!("`{program}` ended at once: {status}");
             }
-            if start.elapsed() > PATIENCE {
-                bail!("`{program}` does not listen at {address} after {PATIENCE:?}");
+            if start.elapsed() > SERVER_TIMEOUT {
+                bail!("`{program}` does not listen at {address} after {SERVER_TIMEOUT:?}");
             }
             thread::sleep(POLL);
         }
@@ -80,7 +80,7 @@ impl Server {
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > SERVER_TIMEOUT {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;

@@ -11,7 +11,7 @@ use superhue_workloads::load::protocol::Protocol;
 
 /// Misbehaviour of the server; none by default.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Manners {
+pub(crate) struct ServerFaults {
     /// Send replies in pieces of at most this many bytes (0: whole).
     pub(crate) fragment: usize,
     /// Answer with an error each time this many requests have come (0: never).
@@ -45,7 +45,7 @@ enum Request {
 }
 
 /// Starts a server on a port of the kernel's choice; it serves until the test process ends.
-pub(crate) fn start(protocol: Protocol, manners: Manners) -> (SocketAddr, Arc<Counts>) {
+pub(crate) fn start(protocol: Protocol, manners: ServerFaults) -> (SocketAddr, Arc<Counts>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let counts = Arc::new(Counts::default());
@@ -63,7 +63,7 @@ pub(crate) fn start(protocol: Protocol, manners: Manners) -> (SocketAddr, Arc<Co
 fn serve(
     mut stream: TcpStream,
     protocol: Protocol,
-    manners: Manners,
+    manners: ServerFaults,
     counts: &Counts,
     store: &Store,
 ) {
@@ -112,7 +112,7 @@ fn every(interval: u64, nth: u64) -> bool {
 fn answer(
     request: Request,
     protocol: Protocol,
-    manners: Manners,
+    manners: ServerFaults,
     counts: &Counts,
     store: &Store,
 ) -> Vec<u8> {

@@ -11,7 +11,7 @@ use clap::Parser;
 use superhue_workloads::load::protocol::Protocol;
 use superhue_workloads::{Report, load};
 
-use fake::Manners;
+use fake::ServerFaults;
 
 const BOTH: [Protocol; 2] = [Protocol::Memcached, Protocol::Redis];
 
@@ -59,7 +59,7 @@ fn value(report: &str, name: &str) -> f64 {
 #[test]
 fn every_item_is_stored_and_every_request_answered() {
     for protocol in BOTH {
-        let (address, counts) = fake::start(protocol, Manners::default());
+        let (address, counts) = fake::start(protocol, ServerFaults::default());
         let (report, result) = run(
             protocol,
             address.port(),
@@ -90,9 +90,9 @@ fn every_item_is_stored_and_every_request_answered() {
 fn replies_in_pieces_are_put_together() {
     for protocol in BOTH {
         for fragment in [1, 3, 50] {
-            let manners = Manners {
+            let manners = ServerFaults {
                 fragment,
-                ..Manners::default()
+                ..ServerFaults::default()
             };
             let (address, _) = fake::start(protocol, manners);
             let (report, result) = run(protocol, address.port(), &["--requests", "100"]);
@@ -105,7 +105,7 @@ fn replies_in_pieces_are_put_together() {
 #[test]
 fn values_larger_than_the_first_buffer_arrive() {
     for protocol in BOTH {
-        let (address, _) = fake::start(protocol, Manners::default());
+        let (address, _) = fake::start(protocol, ServerFaults::default());
         let (report, result) = run(
             protocol,
             address.port(),
@@ -128,9 +128,9 @@ fn values_larger_than_the_first_buffer_arrive() {
 #[test]
 fn misses_are_counted() {
     for protocol in BOTH {
-        let manners = Manners {
+        let manners = ServerFaults {
             forget_every: 2,
-            ..Manners::default()
+            ..ServerFaults::default()
         };
         let (address, _) = fake::start(protocol, manners);
         let (report, result) = run(
@@ -155,9 +155,9 @@ fn misses_are_counted() {
 fn refusals_are_counted_and_fail_the_run() {
     // memcached refuses a whole line of ten, Redis one request.
     for (protocol, refused) in [(Protocol::Memcached, 10.0), (Protocol::Redis, 1.0)] {
-        let manners = Manners {
+        let manners = ServerFaults {
             error_every: 205,
-            ..Manners::default()
+            ..ServerFaults::default()
         };
         let (address, _) = fake::start(protocol, manners);
         // 200 requests populate; of the next ones, the fifth is refused.
@@ -180,9 +180,9 @@ fn refusals_are_counted_and_fail_the_run() {
 #[test]
 fn an_item_that_is_refused_ends_the_run() {
     for protocol in BOTH {
-        let manners = Manners {
+        let manners = ServerFaults {
             error_every: 150,
-            ..Manners::default()
+            ..ServerFaults::default()
         };
         let (address, _) = fake::start(protocol, manners);
         let (report, result) = run(protocol, address.port(), &["--requests", "100"]);
@@ -195,9 +195,9 @@ fn an_item_that_is_refused_ends_the_run() {
 #[test]
 fn wrong_values_are_counted_and_fail_the_run() {
     for protocol in BOTH {
-        let manners = Manners {
+        let manners = ServerFaults {
             corrupt_every: 10,
-            ..Manners::default()
+            ..ServerFaults::default()
         };
         let (address, _) = fake::start(protocol, manners);
         let (report, result) = run(protocol, address.port(), &["--requests", "100"]);
@@ -212,23 +212,23 @@ fn a_server_that_goes_away_or_babbles_is_named() {
     for protocol in BOTH {
         for (manners, says) in [
             (
-                Manners {
+                ServerFaults {
                     hang_up_after: 250,
-                    ..Manners::default()
+                    ..ServerFaults::default()
                 },
                 ["closed the connection", "does not"],
             ),
             (
-                Manners {
+                ServerFaults {
                     babble: true,
-                    ..Manners::default()
+                    ..ServerFaults::default()
                 },
                 ["does not speak", "does not speak"],
             ),
             (
-                Manners {
+                ServerFaults {
                     repeat: true,
-                    ..Manners::default()
+                    ..ServerFaults::default()
                 },
                 // The message depends on whether both replies arrive together.
                 ["more replies than", "values were not"],
@@ -245,7 +245,7 @@ fn a_server_that_goes_away_or_babbles_is_named() {
 #[test]
 fn writes_are_mixed_in_as_asked() {
     for protocol in BOTH {
-        let (address, counts) = fake::start(protocol, Manners::default());
+        let (address, counts) = fake::start(protocol, ServerFaults::default());
         let (report, result) = run(
             protocol,
             address.port(),
@@ -261,7 +261,7 @@ fn writes_are_mixed_in_as_asked() {
 
 #[test]
 fn a_load_may_be_bounded_by_time() {
-    let (address, _) = fake::start(Protocol::Redis, Manners::default());
+    let (address, _) = fake::start(Protocol::Redis, ServerFaults::default());
     let start = std::time::Instant::now();
     let (report, result) = run(Protocol::Redis, address.port(), &["--seconds", "100ms"]);
     result.unwrap();
@@ -285,7 +285,7 @@ fn nobody_listening_is_said_plainly() {
 fn a_server_that_runs_already_is_measured_by_its_number() {
     // The server runs in this process.
     let pid = std::process::id().to_string();
-    let (address, counts) = fake::start(Protocol::Memcached, Manners::default());
+    let (address, counts) = fake::start(Protocol::Memcached, ServerFaults::default());
     let extra = [
         "--requests",
         "500",
@@ -312,9 +312,9 @@ fn a_server_that_runs_already_is_measured_by_its_number() {
 
 #[test]
 fn what_goes_wrong_in_the_warmup_counts() {
-    let manners = Manners {
+    let manners = ServerFaults {
         corrupt_every: 1,
-        ..Manners::default()
+        ..ServerFaults::default()
     };
     let (address, _) = fake::start(Protocol::Memcached, manners);
     let extra = ["--requests", "0", "--warmup", "20ms"];

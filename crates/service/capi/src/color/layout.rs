@@ -59,7 +59,7 @@ impl From<&Placement> for CPlacement {
             let count = match reason {
                 Refusal::SharedOrPinned => &mut told.shared,
                 Refusal::Locked => &mut told.locked,
-                Refusal::NotAnonymous | Refusal::Superpage => &mut told.foreign,
+                Refusal::NotAnonymous | Refusal::HugePage => &mut told.foreign,
                 _ => &mut told.other,
             };
             *count += pages.0;

@@ -31,16 +31,16 @@ fn failed(error: &ColorError) -> c_int {
 }
 
 /// Restores `errno` on drop: the system calls in between set it.
-struct KeepErrno(c_int);
+struct ErrnoGuard(c_int);
 
-impl KeepErrno {
+impl ErrnoGuard {
     fn new() -> Self {
         // SAFETY: this thread's own.
         Self(unsafe { *libc::__errno_location() })
     }
 }
 
-impl Drop for KeepErrno {
+impl Drop for ErrnoGuard {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = self.0 };
@@ -84,7 +84,7 @@ unsafe fn tell<T: Versioned>(to: *mut T, value: &T) -> Result<(), ColorError> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn superhue_color_open() -> c_int {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     match registry::reopen() {
         Ok(_) => 0,
         Err(error) => failed(&error),
@@ -93,7 +93,7 @@ pub extern "C" fn superhue_color_open() -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn superhue_color_count() -> c_int {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     match registry::colors() {
         Ok(colors) => c_int::try_from(colors.count()).unwrap_or(c_int::MAX),
         Err(error) => failed(&error),
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn superhue_color_alloc(
     size: usize,
     flags: c_uint,
 ) -> *mut c_void {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     // SAFETY: the header's contract.
     let (memory, result) = match unsafe { allocate(text, size, flags) } {
         Ok(memory) => (memory.as_ptr().cast(), 0),
@@ -136,7 +136,7 @@ unsafe fn allocate(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn superhue_color_free(memory: *mut c_void) -> c_int {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     let Some(memory) = NonNull::new(memory.cast()) else {
         return 0;
     };
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn superhue_color_place(
     size: usize,
     placement: *mut CPlacement,
 ) -> c_int {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     let place = || -> Result<(), ColorError> {
         let memory = memory(start, size)?;
         let colors = registry::colors()?;
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn superhue_color_verify(
     size: usize,
     verdict: *mut CVerdict,
 ) -> c_int {
-    let _errno = KeepErrno::new();
+    let _errno = ErrnoGuard::new();
     let verify = || -> Result<c_int, ColorError> {
         let memory = memory(start, size)?;
         let colors = registry::colors()?;

@@ -437,8 +437,8 @@ clients-per-user = 9
 "#;
     let users = read(text).unwrap().users.unwrap();
     let numbers = users.allow.iter().map(|allowed| match allowed {
-        Allowed::User(user) => (false, user.number),
-        Allowed::Group(group) => (true, group.number),
+        AllowEntry::User(user) => (false, user.number),
+        AllowEntry::Group(group) => (true, group.number),
     });
     assert_eq!(
         numbers.collect::<Vec<_>>(),

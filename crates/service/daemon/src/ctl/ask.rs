@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::protocol::{Answer, LONGEST_ANSWER, Request, read_answer, written};
 
 /// Longest wait for each step of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum AskError {
     #[error("you may not ask the daemon at {}: that is for root and for members of the group `superhue`", .0.display())]
     Denied(PathBuf),
     /// The daemon did not answer in time.
-    #[error("the daemon at {} has not answered in {} s", .0.display(), PATIENCE.as_secs())]
+    #[error("the daemon at {} has not answered in {} s", .0.display(), ANSWER_TIMEOUT.as_secs())]
     Late(PathBuf),
     /// The answer is not of this protocol, or of another version.
     #[error("what {} answered is not understood: {why}", socket.display())]
@@ -64,8 +64,8 @@ pub fn ask(socket: &Path, request: Request) -> Result<Answer, AskError> {
 
 fn exchange(socket: &Path, request: Request) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     match stream.write_all(written(request).as_bytes()) {
         // The daemon may have sent the reason before it closed the connection.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),

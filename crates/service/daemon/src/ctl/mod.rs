@@ -6,7 +6,7 @@ mod server;
 
 pub use ask::{AskError, ask};
 pub use protocol::{
-    Answer, DEFAULT_SOCKET, LONGEST_ANSWER, LONGEST_REQUEST, PassedRule, Request, RuleShown,
+    Answer, DEFAULT_SOCKET, LONGEST_ANSWER, LONGEST_REQUEST, PassedRule, Request, RuleSummary,
     VERSION, Why,
 };
 pub(crate) use protocol::{read_request, written};

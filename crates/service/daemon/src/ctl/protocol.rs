@@ -65,7 +65,7 @@ pub enum Answer {
     /// Answer to [`Request::Rules`].
     Rules {
         /// The rules in force, in order.
-        rules: Vec<RuleShown>,
+        rules: Vec<RuleSummary>,
     },
     /// Answer to [`Request::Why`].
     Why(Why),
@@ -88,7 +88,7 @@ pub enum Answer {
 
 /// A rule, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleShown {
+pub struct RuleSummary {
     /// Its name.
     pub name: String,
     /// Its place: `FILE:LINE`.
@@ -101,7 +101,7 @@ pub struct RuleShown {
     pub processes: u64,
 }
 
-impl RuleShown {
+impl RuleSummary {
     /// Describes a rule that has this number of processes; `None` becomes 0.
     #[must_use]
     pub fn of(rule: &Rule, processes: Option<u64>) -> Self {

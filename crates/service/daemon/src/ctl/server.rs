@@ -8,7 +8,7 @@ use superhue_track::Listener;
 
 use super::protocol::{LONGEST_REQUEST, Request};
 use super::{read_request, written};
-use crate::clients::{Clients, Ended, Limits, Reply, Talk};
+use crate::clients::{ClientProtocol, Clients, Limits, Reply, RequestEnd};
 use crate::ctl::Answer;
 
 const LIMITS: Limits = Limits {
@@ -54,7 +54,7 @@ impl AsFd for Server {
 /// The protocol: a line as the request, a line as the answer.
 struct Lines<'a>(&'a mut dyn FnMut(Request) -> Answer);
 
-impl Talk for Lines<'_> {
+impl ClientProtocol for Lines<'_> {
     fn end(&self, said: &[u8], known: usize) -> Option<usize> {
         let news = said.get(known..).unwrap_or_default();
         let end = news.iter().position(|&byte| byte == b'\n');
@@ -62,7 +62,7 @@ impl Talk for Lines<'_> {
     }
 
     // A request without an end of the line is parsed all the same.
-    fn answer(&mut self, request: &[u8], _: Ended) -> Reply {
+    fn answer(&mut self, request: &[u8], _: RequestEnd) -> Reply {
         let request = read_request(request);
         let refused = request.is_err();
         let told = match request {

@@ -15,7 +15,7 @@ const RULES: usize = 1000;
 
 /// Values that the account does not have.
 #[derive(Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct MetricsInputs<'a> {
     /// Time of the daemon's start.
     pub(crate) started: SystemTime,
     /// Time when the rules in force were read.
@@ -35,7 +35,7 @@ pub(crate) struct CpuParts {
 /// Makes all samples.
 pub(super) fn page(
     account: &DaemonAccount,
-    beside: &Beside<'_>,
+    beside: &MetricsInputs<'_>,
     sums: &Sums,
     parts: &mut CpuParts,
 ) -> Page {
@@ -52,7 +52,7 @@ pub(super) fn page(
     page
 }
 
-fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &Beside<'_>) {
+fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>) {
     let unix = |time: SystemTime| {
         let since = time.duration_since(SystemTime::UNIX_EPOCH);
         since.map_or(0.0, |since| since.as_secs_f64())
@@ -136,7 +136,7 @@ fn of_cpu(page: &mut Page, account: &DaemonAccount, sums: &Sums, parts: &mut Cpu
     }
 }
 
-fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &Beside<'_>, sums: &Sums) {
+fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>, sums: &Sums) {
     let mut services = 0;
     let mut others = 0;
     let mut has_others = false;
@@ -291,7 +291,7 @@ mod tests {
     use crate::account::RuleAccount;
 
     fn text(account: &DaemonAccount, sums: &Sums, parts: &mut CpuParts) -> String {
-        let beside = Beside {
+        let beside = MetricsInputs {
             started: SystemTime::UNIX_EPOCH,
             loaded: SystemTime::UNIX_EPOCH,
             ages: &[],

@@ -37,12 +37,12 @@ const LIMITS: Limits = Limits {
 
 /// A listening socket.
 #[derive(Debug)]
-enum Door {
+enum MetricsListener {
     Port(TcpListener),
     Socket(Listener),
 }
 
-impl AsFd for Door {
+impl AsFd for MetricsListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Port(listener) => listener.as_fd(),
@@ -55,7 +55,7 @@ impl AsFd for Door {
 #[derive(Debug, Default)]
 pub(crate) struct Endpoint {
     address: Option<MetricsAddress>,
-    clients: Option<Clients<Door>>,
+    clients: Option<Clients<MetricsListener>>,
     /// Reason why it does not serve, and time of the next attempt.
     trouble: Option<(String, Duration)>,
     /// Time until which it serves no client.
@@ -160,7 +160,7 @@ impl Endpoint {
 }
 
 /// Takes the port or the path.
-fn door(address: &MetricsAddress) -> Result<Door, String> {
+fn door(address: &MetricsAddress) -> Result<MetricsListener, String> {
     match address {
         MetricsAddress::Port(address) => {
             let listener = TcpListener::bind(address).map_err(|error| why_no_port(&error))?;
@@ -168,7 +168,7 @@ fn door(address: &MetricsAddress) -> Result<Door, String> {
             let done = listen(&listener, AS_MANY_AS_ALLOWED).map_err(io::Error::from);
             let done = done.and_then(|()| listener.set_nonblocking(true));
             done.map_err(|error| why_no_port(&error))?;
-            Ok(Door::Port(listener))
+            Ok(MetricsListener::Port(listener))
         }
         MetricsAddress::Socket(path) => {
             // As for a port: every user who reaches the folder may connect.
@@ -182,7 +182,7 @@ fn door(address: &MetricsAddress) -> Result<Door, String> {
                 ListenError::NoSocket(_) => "what is there is no socket: remove it".to_owned(),
                 other => other.to_string(),
             })?;
-            Ok(Door::Socket(listener))
+            Ok(MetricsListener::Socket(listener))
         }
     }
 }

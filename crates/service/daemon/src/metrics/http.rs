@@ -5,7 +5,7 @@ use std::sync::Arc;
 use httparse::{EMPTY_HEADER, Request, Status};
 
 use super::Format;
-use crate::clients::{Ended, Reply, Talk};
+use crate::clients::{ClientProtocol, Reply, RequestEnd};
 
 /// Maximum length of a request's head in bytes.
 pub(super) const LONGEST_HEAD: usize = 8192;
@@ -34,14 +34,14 @@ enum Refusal {
 
 /// A request.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct HttpRequest {
     /// The format of the page; `None` for the greeting.
     page: Option<Format>,
     /// True if only the head is wanted.
     head_only: bool,
 }
 
-impl Talk for Http<'_> {
+impl ClientProtocol for Http<'_> {
     fn end(&self, said: &[u8], known: usize) -> Option<usize> {
         // The end may begin in the known part. Some clients end their lines without a CR.
         let from = known.saturating_sub(3);
@@ -56,14 +56,14 @@ impl Talk for Http<'_> {
         }
     }
 
-    fn answer(&mut self, request: &[u8], ended: Ended) -> Reply {
+    fn answer(&mut self, request: &[u8], ended: RequestEnd) -> Reply {
         let wanted = match ended {
-            Ended::Whole => read(request),
-            Ended::Closed => Err(Refusal::Malformed),
-            Ended::TooLong => Err(Refusal::TooLong),
+            RequestEnd::Whole => read(request),
+            RequestEnd::Closed => Err(Refusal::Malformed),
+            RequestEnd::TooLong => Err(Refusal::TooLong),
         };
         match wanted {
-            Ok(Wanted { page, head_only }) => {
+            Ok(HttpRequest { page, head_only }) => {
                 let (kind, body) = match page {
                     Some(format) => (format.content_type(), (self.0)(format)),
                     None => (TEXT, GREETING.into()),
@@ -127,7 +127,7 @@ impl Refusal {
 }
 
 /// Parses a request.
-fn read(request: &[u8]) -> Result<Wanted, Refusal> {
+fn read(request: &[u8]) -> Result<HttpRequest, Refusal> {
     let mut fields = [EMPTY_HEADER; MOST_FIELDS];
     let mut parsed = Request::new(&mut fields);
     match parsed.parse(request) {
@@ -150,7 +150,7 @@ fn read(request: &[u8]) -> Result<Wanted, Refusal> {
         "/" => None,
         _ => return Err(Refusal::NotFound),
     };
-    Ok(Wanted { page, head_only })
+    Ok(HttpRequest { page, head_only })
 }
 
 /// Returns the path of a request's target, which may be a whole address and have a query.
@@ -204,12 +204,12 @@ impl Format {
 mod tests {
     use super::*;
 
-    fn wants(request: &str) -> Result<Wanted, Refusal> {
+    fn wants(request: &str) -> Result<HttpRequest, Refusal> {
         read(request.as_bytes())
     }
 
-    fn page(format: Format) -> Result<Wanted, Refusal> {
-        Ok(Wanted {
+    fn page(format: Format) -> Result<HttpRequest, Refusal> {
+        Ok(HttpRequest {
             page: Some(format),
             head_only: false,
         })

@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use collect::{Beside, CpuParts};
+pub(crate) use collect::{CpuParts, MetricsInputs};
 pub(crate) use endpoint::Endpoint;
 pub use families::{FAMILIES, Family, Kind};
-pub(crate) use sums::{Seen, Sums};
+pub(crate) use sums::{Sums, WatchSample};
 
 use crate::account::DaemonAccount;
 
@@ -48,11 +48,11 @@ pub enum Format {
 pub(crate) struct Pages {
     pub(crate) sums: Sums,
     parts: CpuParts,
-    latest: Option<Latest>,
+    latest: Option<RenderedPage>,
 }
 
 #[derive(Debug)]
-struct Latest {
+struct RenderedPage {
     at: Duration,
     openmetrics: Arc<str>,
     plain: Option<Arc<str>>,
@@ -75,12 +75,12 @@ impl Pages {
         &mut self,
         at: Duration,
         account: &DaemonAccount,
-        beside: &Beside<'_>,
-        (seen, services): (&[Seen], usize),
+        beside: &MetricsInputs<'_>,
+        (seen, services): (&[WatchSample], usize),
     ) {
         self.sums.look(seen, services);
         let page = collect::page(account, beside, &self.sums, &mut self.parts);
-        self.latest = Some(Latest {
+        self.latest = Some(RenderedPage {
             at,
             openmetrics: page.openmetrics().into(),
             plain: None,

@@ -27,7 +27,7 @@ const KEPT_RULES: usize = 1024;
 
 /// State of a rule's watch. Each watch has a number of its own.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct WatchSample {
     pub(crate) rule: Arc<str>,
     pub(crate) watch: u64,
     pub(crate) account: Arc<WatchAccount>,
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
 pub(super) type Counter = (Id, String);
 
 /// The counters of a service, in the order of [`SERVICE_COUNTERS`].
-pub(super) type OfService = [f64; SERVICE_COUNTERS.len()];
+pub(super) type ServiceCounters = [f64; SERVICE_COUNTERS.len()];
 
 /// The families of services that are counters.
 pub(super) const SERVICE_COUNTERS: [Id; 6] = [
@@ -64,33 +64,33 @@ pub(crate) struct Sums {
 #[derive(Debug, Default)]
 pub(super) struct RuleSums {
     /// The last values of its watches.
-    seen: Vec<(u64, Last)>,
+    seen: Vec<(u64, CounterValues)>,
     /// Its counters.
     pub(super) told: BTreeMap<Counter, f64>,
     /// Counters of its services that have or had series of their own, and the last round in which they had.
-    services: BTreeMap<String, (OfService, u64)>,
+    services: BTreeMap<String, (ServiceCounters, u64)>,
     /// Counters of all other services together.
-    other: OfService,
+    other: ServiceCounters,
     last_seen: u64,
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct CounterValues {
     rule: BTreeMap<Counter, f64>,
-    services: BTreeMap<String, OfService>,
+    services: BTreeMap<String, ServiceCounters>,
 }
 
 /// Values of a service for the page.
 #[derive(Debug, PartialEq)]
-pub(super) struct ServiceTold<'a> {
+pub(super) struct ServiceValues<'a> {
     pub(super) service: &'a str,
-    pub(super) counters: OfService,
+    pub(super) counters: ServiceCounters,
     pub(super) memory: LiveMemory,
 }
 
 impl Sums {
     /// Adds the gains since the last look; at most `services` have series of their own from now on.
-    pub(crate) fn look(&mut self, all: &[Seen], services: usize) {
+    pub(crate) fn look(&mut self, all: &[WatchSample], services: usize) {
         self.round += 1;
         self.choose(all, services);
         for seen in all {
@@ -106,7 +106,7 @@ impl Sums {
     }
 
     /// Adds the last gains of watches that have ended.
-    pub(crate) fn bury(&mut self, ended: &[Seen]) {
+    pub(crate) fn bury(&mut self, ended: &[WatchSample]) {
         for seen in ended {
             let sums = self.rules.entry(seen.rule.clone()).or_default();
             sums.look(seen, &self.apart, self.round);
@@ -133,7 +133,7 @@ impl Sums {
         &'a self,
         rule: &str,
         account: &'a WatchAccount,
-    ) -> Vec<ServiceTold<'a>> {
+    ) -> Vec<ServiceValues<'a>> {
         let Some(sums) = self.rules.get(rule) else {
             return Vec::new();
         };
@@ -144,7 +144,7 @@ impl Sums {
             match sums.services.get(service) {
                 Some((counters, round)) if *round == self.round => {
                     subtract(&mut others, &now.memory);
-                    told.push(ServiceTold {
+                    told.push(ServiceValues {
                         service,
                         counters: *counters,
                         memory: now.memory,
@@ -155,7 +155,7 @@ impl Sums {
         }
         // A series that was served once stays: a counter does not come and go.
         if is_other || sums.other.iter().any(|&counter| counter > 0.0) {
-            told.push(ServiceTold {
+            told.push(ServiceValues {
                 service: OTHER,
                 counters: sums.other,
                 memory: others,
@@ -166,7 +166,7 @@ impl Sums {
 
     /// Chooses the services with series of their own: the largest, and of about equals those that had them.
     #[allow(clippy::cast_precision_loss, reason = "only compared")]
-    fn choose(&mut self, all: &[Seen], most: usize) {
+    fn choose(&mut self, all: &[WatchSample], most: usize) {
         let count: usize = all.iter().map(|seen| seen.account.services.len()).sum();
         let mut ranked = Vec::with_capacity(count);
         for seen in all {
@@ -223,11 +223,11 @@ impl Sums {
 }
 
 impl RuleSums {
-    fn look(&mut self, seen: &Seen, apart: &BTreeSet<(Arc<str>, String)>, round: u64) {
+    fn look(&mut self, seen: &WatchSample, apart: &BTreeSet<(Arc<str>, String)>, round: u64) {
         let index = match self.seen.iter().position(|(watch, _)| *watch == seen.watch) {
             Some(index) => index,
             None => {
-                self.seen.push((seen.watch, Last::default()));
+                self.seen.push((seen.watch, CounterValues::default()));
                 self.seen.len() - 1
             }
         };
@@ -283,7 +283,7 @@ fn subtract(all: &mut LiveMemory, one: &LiveMemory) {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "exact below 2^53")]
-fn of_service(account: &ServiceAccount) -> OfService {
+fn of_service(account: &ServiceAccount) -> ServiceCounters {
     let actions = &account.actions;
     [
         actions.collapses_done as f64,
@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    fn seen(watch: u64, collapses: u64, services: &[(&str, u64, u64)]) -> Seen {
+    fn seen(watch: u64, collapses: u64, services: &[(&str, u64, u64)]) -> WatchSample {
         let mut account = WatchAccount::default();
         account.collapses.done = collapses;
         for &(name, mebibytes, done) in services {
@@ -357,7 +357,7 @@ mod tests {
             account.memory.resident_bytes += service.memory.resident_bytes;
             account.services.insert(name.to_owned(), service);
         }
-        Seen {
+        WatchSample {
             rule: "r".into(),
             watch,
             account: Arc::new(account),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     /// Returns collapses and MiB of each service on the page.
-    fn told(sums: &Sums, seen: &Seen) -> Vec<(String, f64, u64)> {
+    fn told(sums: &Sums, seen: &WatchSample) -> Vec<(String, f64, u64)> {
         let told = sums.services("r", &seen.account);
         told.iter()
             .map(|it| {

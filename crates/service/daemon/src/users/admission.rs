@@ -13,7 +13,7 @@ const ONE_MORE: Duration = Duration::from_millis(250);
 
 /// An entry of `allow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Allowed {
+pub enum AllowEntry {
     /// A user.
     User(User),
     /// The members of a group.
@@ -24,7 +24,7 @@ pub enum Allowed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserSettings {
     /// The users and groups that may connect.
-    pub allow: Vec<Allowed>,
+    pub allow: Vec<AllowEntry>,
     /// The limits for each client.
     pub terms: Terms,
     /// Clients at a time.
@@ -41,7 +41,7 @@ pub(super) struct Client {
     pub(super) groups: Vec<u32>,
 }
 
-impl Allowed {
+impl AllowEntry {
     /// Returns a warning if no such user or group exists.
     pub(crate) fn nobody(&self) -> Option<String> {
         let (given, kind, database) = match self {
@@ -110,15 +110,15 @@ impl UserSettings {
 
 /// Counts the workers started for each user.
 #[derive(Debug, Default)]
-pub(super) struct Starts(BTreeMap<u32, Counted>);
+pub(super) struct StartLimiter(BTreeMap<u32, StartBudget>);
 
 #[derive(Debug)]
-struct Counted {
+struct StartBudget {
     left: u32,
     since: Duration,
 }
 
-impl Starts {
+impl StartLimiter {
     /// Takes one start of the user at the time `at`.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Starts {
         // A user with all starts left needs no entry.
         self.0
             .retain(|_, counted| at.saturating_sub(counted.since) < whole);
-        let counted = self.0.entry(uid).or_insert(Counted {
+        let counted = self.0.entry(uid).or_insert(StartBudget {
             left: BURST,
             since: at,
         });
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    fn settings(allow: Vec<Allowed>) -> UserSettings {
+    fn settings(allow: Vec<AllowEntry>) -> UserSettings {
         UserSettings {
             allow,
             terms: Terms {
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn users_and_groups_that_are_named_may_come_and_nobody_else() {
         let user = settings(vec![
-            Allowed::User(named(Some(1000))),
-            Allowed::User(named(None)),
-            Allowed::Group(named(None)),
+            AllowEntry::User(named(Some(1000))),
+            AllowEntry::User(named(None)),
+            AllowEntry::Group(named(None)),
         ]);
         assert_eq!(user.admits(&client(1000, 5, &[])), Ok(()));
         let heard = user.admits(&client(1001, 1000, &[1000])).unwrap_err();
@@ -195,14 +195,14 @@ mod tests {
             user.admits(&client(u32::MAX, u32::MAX, &[u32::MAX]))
                 .is_err()
         );
-        let group = settings(vec![Allowed::Group(named(Some(20)))]);
+        let group = settings(vec![AllowEntry::Group(named(Some(20)))]);
         assert_eq!(group.admits(&client(7, 20, &[])), Ok(()));
         assert_eq!(group.admits(&client(7, 7, &[3, 20])), Ok(()));
         assert!(group.admits(&client(20, 7, &[7])).is_err());
         // Root is refused whatever the configuration says.
         let root = settings(vec![
-            Allowed::User(named(Some(0))),
-            Allowed::Group(named(Some(0))),
+            AllowEntry::User(named(Some(0))),
+            AllowEntry::Group(named(Some(0))),
         ]);
         assert!(root.admits(&client(0, 0, &[0])).is_err());
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn who_comes_over_and_over_waits_and_nobody_else() {
-        let mut starts = Starts::default();
+        let mut starts = StartLimiter::default();
         let at = Duration::from_secs(100);
         for _ in 0..BURST {
             starts.take(1, at).unwrap();

@@ -38,13 +38,13 @@ use superhue_track::{Access, Listener};
 use crate::account::UsersAccount;
 use crate::privileges::missing;
 
-pub use admission::{Allowed, UserSettings};
+pub use admission::{AllowEntry, UserSettings};
 pub use worker::{WorkError, work};
 
-use admission::{Client, Starts};
+use admission::{Client, StartLimiter};
 
 /// Connections accepted in one turn, and the rest after it. So a flood costs the loop a part of its time only.
-const TURN: usize = 16;
+const MAX_ACCEPTS_PER_TURN: usize = 16;
 const REST: Duration = Duration::from_millis(10);
 
 /// Time without accepting when no descriptors are left.
@@ -76,7 +76,7 @@ pub(crate) struct Users {
     epoll: OwnedFd,
     workers: BTreeMap<u64, Worker>,
     next: u64,
-    starts: Starts,
+    starts: StartLimiter,
     paused: bool,
     /// The end of a rest from accepting.
     rests: Option<Duration>,
@@ -101,7 +101,7 @@ impl Users {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             workers: BTreeMap::new(),
             next: 0,
-            starts: Starts::default(),
+            starts: StartLimiter::default(),
             paused: false,
             rests: None,
             account: UsersAccount::default(),
@@ -223,7 +223,7 @@ impl Users {
     }
 
     fn accept(&mut self, at: Duration) {
-        for _ in 0..TURN {
+        for _ in 0..MAX_ACCEPTS_PER_TURN {
             let Some(listener) = &self.listener else {
                 return;
             };

@@ -79,7 +79,7 @@ struct ForkServer {
 
 /// A worker that has just begun.
 #[derive(Debug)]
-pub(super) struct Forked {
+pub(super) struct ForkedWorker {
     pub(super) pid: u32,
     /// Readable when the worker has ended. No process has to wait for it.
     pub(super) pidfd: OwnedFd,
@@ -89,7 +89,11 @@ pub(super) struct Forked {
 ///
 /// # Errors
 /// Those of making a socket and a process.
-pub(super) fn fork(kept: CapabilitySet, input: &OwnedFd, output: &OwnedFd) -> io::Result<Forked> {
+pub(super) fn fork(
+    kept: CapabilitySet,
+    input: &OwnedFd,
+    output: &OwnedFd,
+) -> io::Result<ForkedWorker> {
     SERVER.with_borrow_mut(|server| {
         if let Some(running) = &*server
             && let Ok(answer) = running.ask(kept, input, output)
@@ -146,7 +150,7 @@ impl ForkServer {
         kept: CapabilitySet,
         input: &OwnedFd,
         output: &OwnedFd,
-    ) -> Result<Result<Forked, Errno>, Errno> {
+    ) -> Result<Result<ForkedWorker, Errno>, Errno> {
         send(
             &self.socket,
             &kept.bits().to_ne_bytes(),
@@ -163,7 +167,7 @@ impl ForkServer {
         let (pid, errno) = answer.split_at(size_of::<u32>());
         let number = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).unwrap_or_default();
         match (number(pid), descriptors.pop()) {
-            (pid, Some(pidfd)) if pid != 0 => Ok(Ok(Forked { pid, pidfd })),
+            (pid, Some(pidfd)) if pid != 0 => Ok(Ok(ForkedWorker { pid, pidfd })),
             _ => Ok(Err(Errno::from_raw_os_error(
                 i32::try_from(number(errno)).unwrap_or_default(),
             ))),

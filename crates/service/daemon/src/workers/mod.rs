@@ -5,15 +5,15 @@
 //! none. Its workers do:
 //!
 //! ```text
-//!   daemon ──Task, then Wanted or Questions──> worker      stdin: a socket pair; stdout: the board (superhue_sys::busy)
-//!          <──Said or Answers────────────────              no other descriptor, no capability that its rule does not need
+//!   daemon ──Task, then WatchUpdate or Questions──> worker      stdin: a socket pair; stdout: the board (superhue_sys::busy)
+//!          <──WatchMessage or Answers────────────────              no other descriptor, no capability that its rule does not need
 //!
 //!   fork server   one: starts the others (`fork_server.rs`)
 //!   watch         one for each tenant of a rule (`watches.rs`): the loop of `superhue::live`
 //!   reader        one: facts about processes (`roster.rs`)
 //! ```
 //!
-//! A worker that sleeps in the kernel over one process for longer than its [`Patience`] is given up. It gets SIGKILL, which it may not be able to
+//! A worker that sleeps in the kernel over one process for longer than its [`SleepLimits`] is given up. It gets SIGKILL, which it may not be able to
 //! obey before that process allows it, and the daemon never waits for it. It holds nothing that another worker needs: neither sockets nor locks nor
 //! files of the daemon, so a new daemon can start while it still sleeps. Another worker takes its place, and leaves that process alone
 //! ([`superhue_sys::busy::leave_alone`]). The board names the process.
@@ -40,19 +40,21 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use superhue::act::{Frames, framed_within};
-use superhue::held_up::{HeldUp, Minder, Patience};
-use superhue_sys::busy::{self, Board};
+use superhue::held_up::{BlockingProcess, SleepLimits, SleepMonitor};
+use superhue_sys::busy::{self, BusyBoard};
 use superhue_sys::process::cpu_time_of;
 use superhue_track::drop_privileges;
 
-use fork_server::{Forked, Role};
+use fork_server::{ForkedWorker, Role};
 
 pub(crate) use fork_server::cpu_time as cpu_time_of_fork_server;
-pub(crate) use reader::{Came, Reader, read_one};
+pub(crate) use reader::{Reader, ReaderOutcome, read_one};
 pub(crate) use watch::BEAT;
-pub(crate) use wire::{Answered, Fed, Question, Said, Task, Wanted, WatchTask};
+pub(crate) use wire::{
+    MemberTable, ProcessAnswer, Question, Task, WatchMessage, WatchTask, WatchUpdate,
+};
 
-use wire::LONGEST;
+use wire::MAX_MESSAGE_BYTES;
 
 /// The name of the verb.
 pub const VERB: &str = "worker";
@@ -125,7 +127,7 @@ impl Channel {
     const fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            frames: Frames::within(LONGEST),
+            frames: Frames::within(MAX_MESSAGE_BYTES),
             pending: Vec::new(),
             is_over: false,
         }
@@ -133,7 +135,7 @@ impl Channel {
 
     /// Sends a message, as far as the other end takes it now.
     fn say(&mut self, message: &impl Serialize) {
-        match framed_within(message, LONGEST) {
+        match framed_within(message, MAX_MESSAGE_BYTES) {
             Ok(bytes) => self.pending.extend_from_slice(&bytes),
             Err(error) => tracing::error!(%error, "a message is too long"),
         }
@@ -200,10 +202,10 @@ impl Channel {
 /// A worker, on the daemon's side. Killed, and not waited for, on drop.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    forked: Forked,
+    forked: ForkedWorker,
     channel: Channel,
-    board: Board,
-    minder: Minder,
+    board: BusyBoard,
+    minder: SleepMonitor,
     /// CPU time at the last call of `cpu_time`.
     used: Cell<Duration>,
     /// True if it has ended: its number may be another process's.
@@ -215,14 +217,18 @@ impl Worker {
     ///
     /// # Errors
     /// Those of making a socket, a file in memory, a process.
-    pub(crate) fn start(task: &Task, kept: CapabilitySet, patience: Patience) -> io::Result<Self> {
+    pub(crate) fn start(
+        task: &Task,
+        kept: CapabilitySet,
+        patience: SleepLimits,
+    ) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let (board, file) = Board::in_file()?;
+        let (board, file) = BusyBoard::in_file()?;
         let forked = fork_server::fork(kept, &theirs, &file)?;
         let mut channel = Channel::new(ours);
         channel.say(task);
@@ -230,7 +236,7 @@ impl Worker {
             forked,
             channel,
             board,
-            minder: Minder::new(patience),
+            minder: SleepMonitor::new(patience),
             used: Cell::default(),
             is_gone: Cell::default(),
         })
@@ -264,7 +270,7 @@ impl Worker {
     }
 
     /// Returns the process that holds it up. To be called several times within the patience.
-    pub(crate) fn held_up(&mut self) -> Option<HeldUp> {
+    pub(crate) fn held_up(&mut self) -> Option<BlockingProcess> {
         let found = self.minder.look(self.forked.pid, &self.board);
         // The number is its own as long as it has not ended.
         found.filter(|_| !self.has_ended())

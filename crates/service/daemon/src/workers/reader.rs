@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::CapabilitySet;
 use superhue::cpu_time;
-use superhue::held_up::Patience;
+use superhue::held_up::SleepLimits;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::path_of_process;
 use superhue_procfs::process::{effective_user, stat};
 use superhue_sys::busy;
 
-use super::wire::{Answered, Answers, Question, Questions, Task};
+use super::wire::{Answers, ProcessAnswer, Question, Questions, Task};
 use super::{Channel, WorkError, Worker};
 
 /// Everything that is read takes microseconds.
-const PATIENCE: Patience = Patience {
+const READ_SLEEP_LIMITS: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(100),
     in_files: Duration::from_millis(500),
 };
@@ -66,12 +66,12 @@ pub(super) fn serve(channel: &mut Channel, roots: &Roots, daemon: u32) -> Result
 }
 
 /// Reads one process.
-fn answer(roots: &Roots, daemon: u32, question: &Question) -> Answered {
+fn answer(roots: &Roots, daemon: u32, question: &Question) -> ProcessAnswer {
     let pid = question.pid;
-    let mut answered = Answered {
+    let mut answered = ProcessAnswer {
         pid,
         user: effective_user(roots, pid),
-        ..Answered::default()
+        ..ProcessAnswer::default()
     };
     if question.cgroup {
         answered.cgroup = path_of_process(roots, pid).ok().flatten();
@@ -103,9 +103,9 @@ fn answer(roots: &Roots, daemon: u32, question: &Question) -> Answered {
 
 /// Result of questions.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum ReaderOutcome {
     /// Answers, and the CPU time that they took.
-    Answers(Vec<Answered>, Duration),
+    Answers(Vec<ProcessAnswer>, Duration),
     /// This process has held the reader up; the questions about other processes must be asked again.
     HeldUp(u32),
     /// There is no answer, for another reason.
@@ -164,7 +164,7 @@ impl Reader {
     /// If there can be no reader now; with the questions.
     pub(crate) fn ask(&mut self, questions: Vec<Question>) -> Result<(), (Vec<Question>, String)> {
         if self.worker.is_none() {
-            match Worker::start(&Task::Read(self.roots.clone()), NEEDED, PATIENCE) {
+            match Worker::start(&Task::Read(self.roots.clone()), NEEDED, READ_SLEEP_LIMITS) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(error) => {
                     self.may_start = Some(Instant::now() + AFTER_TROUBLE);
@@ -200,16 +200,18 @@ impl Reader {
     }
 
     /// Takes the answer, or gives the reader up; `None` if neither is due.
-    pub(crate) fn take(&mut self) -> Option<(Vec<Question>, Came)> {
+    pub(crate) fn take(&mut self) -> Option<(Vec<Question>, ReaderOutcome)> {
         self.left.retain(|worker| !worker.has_ended());
         let (_, since) = self.asked.as_ref()?;
         let since = since.elapsed();
         let worker = self.worker.as_mut()?;
         let came = match worker.receive::<Answers>() {
-            Ok(mut all) => all.pop().map(|one| Came::Answers(one.all, one.cost)),
-            Err(text) => Some(Came::Nothing(text)),
+            Ok(mut all) => all
+                .pop()
+                .map(|one| ReaderOutcome::Answers(one.all, one.cost)),
+            Err(text) => Some(ReaderOutcome::Nothing(text)),
         };
-        if let Some(came @ Came::Answers(..)) = came {
+        if let Some(came @ ReaderOutcome::Answers(..)) = came {
             self.next_look = None;
             let (questions, _) = self.asked.take()?;
             return Some((questions, came));
@@ -219,10 +221,12 @@ impl Reader {
         }
         self.next_look = Some(Instant::now() + LOOK);
         let came = match worker.held_up() {
-            Some(held) => Came::HeldUp(held.process),
+            Some(held) => ReaderOutcome::HeldUp(held.process),
             None if came.is_some() => came?,
-            None if worker.has_ended() => Came::Nothing("the reader has ended".to_owned()),
-            None if since >= AT_MOST => Came::Nothing("the reader does not answer".to_owned()),
+            None if worker.has_ended() => ReaderOutcome::Nothing("the reader has ended".to_owned()),
+            None if since >= AT_MOST => {
+                ReaderOutcome::Nothing("the reader does not answer".to_owned())
+            }
             None => return None,
         };
         self.give_up();
@@ -257,7 +261,7 @@ impl Reader {
 ///
 /// # Errors
 /// A sentence.
-pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<Answered, String> {
+pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<ProcessAnswer, String> {
     let mut reader = Reader::new(roots);
     let question = Question {
         pid,
@@ -270,15 +274,15 @@ pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<Answered, String> {
         reader.wait();
         match reader.take() {
             None => {}
-            Some((_, Came::Answers(mut all, _))) => {
+            Some((_, ReaderOutcome::Answers(mut all, _))) => {
                 return all.pop().ok_or_else(|| "there is no answer".to_owned());
             }
-            Some((_, Came::HeldUp(_))) => {
+            Some((_, ReaderOutcome::HeldUp(_))) => {
                 return Err(format!(
                     "process {pid} holds up whoever reads it (it executes a program, or has its memory locked, and does not go on): it is left alone"
                 ));
             }
-            Some((_, Came::Nothing(text))) => return Err(text),
+            Some((_, ReaderOutcome::Nothing(text))) => return Err(text),
         }
     }
 }
@@ -287,7 +291,7 @@ pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<Answered, String> {
 mod tests {
     use super::*;
 
-    fn wait_for(reader: &mut Reader) -> Came {
+    fn wait_for(reader: &mut Reader) -> ReaderOutcome {
         loop {
             reader.wait();
             if let Some((_, came)) = reader.take() {
@@ -323,7 +327,7 @@ mod tests {
         reader
             .ask([sleeper, own, u32::MAX >> 1].map(question).to_vec())
             .unwrap();
-        let Came::Answers(all, _) = wait_for(&mut reader) else {
+        let ReaderOutcome::Answers(all, _) = wait_for(&mut reader) else {
             panic!()
         };
         let pid = rustix::process::Pid::from_raw(i32::try_from(sleeper).unwrap()).unwrap();
@@ -341,12 +345,12 @@ mod tests {
     fn a_reader_that_ends_is_followed_by_another_one() {
         let mut reader = Reader::new(&Roots::default());
         reader.ask(vec![question(1)]).unwrap();
-        assert!(matches!(wait_for(&mut reader), Came::Answers(..)));
+        assert!(matches!(wait_for(&mut reader), ReaderOutcome::Answers(..)));
         reader.worker.as_mut().unwrap().kill();
         reader.ask(vec![question(1)]).unwrap();
-        assert!(matches!(wait_for(&mut reader), Came::Nothing(_)));
+        assert!(matches!(wait_for(&mut reader), ReaderOutcome::Nothing(_)));
         reader.ask(vec![question(1)]).unwrap();
-        assert!(matches!(wait_for(&mut reader), Came::Answers(..)));
+        assert!(matches!(wait_for(&mut reader), ReaderOutcome::Answers(..)));
         assert_eq!((reader.given_up, reader.left_behind()), (1, 0));
     }
 }

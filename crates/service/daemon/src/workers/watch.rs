@@ -16,7 +16,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::memory_use;
 use superhue_sys::busy;
 
-use super::wire::{Said, Wanted, WatchTask};
+use super::wire::{WatchMessage, WatchTask, WatchUpdate};
 use super::{Channel, WorkError, refused};
 use crate::watches::config;
 
@@ -37,7 +37,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     watch.tell(move || {
         let _ = rustix::io::write(&*tells, &1_u64.to_ne_bytes());
     });
-    let mut said = Shown::default();
+    let mut said = LastReport::default();
     let mut measured: Option<Instant> = None;
     loop {
         for wanted in channel.receive().map_err(WorkError::Malformed)? {
@@ -51,7 +51,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             if measured.is_none_or(|at| at.elapsed() >= BEAT) {
                 measured = Some(Instant::now());
                 if let Some(memory) = own_memory(&task.roots) {
-                    channel.say(&Said::Memory(memory));
+                    channel.say(&WatchMessage::Memory(memory));
                 }
             }
         }
@@ -63,14 +63,14 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     }
 }
 
-/// Returns the memory that [`Said::Memory`] is about.
+/// Returns the memory that [`WatchMessage::Memory`] is about.
 fn own_memory(roots: &Roots) -> Option<ByteCount> {
     let memory = memory_use(roots, std::process::id());
     busy::note(0);
     memory.ok()?.pss_anon
 }
 
-fn obey(watch: &LiveWatch, wanted: Wanted) {
+fn obey(watch: &LiveWatch, wanted: WatchUpdate) {
     // First: a process that is to be left alone may be a member.
     busy::leave_alone(wanted.leave_alone);
     watch.pause(wanted.paused);
@@ -101,26 +101,26 @@ fn wait(channel: &Channel, told: &OwnedFd) -> Result<(), WorkError> {
 
 /// The account that the daemon knows, and the time of the last message.
 #[derive(Debug, Default)]
-struct Shown {
+struct LastReport {
     account: Option<Arc<WatchAccount>>,
     at: Option<Instant>,
 }
 
-impl Shown {
+impl LastReport {
     /// Returns news for the daemon. At times there is a message without any change: it shows that this thread is well.
-    fn news(&mut self, now: Arc<WatchAccount>, at: Instant) -> Option<Said> {
+    fn news(&mut self, now: Arc<WatchAccount>, at: Instant) -> Option<WatchMessage> {
         let said = match &self.account {
             // A watch with a small ceiling publishes seldom: the daemon must not take that for silence.
             Some(before) if Arc::ptr_eq(before, &now) || is_as_before(before, &now) => {
                 if self.at.is_some_and(|heard| at < heard + BEAT) {
                     return None;
                 }
-                Said::Beat {
+                WatchMessage::Beat {
                     at_seconds: now.at_seconds,
                     own: now.own,
                 }
             }
-            _ => Said::Account(Box::new(WatchAccount::clone(&now))),
+            _ => WatchMessage::Account(Box::new(WatchAccount::clone(&now))),
         };
         (self.account, self.at) = (Some(now), Some(at));
         Some(said)
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_account_that_says_nothing_new_is_not_sent_again() {
-        let mut shown = Shown::default();
+        let mut shown = LastReport::default();
         let account = |at_seconds, seen| {
             Arc::new(WatchAccount {
                 at_seconds,
@@ -157,21 +157,21 @@ mod tests {
         let begun = Instant::now();
         let first = account(1.0, 1);
         let said = shown.news(first.clone(), begun);
-        assert!(matches!(said, Some(Said::Account(_))));
+        assert!(matches!(said, Some(WatchMessage::Account(_))));
         assert!(shown.news(first.clone(), begun + BEAT / 2).is_none());
         assert!(shown.news(account(2.0, 1), begun + BEAT / 2).is_none());
         // The watch has published nothing since.
         let beat = shown.news(first, begun + BEAT);
-        assert!(matches!(beat, Some(Said::Beat { .. })));
+        assert!(matches!(beat, Some(WatchMessage::Beat { .. })));
         let beat = shown.news(account(3.0, 1), begun + 2 * BEAT);
         assert!(matches!(
             beat,
-            Some(Said::Beat {
+            Some(WatchMessage::Beat {
                 at_seconds: 3.0,
                 ..
             })
         ));
         let said = shown.news(account(4.0, 2), begun + 2 * BEAT);
-        assert!(matches!(said, Some(Said::Account(_))));
+        assert!(matches!(said, Some(WatchMessage::Account(_))));
     }
 }

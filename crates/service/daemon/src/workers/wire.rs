@@ -12,7 +12,7 @@ use superhue_procfs::Roots;
 use crate::rules::RulePolicy;
 
 /// Maximum length of a message in bytes: a watch may have 65,536 members.
-pub(super) const LONGEST: usize = 32 << 20;
+pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
 
 /// Task of a worker: the first message that it gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,8 +35,8 @@ pub(crate) struct WatchTask {
 
 /// Settings of a watch from now on; a `None` keeps the old value.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Wanted {
-    pub(crate) members: Option<Fed>,
+pub(crate) struct WatchUpdate {
+    pub(crate) members: Option<MemberTable>,
     pub(crate) paused: bool,
     pub(crate) max_overhead: f64,
     pub(crate) budget: Option<Share>,
@@ -45,13 +45,13 @@ pub(crate) struct Wanted {
 
 /// Members with their labels, each label once.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fed {
+pub(crate) struct MemberTable {
     labels: Vec<String>,
     /// Number, start, index of the label.
     processes: Vec<(u32, u64, usize)>,
 }
 
-impl From<&Members> for Fed {
+impl From<&Members> for MemberTable {
     fn from(members: &Members) -> Self {
         let mut fed = Self::default();
         let mut known: BTreeMap<&str, usize> = BTreeMap::new();
@@ -66,8 +66,8 @@ impl From<&Members> for Fed {
     }
 }
 
-impl From<Fed> for Members {
-    fn from(fed: Fed) -> Self {
+impl From<MemberTable> for Members {
+    fn from(fed: MemberTable) -> Self {
         let labels: Vec<Arc<str>> = fed.labels.into_iter().map(Arc::from).collect();
         let member = |(pid, start_ticks, index): (u32, u64, usize)| {
             let label = labels.get(index).cloned().unwrap_or_default();
@@ -79,7 +79,7 @@ impl From<Fed> for Members {
 
 /// Message from a watch.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum WatchMessage {
     /// Its account.
     Account(Box<WatchAccount>),
     /// The account is as before, at this time and for this cost.
@@ -108,7 +108,7 @@ pub(crate) struct Question {
 
 /// Facts about a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Answered {
+pub(crate) struct ProcessAnswer {
     pub(crate) pid: u32,
     /// `None` if it is gone.
     pub(crate) user: Option<u32>,
@@ -122,7 +122,7 @@ pub(crate) struct Answered {
 /// Answers, in the order of the questions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answers {
-    pub(crate) all: Vec<Answered>,
+    pub(crate) all: Vec<ProcessAnswer>,
     /// CPU time that reading took.
     pub(crate) cost: Duration,
 }
@@ -141,10 +141,10 @@ mod tests {
             (id, Arc::from(label))
         };
         let members: Members = [member(3, "b"), member(1, "a"), member(2, "b")].into();
-        let fed = Fed::from(&members);
+        let fed = MemberTable::from(&members);
         assert_eq!(fed.labels.len(), 2);
         let text = serde_json::to_string(&fed).unwrap();
-        let fed: Fed = serde_json::from_str(&text).unwrap();
+        let fed: MemberTable = serde_json::from_str(&text).unwrap();
         assert_eq!(Members::from(fed), members);
     }
 }

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use superhue_client::{Options, Page, PageFlags};
 use superhue_model::ProcessId;
-use superhue_track::{Heat, Limits, Listener, Lost, Sampled, Served, Server};
+use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server, ServerCounters, TrackingLoss};
 
 /// Far longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Accesses that the test makes up.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub struct Script {
     pub pages: BTreeMap<u32, Vec<Page>>,
     pub anyone: Vec<Page>,
     pub watched: BTreeSet<ProcessId>,
-    pub lost: BTreeMap<u32, Lost>,
+    pub lost: BTreeMap<u32, TrackingLoss>,
     /// Bytes that the heat of a process takes, as the service sees it.
     pub held: BTreeMap<u32, u64>,
     pub steps: u64,
@@ -49,7 +49,7 @@ impl Heat for Fake {
         self.0.lock().unwrap().watched.remove(&process);
     }
     fn resample_soon(&mut self, _: ProcessId) {}
-    fn step(&mut self, at: Duration) -> Vec<Sampled> {
+    fn step(&mut self, at: Duration) -> Vec<SampleOutcome> {
         self.1 = at + Duration::from_millis(2);
         let mut script = self.0.lock().unwrap();
         script.steps += 1;
@@ -57,7 +57,7 @@ impl Heat for Fake {
             Some(lost) => Err(lost.clone()),
             None => Ok(()),
         };
-        let of = |process: &ProcessId| Sampled {
+        let of = |process: &ProcessId| SampleOutcome {
             process: *process,
             result: result(process),
         };
@@ -93,7 +93,7 @@ pub struct Service {
     pub path: PathBuf,
     pub script: Arc<Mutex<Script>>,
     stop: UnixStream,
-    thread: Option<JoinHandle<Served>>,
+    thread: Option<JoinHandle<ServerCounters>>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -134,7 +134,7 @@ impl Service {
     pub fn options(&self) -> Options {
         Options {
             socket: self.path.clone(),
-            timeout: PATIENCE,
+            timeout: TEST_TIMEOUT,
             ..Options::default()
         }
     }
@@ -149,7 +149,7 @@ impl Service {
             .lock()
             .unwrap()
             .lost
-            .insert(pid, Lost { errno, text });
+            .insert(pid, TrackingLoss { errno, text });
     }
 
     pub fn watched(&self) -> usize {
@@ -157,11 +157,11 @@ impl Service {
     }
 
     /// Ends the service and returns its counters.
-    pub fn stop(mut self) -> Served {
+    pub fn stop(mut self) -> ServerCounters {
         self.end().unwrap()
     }
 
-    fn end(&mut self) -> Option<Served> {
+    fn end(&mut self) -> Option<ServerCounters> {
         let _ = self.stop.write_all(b"x");
         self.thread.take().map(|thread| thread.join().unwrap())
     }
@@ -176,7 +176,7 @@ impl Drop for Service {
 /// Limits with a long greeting, for clients that wait for a CPU.
 pub fn patient() -> Limits {
     Limits {
-        greeting: PATIENCE,
+        greeting: TEST_TIMEOUT,
         ..Limits::default()
     }
 }
@@ -195,7 +195,10 @@ pub fn base(first: u64, count: u64, heat: u32) -> Vec<Page> {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(
+            begun.elapsed() < TEST_TIMEOUT,
+            "waited in vain until {what}"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }

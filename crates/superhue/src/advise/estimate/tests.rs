@@ -21,7 +21,7 @@ fn costs() -> WalkCosts {
 }
 
 /// A program that touches each of its pages `rate` times a second.
-fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
+fn uniform(pages: f64, rate: f64, possible: f64) -> AccessObservations {
     let windows = (0..80)
         .map(|step| {
             let seconds = 30e-6 * 1.1_f64.powi(step);
@@ -34,7 +34,7 @@ fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
             }
         })
         .collect();
-    Observed {
+    AccessObservations {
         windows,
         counted_misses: None,
         pages,
@@ -44,7 +44,7 @@ fn uniform(pages: f64, rate: f64, possible: f64) -> Observed {
 }
 
 /// The gain alone, without its interval.
-fn likely(seen: &Observed, costs: &WalkCosts) -> f64 {
+fn likely(seen: &AccessObservations, costs: &WalkCosts) -> f64 {
     let found = redrawn_estimate(seen, 3072.0, costs, 0);
     found.unwrap().gain.likely
 }
@@ -56,7 +56,7 @@ fn misses_of_pages_side_by_side_cost_what_those_do() {
         (cost.apart_ns, cost.chained_ns, cost.in_order_ns) = (0.0, 0.0, 0.0);
     }
     let gain = |together| {
-        let seen = Observed {
+        let seen = AccessObservations {
             together,
             ..uniform(65_536.0, 1e6 / 65_536.0, 1.0)
         };
@@ -88,7 +88,7 @@ fn a_gain_is_misses_times_their_cost() {
 #[test]
 fn counted_misses_take_the_place_of_modelled_ones() {
     let seen = uniform(65_536.0, 1e6 / 65_536.0, 1.0);
-    let counted = Observed {
+    let counted = AccessObservations {
         counted_misses: Some(2e5),
         ..seen.clone()
     };
@@ -107,7 +107,7 @@ fn counted_misses_take_the_place_of_modelled_ones() {
 #[test]
 fn loads_that_come_faster_than_any_chain_gain_less() {
     let gain = |misses| {
-        let counted = Observed {
+        let counted = AccessObservations {
             counted_misses: Some(misses),
             ..uniform(65_536.0, 1e6 / 65_536.0, 1.0)
         };
@@ -121,7 +121,7 @@ fn loads_that_come_faster_than_any_chain_gain_less() {
 
 #[test]
 fn nothing_is_gained_where_nothing_can_be_huge_or_all_fits() {
-    let estimate_of = |seen: &Observed| estimate(seen, 3072.0, &costs()).unwrap().gain;
+    let estimate_of = |seen: &AccessObservations| estimate(seen, 3072.0, &costs()).unwrap().gain;
     let none = Interval {
         low: 0.0,
         likely: 0.0,
@@ -137,7 +137,7 @@ fn nothing_is_gained_where_nothing_can_be_huge_or_all_fits() {
         estimate(&uniform(65_536.0, 100.0, 1.0), 3072.0, &unknown),
         None
     );
-    let unseen = Observed {
+    let unseen = AccessObservations {
         windows: Vec::new(),
         counted_misses: None,
         pages: 1e5,
@@ -163,7 +163,7 @@ proptest! {
     ) {
         let found = estimate(&uniform(pages, rate, possible), entries, &costs()).unwrap();
         let Interval { low, likely, high } = found.gain;
-        prop_assert!((0.0..=MOST).contains(&low) && low <= likely && likely <= high && high <= MOST);
+        prop_assert!((0.0..=MAX_WALK_SHARE).contains(&low) && low <= likely && likely <= high && high <= MAX_WALK_SHARE);
     }
 
     /// Holds as long as the program's loads may wait for each other; loads of a program that touches more can only overlap.

@@ -32,7 +32,7 @@ impl Tracker for Fake {
         TrackerKind::Ptwalk
     }
 
-    fn arm(&mut self, _: ProcessId) -> Result<Armed, TrackError> {
+    fn arm(&mut self, _: ProcessId) -> Result<ArmingResult, TrackError> {
         self.with(|script| {
             script.armed += 1;
             if script.unusable {
@@ -41,7 +41,7 @@ impl Tracker for Fake {
                     why: "it is only a test".to_owned(),
                 });
             }
-            Ok(Armed {
+            Ok(ArmingResult {
                 took: script.costs,
                 locked: script.costs,
                 flushed: true,
@@ -100,7 +100,7 @@ fn sampler(fake: &Fake) -> Sampler {
 }
 
 /// Steps whenever something is due until `until`.
-fn run(sampler: &mut Sampler, until: Duration) -> Vec<Sampled> {
+fn run(sampler: &mut Sampler, until: Duration) -> Vec<SampleOutcome> {
     let mut sampled = Vec::new();
     while let Some(due) = sampler.due().filter(|due| *due <= until) {
         sampled.extend(sampler.step(due));
@@ -176,7 +176,8 @@ fn a_process_that_replaced_its_memory_is_looked_at_anew() {
     sampler.resample_soon(id);
     fake.with(|script| script.replaced = true);
     let sampled = run(&mut sampler, Duration::from_millis(5_500));
-    let replaced = |sampled: &&Sampled| matches!(sampled.result, Err(TrackError::Replaced(_)));
+    let replaced =
+        |sampled: &&SampleOutcome| matches!(sampled.result, Err(TrackError::Replaced(_)));
     assert_eq!(sampled.iter().filter(replaced).count(), 1);
     let samples = sampler.map(id).unwrap().samples();
     assert!(samples as usize <= sampled.len(), "{samples}");

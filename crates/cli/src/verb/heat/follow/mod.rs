@@ -4,12 +4,12 @@ mod screen;
 
 use std::time::{Duration, Instant};
 
-use superhue_plot::{Ended, Heat};
+use superhue_plot::{EndReason, Heat};
 
 use crate::output::{Failure, USAGE};
 use crate::terminal::{Ending, Event, Key, Screen, is_there};
 
-use super::watch::Watching;
+use super::watch::WatchedProcess;
 
 use screen::{Colors, draw};
 
@@ -28,7 +28,7 @@ pub(super) fn check_terminal() -> Result<(), Failure> {
 }
 
 /// Shows the process until the user ends it, or the time is over. Returns the samples, and the kind of hangup, if the terminal hung up.
-pub(super) fn follow(mut watching: Watching) -> (Result<Heat, Failure>, Option<Ending>) {
+pub(super) fn follow(mut watching: WatchedProcess) -> (Result<Heat, Failure>, Option<Ending>) {
     let ended = Screen::open().and_then(|mut screen| live(&mut watching, &mut screen));
     match ended {
         Ok((ended, ending)) => (watching.finish(ended), ending.filter(|it| it.is_hangup())),
@@ -36,16 +36,19 @@ pub(super) fn follow(mut watching: Watching) -> (Result<Heat, Failure>, Option<E
     }
 }
 
-fn live(watching: &mut Watching, screen: &mut Screen) -> Result<(Ended, Option<Ending>), Failure> {
+fn live(
+    watching: &mut WatchedProcess,
+    screen: &mut Screen,
+) -> Result<(EndReason, Option<Ending>), Failure> {
     let colors = Colors::of_terminal();
     let mut shown = watching.recent();
     let mut drawn: Option<Instant> = None;
     let mut exited = false;
     let ended = |exited| {
         if exited {
-            Ended::Exited
+            EndReason::Exited
         } else {
-            Ended::Interrupted
+            EndReason::Interrupted
         }
     };
     loop {
@@ -54,7 +57,7 @@ fn live(watching: &mut Watching, screen: &mut Screen) -> Result<(Ended, Option<E
             changed |= watching.step()?;
             match watching.ended() {
                 // The last samples stay on the screen until the user has looked at them.
-                Some(Ended::Exited) => (exited, changed) = (true, true),
+                Some(EndReason::Exited) => (exited, changed) = (true, true),
                 Some(over) => return Ok((over, None)),
                 None => {}
             }

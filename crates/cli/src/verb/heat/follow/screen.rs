@@ -21,7 +21,7 @@ use crate::terminal::printable;
 const HEAD: u16 = 5;
 const FOOT: u16 = 1;
 /// Least size at which bands are drawn.
-const LEAST: (u16, u16) = (30, 8);
+const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
 /// Upper and lower half of a character cell in two colors.
 const HALVES: &str = "\u{2580}";
 const LOWER: &str = "\u{2584}";
@@ -78,7 +78,7 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, heat: &Heat, hint: &str, col
     write(buffer, area, 0, 2, &hot_set(heat), plain);
     write(buffer, area, 0, 3, &cost(heat), plain);
     let foot = area.height.saturating_sub(FOOT);
-    if area.width >= LEAST.0 && area.height >= LEAST.1 {
+    if area.width >= MIN_SCREEN_SIZE.0 && area.height >= MIN_SCREEN_SIZE.1 {
         let body = Rect {
             y: area.y + HEAD,
             height: area.height - HEAD - FOOT,
@@ -274,7 +274,7 @@ fn pages(band: &Band) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_plot::{Column, Ended, HotSet, Observation, Process, SCHEMA, Series, Target};
+    use superhue_plot::{Column, EndReason, HotSet, Observation, Process, SCHEMA, Series, Target};
 
     fn band(label: &str, bytes: u64, cells: &[&str]) -> Band {
         Band {
@@ -303,7 +303,7 @@ mod tests {
             },
             tracker: Target::default(),
             watched: Observation {
-                ended: Ended::Duration,
+                ended: EndReason::Duration,
                 ..Observation::default()
             },
             hot_set: HotSet::default(),

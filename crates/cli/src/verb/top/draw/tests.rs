@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use superhue::live::{LiveMemory, ProcessAccount, ServiceAccount, WatchAccount};
 use superhue::model::{ObjectId, VirtAddr, VirtRange};
-use superhue::survey::{Look, Memory, Surveyed};
+use superhue::survey::{Look, Memory, ProcessEntry};
 use superhue::{ProcessStatus, SharedObject};
 use superhue_daemon::account::{DaemonAccount, RuleAccount};
 
@@ -15,7 +15,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn process(pid: u32, name: &str, cgroup: &str, mebibytes: u64, huge: Option<u64>) -> Surveyed {
+fn process(pid: u32, name: &str, cgroup: &str, mebibytes: u64, huge: Option<u64>) -> ProcessEntry {
     let of = |n: u64| Some(ByteCount(n * MIB));
     let memory = huge.map(|huge| Memory {
         rss: of(mebibytes),
@@ -23,7 +23,7 @@ fn process(pid: u32, name: &str, cgroup: &str, mebibytes: u64, huge: Option<u64>
         anonymous: of(mebibytes),
         anon_huge: of(huge),
     });
-    Surveyed {
+    ProcessEntry {
         id: ProcessId {
             pid,
             start_ticks: u64::from(pid) * 10,
@@ -38,7 +38,7 @@ fn process(pid: u32, name: &str, cgroup: &str, mebibytes: u64, huge: Option<u64>
     }
 }
 
-fn gathered() -> Gathered {
+fn gathered() -> TopSnapshot {
     let mut processes = vec![
         process(
             4711,
@@ -80,7 +80,7 @@ fn gathered() -> Gathered {
             Some(0),
         ));
     }
-    Gathered {
+    TopSnapshot {
         at: Duration::from_secs(100),
         processes,
         machine: Machine {
@@ -97,12 +97,12 @@ fn gathered() -> Gathered {
             total: Duration::from_secs(1),
             share: Some(0.0123),
         },
-        ..Gathered::default()
+        ..TopSnapshot::default()
     }
 }
 
 /// A daemon with a rule that applies to redis.
-fn asked() -> Asked {
+fn asked() -> DaemonState {
     let account = |at: f64, done: u64| {
         let mut watch = WatchAccount {
             at_seconds: at,
@@ -148,18 +148,21 @@ fn asked() -> Asked {
         account.own.rss_bytes = Some(ByteCount(9 * MIB));
         account
     };
-    let first = Answered::after(None, account(10.0, 100));
-    Asked::Here(Box::new(Answered::after(Some(&first), account(12.0, 125))))
+    let first = DaemonSample::after(None, account(10.0, 100));
+    DaemonState::Here(Box::new(DaemonSample::after(
+        Some(&first),
+        account(12.0, 125),
+    )))
 }
 
-fn absent() -> Asked {
-    Asked::Absent("none listens at /run/superhue/ctl.sock".to_owned())
+fn absent() -> DaemonState {
+    DaemonState::Absent("none listens at /run/superhue/ctl.sock".to_owned())
 }
 
 fn shown(
     state: &mut State,
-    gathered: &Gathered,
-    asked: &Asked,
+    gathered: &TopSnapshot,
+    asked: &DaemonState,
     (width, height): (u16, u16),
 ) -> String {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
@@ -184,7 +187,7 @@ fn press(state: &mut State, keys: &str) {
             'V' => Key::Down,
             letter => Key::Char(letter),
         };
-        assert_eq!(state.press(key), super::super::state::Done::No);
+        assert_eq!(state.press(key), super::super::state::KeyOutcome::No);
     }
 }
 
@@ -266,7 +269,7 @@ fn mappings_with_heat() {
         bloat_bound_bytes: None,
         swap_bytes: None,
         hugetlb_bytes: None,
-        superpages_allowed: None,
+        huge_pages_allowed: None,
         unknown_because: None,
         colors: None,
         mappings: vec![
@@ -431,6 +434,11 @@ fn every_size_can_be_drawn() {
     }
     // Nothing was read yet.
     let mut state = State::new(ViewName::Services);
-    let text = shown(&mut state, &Gathered::default(), &Asked::NotYet, SMALL);
+    let text = shown(
+        &mut state,
+        &TopSnapshot::default(),
+        &DaemonState::NotYet,
+        SMALL,
+    );
     assert!(text.contains("reading ..."));
 }

@@ -2,7 +2,7 @@
 
 use superhue_model::{ColorIndex, Pfn};
 
-use super::super::{Frames, OffsetOracle, OracleError, PfnOracle, Superpages};
+use super::super::{Frames, HugePages, OffsetOracle, OracleError, PfnOracle};
 use super::*;
 
 const WAYS: usize = 8;
@@ -61,9 +61,9 @@ impl Probe for Machine {
 }
 
 #[derive(Debug)]
-struct Shown;
+struct FakeFrames;
 
-impl Frames for Shown {
+impl Frames for FakeFrames {
     fn frames(&mut self, pages: &[Page], frames: &mut [Option<Pfn>]) -> Result<(), OracleError> {
         for (page, frame) in pages.iter().zip(frames) {
             *frame = Some(Pfn(frame_of(*page)));
@@ -76,8 +76,8 @@ impl Frames for Shown {
 #[derive(Debug)]
 struct AllHuge;
 
-impl Superpages for AllHuge {
-    fn is_in_superpage(&mut self, _: Page) -> Result<bool, OracleError> {
+impl HugePages for AllHuge {
+    fn is_in_huge_page(&mut self, _: Page) -> Result<bool, OracleError> {
         Ok(true)
     }
 }
@@ -91,7 +91,7 @@ fn pages() -> Vec<Page> {
 fn judged(machine: &mut Machine, index: &ColorIndex) -> Judgement {
     judge(
         machine,
-        &mut PfnOracle::with(Shown, index.clone()),
+        &mut PfnOracle::with(FakeFrames, index.clone()),
         &pages(),
         WAYS,
     )
@@ -176,8 +176,8 @@ fn too_few_and_too_many_colors_are_refuted() {
 
 #[test]
 fn what_cannot_be_tried_is_not_trusted() {
-    struct Frozen;
-    impl Probe for Frozen {
+    struct FrozenClockProbe;
+    impl Probe for FrozenClockProbe {
         fn trial(&mut self, _: &Lines, _: &[Page], _: &[Page], times: &mut [u32]) -> bool {
             times.fill(0);
             true
@@ -187,8 +187,8 @@ fn what_cannot_be_tried_is_not_trusted() {
         }
     }
     let index = ColorIndex::plain(32).unwrap();
-    let mut oracle = PfnOracle::with(Shown, index.clone());
-    let frozen = judge(&mut Frozen, &mut oracle, &pages(), WAYS);
+    let mut oracle = PfnOracle::with(FakeFrames, index.clone());
+    let frozen = judge(&mut FrozenClockProbe, &mut oracle, &pages(), WAYS);
     let Trust::Untested(reason) = &frozen.trust else {
         panic!("{frozen:?}")
     };
@@ -206,7 +206,7 @@ fn what_cannot_be_tried_is_not_trusted() {
 }
 
 #[test]
-fn the_position_in_a_superpage_is_trusted_where_the_host_has_superpages_too() {
+fn the_position_in_a_huge_page_is_trusted_where_the_host_has_huge_pages_too() {
     let mut oracle = OffsetOracle::with(AllHuge, 32).unwrap();
     let mut whole = Machine::new(plain);
     whole.frame = |page| page.address() as u64 >> 12;

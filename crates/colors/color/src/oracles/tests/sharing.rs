@@ -30,7 +30,7 @@ fn place() -> (tempfile::TempDir, PaletteConfig) {
         places: vec![folder.path().join("superhue/palette")],
         pool: ByteCount(4 << 20),
         search: Search::default(),
-        patience: PaletteConfig::PATIENCE,
+        patience: PaletteConfig::SEARCH_TIME_LIMIT,
     };
     (folder, config)
 }
@@ -250,7 +250,7 @@ fn a_lock_is_not_waited_for_without_end() {
     SharedPalette::open_or_find(
         &mut machine(4),
         &PaletteConfig {
-            patience: PaletteConfig::PATIENCE,
+            patience: PaletteConfig::SEARCH_TIME_LIMIT,
             ..config.clone()
         },
         |_| {},
@@ -267,7 +267,7 @@ fn a_lock_is_not_waited_for_without_end() {
     drop(held);
     let reader = fs::File::open(path(&config)).unwrap();
     reader.lock().unwrap();
-    config.patience = PaletteConfig::PATIENCE;
+    config.patience = PaletteConfig::SEARCH_TIME_LIMIT;
     let new = SharedPalette::open_or_find(&mut moved, &config, |_| {}).unwrap();
     assert_eq!(new.palette().colors(), 5);
 }
@@ -297,7 +297,7 @@ fn a_file_that_is_not_in_memory_is_refused() {
         places: vec![folder.path().join("palette")],
         pool: ByteCount(4 << 20),
         search: Search::default(),
-        patience: PaletteConfig::PATIENCE,
+        patience: PaletteConfig::SEARCH_TIME_LIMIT,
     };
     assert!(alone(&config).contains("no tmpfs"));
 }

@@ -15,8 +15,10 @@ use superhue_model::{
     BASE_PAGE_SHIFT, ByteCount, HUGE_PAGE_SIZE, ObjectId, ObjectPart, ObjectView, PAGES_PER_REGION,
     PageCount, PageSet, ProcessId, Region, RegionView, VirtAddr, VirtRange,
 };
-use superhue_sys::cachestat::{Cached, cached_pages};
-use superhue_sys::pagemap::{PAGE_IS_HUGE, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run};
+use superhue_sys::cachestat::{CachedPages, cached_pages};
+use superhue_sys::pagemap::{
+    PAGE_IS_HUGE, PAGE_IS_PRESENT, PageCategories, PageRegion, for_each_run,
+};
 
 use super::{RUNS, open};
 use crate::{ReadError, Roots};
@@ -174,7 +176,7 @@ fn merged(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
 
 /// Pages of a region of the object that some mapper maps.
 #[derive(Default)]
-struct Seen {
+struct MappedPages {
     set: PageSet,
     huge: bool,
 }
@@ -184,11 +186,11 @@ fn add_mapped(
     roots: &Roots,
     mapper: &Mapper,
     runs: &mut [PageRegion],
-    pages: &mut BTreeMap<u64, Seen>,
+    pages: &mut BTreeMap<u64, MappedPages>,
 ) -> Result<ByteCount, ReadError> {
     let (path, pagemap) = open(roots, mapper.process)?;
     let mut huge_mapped = ByteCount(0);
-    let present = Wanted::All(PAGE_IS_PRESENT);
+    let present = PageCategories::All(PAGE_IS_PRESENT);
     let scanned = for_each_run(&pagemap, mapper.range, present, PAGE_IS_HUGE, runs, |run| {
         let huge = run.categories & PAGE_IS_HUGE != 0;
         if huge {
@@ -252,7 +254,7 @@ fn cached(
 /// Returns the pages in memory of the object's region behind `region` of the mapper's address space; `None` if the object cannot be
 /// opened or read.
 #[must_use]
-pub fn cached_region(roots: &Roots, mapper: &Mapper, region: Region) -> Option<Cached> {
+pub fn cached_region(roots: &Roots, mapper: &Mapper, region: Region) -> Option<CachedPages> {
     let shown = mapper.region_at(region)?;
     let file = file_of(roots, mapper)?;
     let offset = ByteCount(shown.start().0);

@@ -2,7 +2,8 @@
 
 use superhue_model::{BASE_PAGE_SIZE, ProcessId, VirtAddr};
 use superhue_sys::pagemap::{
-    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run,
+    PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion,
+    for_each_run,
 };
 
 use super::{RUNS, open};
@@ -33,7 +34,7 @@ pub fn present_pages(
     let (path, pagemap) = open(roots, id)?;
     let mut found = Vec::new();
     let mut runs = vec![PageRegion::default(); RUNS];
-    let present = Wanted::All(PAGE_IS_PRESENT);
+    let present = PageCategories::All(PAGE_IS_PRESENT);
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
     for vma in vmas.iter().filter(|vma| vma.is_promotable()) {
         let scanned = for_each_run(&pagemap, vma.range, present, told, &mut runs, |run| {

@@ -4,7 +4,9 @@ use std::fs::File;
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SHIFT, PageCount, ProcessId, Region, VirtRange};
-use superhue_sys::pagemap::{PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted, for_each_run};
+use superhue_sys::pagemap::{
+    PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion, for_each_run,
+};
 
 use super::open;
 use super::words::region_words;
@@ -37,7 +39,7 @@ pub fn resident_pages(
 fn scanned(pagemap: &File, range: VirtRange) -> Result<PageCount, Errno> {
     let mut runs = [PageRegion::default(); RUNS];
     let mut bytes = 0;
-    let present = Wanted::All(PAGE_IS_PRESENT);
+    let present = PageCategories::All(PAGE_IS_PRESENT);
     for_each_run(pagemap, range, present, PAGE_IS_PFNZERO, &mut runs, |run| {
         if run.categories & PAGE_IS_PFNZERO == 0 {
             bytes += run.end - run.start;

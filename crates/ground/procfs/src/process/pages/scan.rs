@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use superhue_model::{PAGES_PER_REGION, PageCount, Region, RegionView, VirtAddr, VirtRange, Vma};
 use superhue_sys::pagemap::{
-    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion, Wanted,
+    PAGE_IS_GUARD, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion,
     for_each_run, pagemap_scan,
 };
 
@@ -22,7 +22,7 @@ pub(super) fn regions(
     for span in spans(vmas) {
         let mut windows = span.windows.iter().copied().peekable();
         let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-        let present = Wanted::All(PAGE_IS_PRESENT);
+        let present = PageCategories::All(PAGE_IS_PRESENT);
         for_each_run(pagemap, span.range, present, told, runs, |run| {
             if run.categories & PAGE_IS_PFNZERO == 0 {
                 let huge = run.categories & PAGE_IS_HUGE != 0;

@@ -17,7 +17,7 @@ use superhue_model::{
     Region, VirtAddr, VirtRange,
 };
 use superhue_sys::pagemap::{
-    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageRegion, Wanted,
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PageCategories, PageRegion,
     for_each_run,
 };
 
@@ -62,7 +62,7 @@ pub(super) fn scanned(
         end: last.end,
     };
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-    let used = Wanted::Any(PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
+    let used = PageCategories::Any(PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
     for_each_run(pagemap, range, used, told, runs, |run| {
         tally.add(run);
         true

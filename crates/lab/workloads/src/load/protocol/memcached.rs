@@ -8,7 +8,7 @@
 //!   anything                             ERROR\r\n, CLIENT_ERROR why\r\n, SERVER_ERROR why\r\n
 //! ```
 
-use super::{Decoded, Malformed, Reply, block, length, line};
+use super::{Decoded, ProtocolError, Reply, block, length, line};
 
 pub(super) fn get<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"get");
@@ -35,7 +35,7 @@ pub(super) fn set(
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Decoded<'_> {
-    let wrong = |what| Malformed::new("the memcached text protocol", what, bytes);
+    let wrong = |what| ProtocolError::new("the memcached text protocol", what, bytes);
     let Some((first, used)) = line(bytes).map_err(wrong)? else {
         return Ok(None);
     };

@@ -43,14 +43,14 @@ pub enum Reply<'a> {
 /// Error: the bytes are no reply of the protocol, so the beginning of the next reply is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not speak {protocol}: {what} in `{excerpt}`")]
-pub struct Malformed {
+pub struct ProtocolError {
     protocol: &'static str,
     what: &'static str,
     excerpt: String,
 }
 
 /// A reply and the number of its bytes; `None` while more bytes are needed.
-pub type Decoded<'a> = Result<Option<(Reply<'a>, usize)>, Malformed>;
+pub type Decoded<'a> = Result<Option<(Reply<'a>, usize)>, ProtocolError>;
 
 impl Protocol {
     /// Appends requests for the values of `keys`, of which there is at least one.
@@ -95,7 +95,7 @@ impl Protocol {
     }
 }
 
-impl Malformed {
+impl ProtocolError {
     fn new(protocol: &'static str, what: &'static str, bytes: &[u8]) -> Self {
         let excerpt = bytes.get(..60).unwrap_or(bytes);
         Self {

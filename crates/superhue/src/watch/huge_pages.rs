@@ -6,7 +6,7 @@ use superhue_model::{ByteCount, PAGES_PER_REGION, PageCount, ProcessId, ProcessV
 
 /// The huge pages of one process, counted when its regions change and not at every glance.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Superpages {
+pub(super) struct HugePages {
     /// Bytes that they map; `None` where the kernel does not report it.
     pub(super) mapped: Option<ByteCount>,
     /// The most memory that they can hold beyond touched pages.
@@ -15,7 +15,7 @@ pub(super) struct Superpages {
     pub(super) held: Option<PageCount>,
 }
 
-impl Superpages {
+impl HugePages {
     /// Sums of a process without a look so far.
     pub(super) const NONE: Self = Self {
         mapped: Some(ByteCount(0)),

@@ -56,11 +56,12 @@ class Measurement:
         self.begun = datetime.datetime.now(datetime.timezone.utc)
         self.load = os.getloadavg()
         self.machine = machine()
+        self.commit = commit()
 
     def head(self, script, what, *options):
         """The first parts of the result of `scripts/SCRIPT WHAT OPTION...`."""
         return {
-            "schema": f"superhue-{script}-{what}/1", "machine": self.machine, "kernel": platform.release(), "commit": commit(),
+            "schema": f"superhue-{script}-{what}/1", "machine": self.machine, "kernel": platform.release(), "commit": self.commit,
             "command": [f"scripts/{script}", what, *options],
             "started": self.begun.isoformat(timespec="seconds"),
             "seconds": round((datetime.datetime.now(datetime.timezone.utc) - self.begun).total_seconds(), 1),

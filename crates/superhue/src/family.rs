@@ -335,6 +335,40 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_is_followed_over_restarts() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path().join("proc");
+        let group = folder.path().join("cg/system.slice/a.service");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(proc.join("self")).unwrap();
+        let mounts = "1 1 0:1 / /sys/cg rw - cgroup2 cgroup2 rw\n";
+        std::fs::write(proc.join("self/mountinfo"), mounts).unwrap();
+        let recorded = Roots {
+            proc,
+            sys: folder.path().to_owned(),
+        };
+        let child = ChildGuard(Command::new("sleep").arg("60").spawn().unwrap());
+        let list = format!("{}\n", child.0.id());
+        std::fs::write(group.join("cgroup.procs"), &list).unwrap();
+        let targets = crate::Targets::Unit("a".into());
+        let mut family = Family::of(Population::of(&targets, &recorded).unwrap().unwrap());
+        let roots = Roots::default();
+        let mut members = |hours: u64| {
+            family.update(&roots, Duration::from_secs(3600 * hours));
+            (family.members().count(), family.is_over())
+        };
+        assert_eq!(members(0), (1, false));
+        std::fs::remove_dir_all(&group).unwrap();
+        assert_eq!(members(1), (0, false), "it has stopped");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("cgroup.procs"), &list).unwrap();
+        members(2);
+        assert_eq!(members(3), (1, false), "it has started again");
+        let missing = crate::Targets::Unit("b".into());
+        assert!(Population::of(&missing, &recorded).is_err());
+    }
+
+    #[test]
     fn a_session_is_forgotten_when_it_is_empty_or_somebody_elses() {
         let roots = Roots::default();
         let own = std::process::id();

@@ -33,6 +33,7 @@ pub(crate) enum Population {
     Cgroup(Cgroup),
     /// A unit, and its present cgroup: each start makes a new one.
     Unit {
+        roots: Roots,
         name: String,
         found: RefCell<Cgroup>,
     },
@@ -59,6 +60,7 @@ impl Population {
             Targets::Processes(_) => None,
             Targets::Cgroup(path) => Some(Self::Cgroup(Cgroup::find(roots, path)?)),
             Targets::Unit(name) => Some(Self::Unit {
+                roots: roots.clone(),
                 name: name.clone(),
                 found: RefCell::new(Cgroup::of_unit(roots, name)?),
             }),
@@ -92,7 +94,11 @@ impl Population {
                     ..Matches::default()
                 },
             },
-            Self::Unit { name, found } => {
+            Self::Unit {
+                roots: tree,
+                name,
+                found,
+            } => {
                 if let Ok(members) = found.borrow().members() {
                     return Matches {
                         members: others(roots, members.pids),
@@ -101,7 +107,7 @@ impl Population {
                     };
                 }
                 // The unit has stopped.
-                if let Ok(group) = Cgroup::of_unit(roots, name) {
+                if let Ok(group) = Cgroup::of_unit(tree, name) {
                     found.replace(group);
                 }
                 Matches::default()

@@ -111,6 +111,17 @@ fn a_typical_table() {
 }
 
 #[test]
+fn a_brief_table_has_the_metrics_that_decide_and_names_the_others() {
+    let text = typical().tell(&["./tree-walk"]).brief(100);
+    for shown in ["wall time (lower is better)", "is 27 % faster than"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    let (tables, others) = text.split_once("Measured as well: ").unwrap();
+    let name = Builtin::SecondsTo95.metric().label;
+    assert!(!tables.contains(&name) && others.contains(&name), "{text}");
+}
+
+#[test]
 fn a_table_between_failures() {
     let arms = [
         ("never", ""),

@@ -115,7 +115,7 @@ fn everything_is_told() {
     for words in [
         "no-rule",
         "Loses:",
-        "Not modelled:",
+        "## Not modelled",
         "there are no files of frames",
     ] {
         assert!(text.contains(words), "{words}");

@@ -96,6 +96,7 @@ fn who_sleeps_gains_nothing() {
         (&process["verdict"], &process["no_gain"]),
         (&"no-gain".into(), &"sleeps".into())
     );
+    assert_eq!(process["state"], "idle", "{process:#}");
     assert!(process["estimate"].is_null() && process["try"].as_array().unwrap().is_empty());
     let possible = process["possible_bytes"].as_u64().unwrap();
     assert!((28 * MIB..40 * MIB).contains(&possible), "{possible}");
@@ -269,12 +270,9 @@ fn all_processes_are_told_within_the_time() {
     let people = text(&people.stdout);
     let is_reach_known = !told["machine"]["tlb_reach_base_bytes"].is_null();
     let said = if is_reach_known {
-        ["The TLB reaches", "estimates by a model"]
+        ["The TLB reaches", "estimated share"]
     } else {
-        [
-            "The reach of this CPU's TLB is not known",
-            "gains are not known",
-        ]
+        ["GAIN is not known", "superhue trial"]
     };
     assert!(said.iter().all(|said| people.contains(said)), "{people}");
 }

@@ -124,7 +124,9 @@ fn sets_of_processes_that_make_no_sense() {
         (&["--all", &me], 2, &["--all", "PID"]),
         (&["--cgroup", "a", &me], 2, &["--cgroup", "PID"]),
         (&["--cgroup", "a", "--all"], 2, &["--cgroup", "--all"]),
-        (&["--user", "root"], 2, &["required"]),
+        (&["--unit", "no-such-unit"], 1, &["no-such-unit"]),
+        (&["--unit", "a", &me], 2, &["--unit", "PID"]),
+        (&["--unit", "a", "--all"], 2, &["--unit", "--all"]),
         (&["--user", "root", &me], 2, &["--user"]),
         (&["--all", "--no-follow"], 2, &["--no-follow"]),
         (

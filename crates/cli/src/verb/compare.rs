@@ -66,6 +66,12 @@ pub fn compare(args: &CompareArgs, preserved: InheritedState) -> VerbResult {
         let is_asked = !conditions.is_empty();
         return conclude(&comparison, Form::full(args.json), files, is_asked);
     }
+    // Clap does not insist on --suite where --suite and the command exclude each other.
+    if !args.suite.only.is_empty() || args.suite.time.is_some() {
+        let text =
+            "--only and --for are about many programs: give --suite FILE instead of a command";
+        return Err(Failure::new(USAGE, text));
+    }
     // Reports every possible error before the first run.
     let Arms {
         arms,

@@ -39,6 +39,7 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
     let pids = pids(&roots, args)?;
     let asked = AdviseRequest {
         pids: pids.clone().unwrap_or_default(),
+        is_group: args.pids.is_empty() && pids.is_some(),
         time: args.time,
         largest_footprint: args.footprint,
         service_of,

@@ -52,9 +52,10 @@ const NEXT_STARTS: Duration = Duration::from_millis(50);
 const MOST_LEFT_OF_ONE: usize = 2;
 const MANY_LEFT: usize = 8;
 
-/// Workers of single tenants that are given up in one turn. A worker that is held up delays its own tenant alone, so they can take turns; and where
+/// Workers of single tenants that are given up in one second. A worker that is held up delays its own tenant alone, so they can take turns; and where
 /// the machine is slow (workers wait for each other in `lru_add_drain_all`, `mm/swap.c`) the others go on before their turn comes.
 const GIVEN_UP_AT_ONCE: usize = 2;
+const GIVEN_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// Time before another attempt after trouble.
 const AFTER_TROUBLE: Duration = Duration::from_secs(60);
@@ -116,6 +117,8 @@ pub(crate) struct Watches {
     divided: Duration,
     /// True if workers wait to be started.
     starts_wait: bool,
+    /// Start of the second in which workers were given up last, and their number.
+    gave_up: (Duration, usize),
 }
 
 /// State of a rule that has or had processes.
@@ -219,6 +222,8 @@ struct AbandonedWorker {
     worker: Worker,
     rule: Arc<str>,
     tenant: Arc<str>,
+    /// True if tenants shared it.
+    was_shared: bool,
     process: Option<u32>,
     since: Duration,
 }
@@ -288,6 +293,7 @@ impl Watches {
             now: Duration::ZERO,
             divided: Duration::ZERO,
             starts_wait: false,
+            gave_up: (Duration::ZERO, 0),
         }
     }
 
@@ -559,8 +565,12 @@ impl Watches {
     /// Gives up the shared workers that are held up, and those single ones that have been held up for longest.
     fn give_up_some(&mut self, mut held: Vec<HeldUpWorker>, at: Duration) {
         held.sort_by_key(|held| (held.lane != Lane::Shared, std::cmp::Reverse(held.lasts)));
+        if at.saturating_sub(self.gave_up.0) >= GIVEN_UP_EVERY {
+            self.gave_up = (at, 0);
+        }
         let shared = held.iter().filter(|held| held.lane == Lane::Shared).count();
-        held.truncate(shared + GIVEN_UP_AT_ONCE);
+        held.truncate(shared + GIVEN_UP_AT_ONCE.saturating_sub(self.gave_up.1));
+        self.gave_up.1 += held.len() - shared;
         for held in held {
             self.give_up(&held.rule, &held.lane, held.process, at);
             if let Some(kept) = self.kept.get_mut(&held.rule) {
@@ -571,14 +581,15 @@ impl Watches {
 
     /// Gives up the worker of a lane, which `process` holds up.
     fn give_up(&mut self, name: &Arc<str>, lane: &Lane, process: Option<u32>, at: Duration) {
-        let Some(kept) = self.kept.get_mut(name) else {
-            return;
-        };
-        let tenants = kept.fed.iter();
+        // The process may have left the rule since the worker began with it.
+        let tenants = self.kept.values().flat_map(|kept| &kept.fed);
         let owner = process.and_then(|pid| {
             let mut found = tenants.filter(|(_, members)| has(members, pid));
             found.next().map(|(tenant, _)| tenant.clone())
         });
+        let Some(kept) = self.kept.get_mut(name) else {
+            return;
+        };
         let tenant = match lane {
             Lane::Tenant(tenant) => tenant.clone(),
             Lane::Shared => owner.unwrap_or_else(|| "unknown".into()),
@@ -618,6 +629,7 @@ impl Watches {
             worker: running.worker,
             rule: name.clone(),
             tenant: tenant.clone(),
+            was_shared: *lane == Lane::Shared,
             process,
             since: at,
         });
@@ -661,11 +673,15 @@ impl Watches {
             }
             changed = true;
             watched.trouble = None;
-            let of_one = |left: &&AbandonedWorker| *lane == Lane::Tenant(left.tenant.clone());
+            let of_one = |left: &&AbandonedWorker| match lane {
+                Lane::Tenant(tenant) => left.tenant == *tenant,
+                Lane::Shared => left.was_shared && left.rule == *name,
+            };
             let left = self.left.iter().filter(of_one).count();
-            let most = match self.left.len() >= MANY_LEFT {
-                true => 1,
-                false => MOST_LEFT_OF_ONE,
+            let most = match (lane, self.left.len() >= MANY_LEFT) {
+                (Lane::Shared, _) => MANY_LEFT,
+                (Lane::Tenant(_), true) => 1,
+                (Lane::Tenant(_), false) => MOST_LEFT_OF_ONE,
             };
             let started = if left >= most {
                 Err(format!(
@@ -1277,6 +1293,7 @@ mod tests {
             worker: Worker::start(&task, kept, WATCH_SLEEP_LIMITS).unwrap(),
             rule: "a".into(),
             tenant: tenant.into(),
+            was_shared: false,
             process: None,
             since: NOW,
         });
@@ -1330,6 +1347,16 @@ mod tests {
         watches.give_up_some(held.collect(), NOW);
         let left: Vec<&str> = watches.left.iter().map(|left| &*left.tenant).collect();
         assert_eq!(left, ["d.service", "c.service"]);
+        let again = || HeldUpWorker {
+            rule: "a".into(),
+            lane: Lane::Tenant("a.service".into()),
+            process: None,
+            lasts: SILENCE,
+        };
+        watches.give_up_some(vec![again()], NOW);
+        assert_eq!(watches.left.len(), 2, "in the same second");
+        watches.give_up_some(vec![again()], NOW + GIVEN_UP_EVERY);
+        assert_eq!(watches.left.len(), 3);
     }
 
     #[test]

@@ -60,6 +60,8 @@ const EXPLAINED: usize = 64;
 pub struct AdviseRequest {
     /// Processes by number; each must exist. Empty: all visible processes.
     pub pids: Vec<u32>,
+    /// True if they are the members of a group, of which some may end meanwhile.
+    pub is_group: bool,
     /// Time for which processes are watched, all together.
     pub time: Duration,
     /// Largest footprint for which the cost of walks is measured, in three kinds of pages.
@@ -185,6 +187,9 @@ pub struct ProcessAdvice {
     pub obstacles: Vec<Obstacle>,
     /// Reason if sizes, obstacles or the estimate are missing.
     pub unknown_because: Option<String>,
+    /// True if the caller may not read its page tables.
+    #[serde(skip)]
+    pub is_denied: bool,
     /// Extent of the watching; `None` if it was not watched.
     pub watched: Option<WatchExtent>,
     /// Gain from huge pages; `None` if it could not be watched, or the reach of the TLB is not known.
@@ -253,10 +258,8 @@ pub fn advise(
     let begun = Instant::now();
     let named = !asked.pids.is_empty();
     let ids: Vec<ProcessId> = if named {
-        asked
-            .pids
-            .iter()
-            .map(|&pid| identify(roots, pid))
+        let ids = asked.pids.iter().map(|&pid| identify(roots, pid));
+        ids.filter(|found| !(asked.is_group && is_no_member(found)))
             .collect::<Result<_, _>>()?
     } else {
         let own = std::process::id();
@@ -271,7 +274,7 @@ pub fn advise(
         match look(roots, id, cpus, asked) {
             Ok(Some(found)) => processes.push((id, found)),
             Ok(None) => {}
-            Err(error) if named => return Err(error.into()),
+            Err(error) if named && !asked.is_group => return Err(error.into()),
             Err(_) => {}
         }
     }
@@ -310,6 +313,14 @@ pub fn advise(
         machine: facts,
         processes,
     })
+}
+
+/// Returns true for what may have been listed in a group and is no process any more, or is a thread of the kernel.
+const fn is_no_member(found: &Result<ProcessId, ReadError>) -> bool {
+    matches!(
+        found,
+        Err(ReadError::Vanished { .. } | ReadError::KernelThread { .. })
+    )
 }
 
 /// Looks on, a second at a time, while no process with memory that could be huge uses the CPU.
@@ -394,6 +405,7 @@ fn look(
         untouched_bytes: None,
         obstacles: Vec::new(),
         unknown_because: None,
+        is_denied: false,
         watched: None,
         estimate: None,
         state: State::Unknown,
@@ -413,7 +425,10 @@ fn explain(roots: &Roots, id: ProcessId, machine: &Machine, found: &mut ProcessA
             found.anonymous_bytes = shown.anonymous_bytes;
             take_why(&shown, found);
         }
-        Err(error) => found.unknown_because = Some(error.to_string()),
+        Err(error) => {
+            found.is_denied = matches!(error, ReadError::Denied { .. });
+            found.unknown_because = Some(error.to_string());
+        }
     }
 }
 
@@ -714,6 +729,7 @@ mod tests {
         for (name, table, wanted) in PROCESSORS {
             let mut asked = AdviseRequest {
                 pids: vec![busy.pid()],
+                is_group: false,
                 time: Duration::from_secs(2),
                 largest_footprint: ByteCount(16 << 20),
                 service_of: |_, _| None,
@@ -763,6 +779,7 @@ mod tests {
         let mut busy = filling();
         let asked = AdviseRequest {
             pids: vec![busy.pid()],
+            is_group: false,
             time: Duration::from_secs(2),
             largest_footprint: ByteCount(64 << 20),
             service_of: |_, _| {

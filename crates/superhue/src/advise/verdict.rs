@@ -97,14 +97,18 @@ pub(super) fn conclude(
 
 /// Returns the state of a process that runs; obstacles come before a lack of load.
 fn state(found: &ProcessAdvice) -> State {
-    if found.estimate.is_some() {
+    if found.estimate.is_some() && found.cpus >= LEAST_CPUS {
         return State::Measured;
     }
     if found.rss_bytes.is_some_and(|bytes| bytes < LEAST_MEMORY) {
         return State::Small;
     }
     let Some((possible, huge)) = found.possible_bytes.zip(found.huge_bytes) else {
-        return State::Unreadable;
+        return if found.is_denied {
+            State::Unreadable
+        } else {
+            State::Unknown
+        };
     };
     if possible < LEAST_MEMORY {
         return if is_nearly_all(possible, huge) {
@@ -241,7 +245,11 @@ pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
         .map(|(service, members)| {
             // Unknown in one is unknown in all.
             let sum = |size: fn(&ProcessAdvice) -> Option<ByteCount>| {
-                let sizes = members.iter().map(|found| size(found));
+                let is_small = |found: &ProcessAdvice| found.rss_bytes < Some(LEAST_MEMORY);
+                let sizes = members.iter().map(|found| match size(found) {
+                    None if is_small(found) => Some(ByteCount(0)),
+                    known => known,
+                });
                 sizes.sum::<Option<ByteCount>>()
             };
             let state = state_of_all(&members);
@@ -295,9 +303,9 @@ fn state_of_all(members: &[&ProcessAdvice]) -> State {
         }
     }
     let alive = members.iter().filter(|found| found.state != State::Ended);
-    alive
-        .max_by_key(|found| found.rss_bytes)
-        .map_or(State::Ended, |found| found.state)
+    let largest = busy().max_by_key(|found| found.rss_bytes);
+    let largest = largest.or_else(|| alive.max_by_key(|found| found.rss_bytes));
+    largest.map_or(State::Ended, |found| found.state)
 }
 
 /// Returns the gain of several processes: the mean, weighted by the CPU time that they use.

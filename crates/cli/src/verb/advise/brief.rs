@@ -11,7 +11,7 @@ use super::{LEAST_SHOWN, ROWS};
 const NAME: usize = 22;
 
 /// Columns before the next step.
-const BEFORE: usize = NAME + 38;
+const BEFORE: usize = NAME + 40;
 
 /// A gain below this share of the CPU time is none.
 const LEAST_GAIN: f64 = 0.01;
@@ -74,7 +74,7 @@ fn line(row: &Row, width: usize) -> String {
         row.gain
     );
     if BEFORE + row.next.chars().count() <= width {
-        format!("{line}  {}\n", row.next)
+        format!("{}\n", format!("{line}  {}", row.next).trim_end())
     } else {
         format!("{line}\n{:>width$}\n", row.next, width = width.min(120))
     }

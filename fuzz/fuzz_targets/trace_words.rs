@@ -13,7 +13,7 @@ use superhue_papers::program::trace::Reader;
 static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let mut machine = Machine::parse("zen.toml", machines::ZEN).expect("a machine of ours");
     // Small, so that an input can fill some huge pages.
-    machine.huge_page = 64 << 10;
+    machine.superpage = 64 << 10;
     machine
 });
 

@@ -17,7 +17,8 @@ use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;
 use crate::output::{
-    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, size, table, text_of,
+    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, size, table, terminal_width,
+    text_of,
 };
 use crate::verb::members::named;
 
@@ -103,8 +104,8 @@ fn text(advice: &Advice, args: &AdviseArgs, named: bool) -> String {
         text += &services(advice);
         return text + &attempts(&advice.processes);
     }
-    let width = rustix::termios::tcgetwinsize(std::io::stdout())
-        .map_or(NARROW, |size| usize::from(size.ws_col).clamp(NARROW, 120));
+    let width = terminal_width().map_or(NARROW, usize::from);
+    let width = width.clamp(NARROW, 120);
     let mut text = brief::table(advice, named, width);
     text += &obstacles(&advice.processes, named);
     text + &brief::notes(&advice.machine)
@@ -143,20 +144,7 @@ fn machine(facts: &MachineFacts) -> String {
     } else {
         text.push('\n');
     }
-    for (what, why) in [
-        (
-            "What a miss costs is not known",
-            &facts.walks_unknown_because,
-        ),
-        (
-            "Accesses cannot be tracked, so gains are not known",
-            &facts.tracker_unknown_because,
-        ),
-    ] {
-        if let Some(why) = why {
-            text += &format!("{what}: {why}.\n");
-        }
-    }
+    text += &unknown(facts);
     if facts.tlb_reach_base_bytes.is_some() {
         text += &match &facts.miss_counters_unknown_because {
             Some(why) => format!(
@@ -168,6 +156,26 @@ fn machine(facts: &MachineFacts) -> String {
         };
     }
     text + "\n"
+}
+
+/// Formats the reasons why gains are not known, a line for each.
+fn unknown(facts: &MachineFacts) -> String {
+    let mut text = String::new();
+    for (what, why) in [
+        (
+            "The cost of a TLB miss is not known",
+            &facts.walks_unknown_because,
+        ),
+        (
+            "Accesses cannot be tracked, so gains are not known",
+            &facts.tracker_unknown_because,
+        ),
+    ] {
+        if let Some(why) = why {
+            text += &format!("{what}: {why}.\n");
+        }
+    }
+    text
 }
 
 fn gain(gain: Option<Interval>) -> String {

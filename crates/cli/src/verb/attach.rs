@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use superhue::live::WatchAccount;
 use superhue::procfs::ReadError;
-use superhue::procfs::cgroup::CgroupError;
 use superhue::sys::process::SignalSet;
 use superhue::{AttachError, ColorsError, Targets};
 
@@ -13,7 +12,7 @@ use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
-use crate::verb::members::number_of;
+use crate::verb::members::{code_of, number_of};
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover;
 
@@ -50,14 +49,15 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
             if let Some(file) = report_file {
                 file.abandon();
             }
-            let code = match error {
+            let code = match &error {
+                AttachError::Cgroup(error) => code_of(error),
                 AttachError::MayNotAct(_)
                 | AttachError::Tracker(_)
                 | AttachError::Colors(ColorsError::Oracle(_) | ColorsError::Kernel(_))
-                | AttachError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
-                | AttachError::Cgroup(CgroupError::NotMounted) => UNABLE,
-                AttachError::Colors(ColorsError::Request { .. })
-                | AttachError::Cgroup(CgroupError::NotAPath { .. }) => USAGE,
+                | AttachError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. }) => {
+                    UNABLE
+                }
+                AttachError::Colors(ColorsError::Request { .. }) => USAGE,
                 _ => FAILED,
             };
             return Err(Failure::new(code, error));

@@ -8,7 +8,9 @@ use superhue::procfs::Roots;
 use superhue::procfs::hardware::{AssessedCache, Cpuid, Hardware};
 
 use crate::args::CheckArgs;
-use crate::output::{Failure, UNABLE, USAGE, VerbResult, print, print_json, table, text_of};
+use crate::output::{
+    Failure, UNABLE, USAGE, VerbResult, print, print_json, table, terminal_width, text_of,
+};
 
 #[derive(Serialize)]
 struct Document {
@@ -140,13 +142,6 @@ fn capabilities_table(capabilities: &[Capability]) -> String {
         ]);
     }
     text_of(&table)
-}
-
-fn terminal_width() -> Option<u16> {
-    rustix::termios::tcgetwinsize(std::io::stdout())
-        .ok()
-        .map(|size| size.ws_col)
-        .filter(|&w| w > 0)
 }
 
 fn hardware_text(hardware: &Hardware) -> String {

@@ -26,15 +26,17 @@ pub(super) fn named(roots: &Roots, named: &NamedArgs) -> Result<Option<Vec<u32>>
         (None, None) => return Ok(None),
     };
     let members = group.and_then(|group| group.members());
-    let members = members.map_err(|error| {
-        let code = match error {
-            CgroupError::NotMounted => UNABLE,
-            CgroupError::NotAPath { .. } => USAGE,
-            _ => FAILED,
-        };
-        Failure::new(code, error)
-    })?;
+    let members = members.map_err(|error| Failure::new(code_of(&error), error))?;
     some(members.pids, &name).map(Some)
+}
+
+/// Returns the exit status for an error about a cgroup.
+pub(super) const fn code_of(error: &CgroupError) -> u8 {
+    match error {
+        CgroupError::NotMounted => UNABLE,
+        CgroupError::NotAPath { .. } => USAGE,
+        _ => FAILED,
+    }
 }
 
 fn some(pids: BTreeSet<u32>, name: &str) -> Result<Vec<u32>, Failure> {

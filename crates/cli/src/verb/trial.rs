@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::procfs::ReadError;
-use superhue::procfs::cgroup::CgroupError;
 use superhue::sys::process::SignalSet;
 use superhue::trial::{
     Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
@@ -20,6 +19,7 @@ use crate::output::{FAILED, Failure, GATE, UNABLE, USAGE, VerbResult, note, prin
 use crate::size_check::check_budget;
 use crate::trial_args::TrialArgs;
 use crate::verb::document::read_document;
+use crate::verb::members;
 use crate::verb::outputs::Outputs;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -104,11 +104,10 @@ fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
 fn code_of(error: &TrialError) -> u8 {
     match error {
         TrialError::Attach(AttachError::MayNotAct(_) | AttachError::Tracker(_))
-        | TrialError::Who(
-            TargetError::Read(ReadError::Denied { .. } | ReadError::ForeignProc { .. })
-            | TargetError::Cgroup(CgroupError::NotMounted),
-        ) => UNABLE,
-        TrialError::Who(TargetError::Cgroup(CgroupError::NotAPath { .. })) => USAGE,
+        | TrialError::Who(TargetError::Read(
+            ReadError::Denied { .. } | ReadError::ForeignProc { .. },
+        )) => UNABLE,
+        TrialError::Who(TargetError::Cgroup(error)) => members::code_of(error),
         _ => FAILED,
     }
 }

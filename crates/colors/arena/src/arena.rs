@@ -206,7 +206,7 @@ impl ColoredArena {
     /// found wrong pages. Contents and addresses stay. A locked arena stays as it is.
     ///
     /// # Errors
-    /// When no page could be moved at all.
+    /// If no page could be moved at all.
     ///
     /// # Safety
     /// Until this returns no thread touches memory of this arena.

@@ -140,7 +140,7 @@ impl Colors {
     /// other processes, locked, part of huge pages or of a file stays where it is and is counted.
     ///
     /// # Errors
-    /// When no page could be placed at all.
+    /// If no page could be placed at all.
     pub fn place(
         &self,
         memory: &mut [MaybeUninit<u8>],
@@ -181,7 +181,7 @@ impl Colors {
     /// It reads the whole pages and never writes them.
     ///
     /// # Errors
-    /// When the oracle cannot classify pages, or residence cannot be read.
+    /// If the oracle cannot classify pages, or residence cannot be read.
     pub fn verify(
         &self,
         memory: &[MaybeUninit<u8>],

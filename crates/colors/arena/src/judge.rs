@@ -9,7 +9,7 @@ pub trait Judge: Oracle + Send {
     /// Tests the claimed colors of pages. Reads the pages, never writes them.
     ///
     /// # Errors
-    /// When no page can be tested.
+    /// If no page can be tested.
     fn agreement(&mut self, pages: &[(Page, Color)]) -> Result<Agreement, OracleError>;
 
     /// Checks that the colors are still those of the machine.

@@ -106,7 +106,7 @@ pub struct PlacementTools<'a> {
 /// Places `range`, whole pages, in the colors of `set`, all of them evenly.
 ///
 /// # Errors
-/// When no page could be placed at all.
+/// If no page could be placed at all.
 ///
 /// # Safety
 /// The range is mapped and writable, and no other code touches it until this returns; no fork happens.

@@ -265,7 +265,7 @@ impl Journal {
     /// Undoes the changes that dead superhues left behind. Does nothing where there are none.
     ///
     /// # Errors
-    /// When the folder exists but may not be used, or a setting cannot be written.
+    /// If the folder exists but may not be used, or a setting cannot be written.
     pub fn recover(&self) -> Result<RestoreReport, SettingsError> {
         let mut report = RestoreReport::default();
         let unusable = |error| SettingsError::Recover {

@@ -266,7 +266,7 @@ impl SwapInUse {
     /// switched on swap on a disk that comes before it. Takes 1 us for each area.
     ///
     /// # Errors
-    /// When `/proc/swaps` cannot be read.
+    /// If `/proc/swaps` cannot be read.
     pub fn room(&self) -> Result<ByteCount, ReadError> {
         Ok(room_in_memory(&self.machine.swaps()?))
     }

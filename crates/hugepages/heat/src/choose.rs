@@ -65,7 +65,7 @@ const BUILDERS: &[(TrackerKind, Build)] = &[
 /// Returns the requested tracker, or else the best that works: it tries each one by building it.
 ///
 /// # Errors
-/// When none works, or the requested one does not: with the reason and the remedy.
+/// If none works, or the requested one does not: with the reason and the remedy.
 pub fn choose(
     roots: &Roots,
     wanted: Option<TrackerKind>,

@@ -56,7 +56,7 @@ pub struct Options {
 /// Prints `touched_bytes`, `fill_seconds` and, after sleeping, `rss_bytes`.
 ///
 /// # Errors
-/// When the memory cannot be had or the output is closed.
+/// If the memory cannot be had or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let wanted = ByteCount(options.resident.0.of(options.size).0.min(options.size.0));
     ensure_available(wanted)?;

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
-use superhue::live::PROCESSES_LISTED;
 use superhue_model::PageCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
@@ -546,10 +545,10 @@ impl Daemon {
         let mut facts = Facts::of(&found);
         let mut passed = Vec::new();
         let mut holding = None;
-        for (place, rule) in self.rules.iter().enumerate() {
+        for rule in self.rules.iter() {
             match mismatch(rule, &group, &mut facts) {
                 None => {
-                    holding = Some((place, rule));
+                    holding = Some(rule);
                     break;
                 }
                 Some(because) => {
@@ -564,15 +563,8 @@ impl Daemon {
             }
         }
         let unlisted = passed.len().saturating_sub(PASSED_LISTED);
-        let is_member = holding.is_some_and(|(place, _)| self.roster.rule_of(pid) == Some(place));
-        let holding = holding.map(|(_, rule)| rule);
         let account = holding.and_then(|rule| self.watches.of(&rule.name).1);
-        let watched = account.as_ref().is_some_and(|account| {
-            let listed = &account.processes;
-            // The account lists the largest processes only; the watch has the others too.
-            listed.iter().any(|process| process.pid == pid)
-                || listed.len() >= PROCESSES_LISTED && is_member
-        });
+        let watched = holding.is_some_and(|rule| self.watches.has(&rule.name, pid));
         let nobody = "no rule is about it: it is left alone".to_owned();
         Answer::Why(Why {
             pid,

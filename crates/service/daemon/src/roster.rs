@@ -275,12 +275,6 @@ impl Roster {
         }
     }
 
-    /// Returns the rule, by index, that a process is matched to; `None` if it is known to match none, or not known.
-    pub(crate) fn rule_of(&self, pid: u32) -> Option<usize> {
-        let mut groups = self.groups.values();
-        groups.find_map(|group| group.members.get(&pid)?.rule)
-    }
-
     /// Notes a cgroup of a pod; asks the kubelet if it has not named it.
     fn note_pod(&mut self, path: &str) {
         let (Some(kubelet), Some(place)) = (&self.kubelet, place(path)) else {

@@ -946,6 +946,13 @@ impl Watches {
         kept.map_or((0, None), |kept| (kept.processes, kept.all.clone()))
     }
 
+    /// Returns true if a worker of the rule `name` has process `pid` among its members.
+    pub(crate) fn has(&self, name: &str, pid: u32) -> bool {
+        let lanes = self.kept.get(name).map(|kept| kept.lanes.values());
+        let mut lanes = lanes.into_iter().flatten();
+        lanes.any(|lane| lane.running.is_some() && has(&lane.members, pid))
+    }
+
     /// Stops all workers, and waits at most `at_most` for their end. A worker that still sleeps then is left to itself.
     pub(crate) fn end(&mut self, at_most: Duration) {
         let lanes = self

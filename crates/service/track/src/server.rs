@@ -109,7 +109,7 @@ impl<H: Heat> Server<H> {
     /// Makes a service at this socket.
     ///
     /// # Errors
-    /// When the kernel refuses an epoll, or there is no `/dev/urandom`.
+    /// If the kernel refuses an epoll, or there is no `/dev/urandom`.
     pub fn new(listener: Listener, heat: H, limits: Limits) -> Result<Self, ServerError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
         let random = File::open("/dev/urandom")

@@ -32,7 +32,7 @@ use crate::status::{brief, explained};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
 use estimate::{Estimate, HotMemory, Interval};
-pub use verdict::{NoGain, State, Verdict};
+pub use verdict::{LEAST_GAIN, NoGain, State, Verdict};
 
 /// The version of the document.
 pub const SCHEMA: &str = "superhue-advise/1";

@@ -9,7 +9,7 @@ use super::estimate::Interval;
 use super::{LEAST_CPUS, LEAST_MEMORY, ProcessAdvice, ServiceAdvice};
 
 /// A gain below this counts as none: 1 % of the CPU time.
-const LEAST_GAIN: f64 = 0.01;
+pub const LEAST_GAIN: f64 = 0.01;
 
 /// Share of memory in huge pages above which too little is left to gain.
 const NEARLY_ALL: f64 = 0.95;

@@ -1,20 +1,20 @@
 //! The table of `superhue advise` that fits 80 columns: a service or process in a row, with its state and the next step.
 
 use superhue::advise::estimate::Interval;
-use superhue::advise::{Advice, MachineFacts, Obstacle, ProcessAdvice, ServiceAdvice, State};
+use superhue::advise::{
+    Advice, LEAST_GAIN, MachineFacts, Obstacle, ProcessAdvice, ServiceAdvice, State,
+};
 use superhue::model::ByteCount;
 use superhue::why::Reason;
 
-use super::{LEAST_SHOWN, ROWS};
+use super::{LEAST_SHOWN, ROWS, unknown};
+use crate::output::shortened;
 
 /// Columns of a name; longer names lose their middle.
 const NAME: usize = 22;
 
 /// Columns before the next step.
 const BEFORE: usize = NAME + 40;
-
-/// A gain below this share of the CPU time is none.
-const LEAST_GAIN: f64 = 0.01;
 
 /// A service, or a process without one.
 struct Row {
@@ -24,6 +24,7 @@ struct Row {
     huge: Option<ByteCount>,
     possible: Option<ByteCount>,
     gain: String,
+    has_gain: bool,
     next: String,
 }
 
@@ -37,7 +38,7 @@ pub(super) fn table(advice: &Advice, named: bool, width: usize) -> String {
     if !named {
         rows.sort_by_key(|row| std::cmp::Reverse(row.rss));
         // Rows with a gain first; the sort is stable.
-        rows.sort_by_key(|row| !row.gain.ends_with('%'));
+        rows.sort_by_key(|row| !row.has_gain);
     }
     let is_shown = |row: &&Row| named || row.rss.is_some_and(|bytes| bytes >= LEAST_SHOWN);
     let mut shown: Vec<&Row> = rows.iter().filter(is_shown).collect();
@@ -66,7 +67,7 @@ fn line(row: &Row, width: usize) -> String {
     };
     let line = format!(
         "{:NAME$} {:>5.2} {:>7} {:>5} {:>7} {:>9}",
-        cut(&row.name),
+        shortened(&row.name, NAME),
         row.cpus,
         size(row.rss),
         huge,
@@ -98,6 +99,7 @@ fn of(one: &ServiceAdvice, processes: &[ProcessAdvice]) -> Row {
         huge: one.huge_bytes,
         possible: one.possible_bytes,
         gain: gain(one.state, one.gain),
+        has_gain: has_gain(one.state, one.gain),
         next: next(one.state, one.gain, &target, obstacle),
     }
 }
@@ -111,6 +113,7 @@ fn of_process(found: &ProcessAdvice) -> Row {
         huge: found.huge_bytes,
         possible: found.possible_bytes,
         gain: gain(found.state, of_estimate),
+        has_gain: has_gain(found.state, of_estimate),
         next: next(
             found.state,
             of_estimate,
@@ -120,10 +123,15 @@ fn of_process(found: &ProcessAdvice) -> Row {
     }
 }
 
+/// Returns true if the estimate shows a gain, or may hold one.
+fn has_gain(state: State, gain: Option<Interval>) -> bool {
+    state == State::Measured && gain.is_some_and(|gain| gain.high >= LEAST_GAIN)
+}
+
 /// Returns the estimate, or the state in its place. Unknown is `?`, never 0.
 fn gain(state: State, gain: Option<Interval>) -> String {
     match (state, gain) {
-        (State::Measured, Some(gain)) if gain.high < LEAST_GAIN => "none".to_owned(),
+        (State::Measured, Some(_)) if !has_gain(state, gain) => "none".to_owned(),
         (State::Measured, Some(gain)) => {
             let percent = |share: f64| format!("{:.0}", share * 100.0);
             format!("{}-{} %", percent(gain.low), percent(gain.high))
@@ -139,7 +147,7 @@ fn gain(state: State, gain: Option<Interval>) -> String {
 
 fn next(state: State, gain: Option<Interval>, target: &str, obstacle: Option<&Obstacle>) -> String {
     match state {
-        State::Measured if gain.is_none_or(|gain| gain.high < LEAST_GAIN) => String::new(),
+        State::Measured if !has_gain(state, gain) => String::new(),
         State::Measured | State::Unknown => format!("superhue trial {target}"),
         State::Idle => "ask again under load".to_owned(),
         State::Unreadable => "run as root".to_owned(),
@@ -178,18 +186,6 @@ fn short(bytes: ByteCount) -> String {
     }
 }
 
-/// Shortens a name in its middle.
-fn cut(name: &str) -> String {
-    let all: Vec<char> = name.chars().collect();
-    if all.len() <= NAME {
-        return name.to_owned();
-    }
-    let tail = NAME / 2;
-    let head: String = all[..NAME - tail - 1].iter().collect();
-    let end: String = all[all.len() - tail..].iter().collect();
-    format!("{head}~{end}")
-}
-
 /// Formats the remarks on the machine that the reader of the table needs.
 pub(super) fn notes(facts: &MachineFacts) -> String {
     let mut text = String::from("\n");
@@ -204,19 +200,5 @@ pub(super) fn notes(facts: &MachineFacts) -> String {
         }
         (None, None) => {}
     }
-    for (what, why) in [
-        (
-            "The cost of a TLB miss is not known",
-            &facts.walks_unknown_because,
-        ),
-        (
-            "Accesses cannot be tracked, so gains are not known",
-            &facts.tracker_unknown_because,
-        ),
-    ] {
-        if let Some(why) = why {
-            text += &format!("{what}: {why}.\n");
-        }
-    }
-    text
+    text + &unknown(facts)
 }

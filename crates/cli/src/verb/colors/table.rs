@@ -118,9 +118,7 @@ fn why(oracle: &Oracle) -> String {
 fn wrap(table: &mut comfy_table::Table, right: &[usize]) {
     /// Width for terminals that do not report one, and for files.
     const WIDTH: u16 = 120;
-    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    let width = terminal.map(|size| size.ws_col).filter(|&width| width > 0);
-    table.set_width(width.unwrap_or(WIDTH));
+    table.set_width(output::terminal_width().unwrap_or(WIDTH));
     table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
     output::right(table, right);
 }

@@ -31,7 +31,7 @@ impl CacheKind {
     /// Reads the `type` attribute.
     ///
     /// # Errors
-    /// When it is none of the kernel's three words.
+    /// If it is none of the kernel's three words.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         match text.trim() {
             "Data" => Ok(Self::Data),
@@ -144,7 +144,7 @@ fn read_cache(directory: &Path) -> Cache {
 /// Parses a cache's size as sysfs writes it: a number and `K`, as in `2048K`.
 ///
 /// # Errors
-/// When it has another form, is 0, or is more than 64 bits of bytes.
+/// If it has another form, is 0, or is more than 64 bits of bytes.
 pub fn parse_cache_size(text: &str) -> Result<ByteCount, ParseError> {
     let kib = text
         .trim()

@@ -102,7 +102,7 @@ impl Cpu {
     /// Reads `/proc/cpuinfo` and `/sys/devices/system/{cpu,node}`.
     ///
     /// # Errors
-    /// When `/proc/cpuinfo` cannot be read.
+    /// If `/proc/cpuinfo` cannot be read.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         let path = roots.proc.join("cpuinfo");
         let info = file::read(&path, "procfs is not mounted here", |text| {

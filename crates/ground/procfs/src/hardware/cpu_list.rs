@@ -20,7 +20,7 @@ impl CpuList {
     /// An empty text is the empty set: a NUMA node may have memory and no CPU.
     ///
     /// # Errors
-    /// When it is no such list, is not ascending, or names a CPU beyond 65,535.
+    /// If it is no such list, is not ascending, or names a CPU beyond 65,535.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let text = text.trim();
         let mut numbers: Vec<u32> = Vec::new();

@@ -31,7 +31,7 @@ impl CpuidTable {
     /// `#` begins a comment; blank lines are skipped.
     ///
     /// # Errors
-    /// When a line has another form, or repeats the leaf and subleaf of an earlier line.
+    /// If a line has another form, or repeats the leaf and subleaf of an earlier line.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut table = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {

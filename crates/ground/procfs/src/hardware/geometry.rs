@@ -79,7 +79,7 @@ impl Geometry {
     /// Computes the dimensions of a cache; one of the four may be missing and is then inferred.
     ///
     /// # Errors
-    /// When two or more are missing, or they do not agree.
+    /// If two or more are missing, or they do not agree.
     pub fn of(cache: &Cache) -> Result<Self, GeometryError> {
         let size = cache.size.map(|size| size.0);
         let line = cache

@@ -90,7 +90,7 @@ impl ProcessColors {
     /// Parses the file's text.
     ///
     /// # Errors
-    /// When the text does not have the format above.
+    /// If the text does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
         let (index, colors) = lines::colors(&mut lines)?;

@@ -22,7 +22,7 @@ use super::text::{self, ParseError};
 /// Returns every user process, ascending: no kernel threads, no zombies.
 ///
 /// # Errors
-/// When the process directory itself cannot be listed.
+/// If the process directory itself cannot be listed.
 pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
     Ok(live(roots)?.map(|(pid, _)| pid).collect())
 }
@@ -30,7 +30,7 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, ReadError> {
 /// Returns the PID of every process, ascending, including kernel threads and zombies. Reads one directory and no file of a process.
 ///
 /// # Errors
-/// When that directory cannot be listed.
+/// If that directory cannot be listed.
 pub fn numbers(roots: &Roots) -> Result<Vec<u32>, ReadError> {
     // The caller itself is in the list.
     let some = |found: Vec<u32>| match found.is_empty() {
@@ -111,7 +111,7 @@ pub fn descendants(roots: &Roots, root: u32) -> Result<Vec<u32>, ReadError> {
 /// Parses `/proc/PID/task/TID/children`: PIDs, each followed by a blank.
 ///
 /// # Errors
-/// When something is not a PID.
+/// If something is not a PID.
 pub fn parse_children(text: &[u8]) -> Result<Vec<u32>, ParseError> {
     let mut rest = text.trim_ascii();
     let mut found = Vec::new();

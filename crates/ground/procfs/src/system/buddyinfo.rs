@@ -64,7 +64,7 @@ impl BuddyInfo {
     /// Reads `/proc/buddyinfo`.
     ///
     /// # Errors
-    /// When the file is missing, may not be read or is malformed.
+    /// If the file is missing, may not be read or is malformed.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         file::read(
             &roots.proc.join("buddyinfo"),
@@ -76,7 +76,7 @@ impl BuddyInfo {
     /// Parses lines like `Node 0, zone   Normal   1148    336    997 ...`.
     ///
     /// # Errors
-    /// When a line has another form.
+    /// If a line has another form.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let zones = text
             .lines()

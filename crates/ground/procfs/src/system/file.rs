@@ -41,7 +41,7 @@ pub fn hint(path: &Path) -> Option<String> {
 /// Skips an entry whose number is not in plain decimal (`cpufreq` beside `cpu0`).
 ///
 /// # Errors
-/// When the directory cannot be listed.
+/// If the directory cannot be listed.
 pub fn numbered(directory: &Path, prefix: &str, suffix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -28,7 +28,7 @@ impl Kernel {
     /// Reads the kernel's identity from `/proc`.
     ///
     /// # Errors
-    /// When not even the release can be read.
+    /// If not even the release can be read.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         let directory = roots.proc.join("sys/kernel");
         Ok(Self {

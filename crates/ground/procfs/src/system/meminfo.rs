@@ -47,7 +47,7 @@ impl MemInfo {
     /// Reads `/proc/meminfo`.
     ///
     /// # Errors
-    /// When the file is missing, may not be read or is malformed.
+    /// If the file is missing, may not be read or is malformed.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         file::read(
             &roots.proc.join("meminfo"),
@@ -59,7 +59,7 @@ impl MemInfo {
     /// Parses lines like `MemTotal:       24684096 kB`. Skips unknown lines.
     ///
     /// # Errors
-    /// When a line has no colon, or a known one no amount in kB (no count, for pages).
+    /// If a line has no colon, or a known one no amount in kB (no count, for pages).
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut info = Self::default();
         for (index, line) in text.lines().enumerate() {

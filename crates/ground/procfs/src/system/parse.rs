@@ -41,7 +41,7 @@ pub(crate) fn quote(text: &str) -> String {
 /// Parses a decimal number, which most sysfs attributes hold.
 ///
 /// # Errors
-/// When the text is no whole number of at most 64 bits.
+/// If the text is no whole number of at most 64 bits.
 pub fn number(text: &str) -> Result<u64, ParseError> {
     text.trim()
         .parse()
@@ -51,7 +51,7 @@ pub fn number(text: &str) -> Result<u64, ParseError> {
 /// Parses a switch: `0` or `1`.
 ///
 /// # Errors
-/// When the text is neither.
+/// If the text is neither.
 pub fn switch(text: &str) -> Result<bool, ParseError> {
     match text.trim() {
         "0" => Ok(false),
@@ -69,7 +69,7 @@ pub fn switch(text: &str) -> Result<bool, ParseError> {
 /// (`Documentation/admin-guide/mm/transhuge.rst`).
 ///
 /// # Errors
-/// When not exactly one word is in brackets.
+/// If not exactly one word is in brackets.
 pub fn chosen(text: &str) -> Result<&str, ParseError> {
     let mut bracketed = text
         .split_whitespace()
@@ -114,7 +114,7 @@ macro_rules! choice {
             /// Parses the attribute: all words, the chosen one in brackets.
             ///
             /// # Errors
-            /// When not exactly one word is in brackets, or the word is unknown.
+            /// If not exactly one word is in brackets, or the word is unknown.
             pub fn parse(text: &str) -> Result<Self, $crate::system::ParseError> {
                 match $crate::system::chosen(text)? {
                     $($word => Ok(Self::$variant),)+

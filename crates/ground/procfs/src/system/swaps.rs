@@ -83,7 +83,7 @@ pub fn read_swaps(roots: &Roots) -> Result<Vec<SwapArea>, ReadError> {
 /// Parses `/proc/swaps`. The text does not show which areas lie in memory: `zram` is `None` in all of them.
 ///
 /// # Errors
-/// When a line after the first does not have its five fields.
+/// If a line after the first does not have its five fields.
 pub fn parse_swaps(text: &[u8]) -> Result<Vec<SwapArea>, ParseError> {
     // The first line is a title.
     let lines = text.split(|&b| b == b'\n').enumerate().skip(1);

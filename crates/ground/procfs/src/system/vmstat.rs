@@ -25,7 +25,7 @@ impl ThpCounters {
     /// Reads `/proc/vmstat`.
     ///
     /// # Errors
-    /// When the file is missing, may not be read or is malformed.
+    /// If the file is missing, may not be read or is malformed.
     pub fn read(roots: &Roots) -> Result<Self, ReadError> {
         file::read(
             &roots.proc.join("vmstat"),
@@ -37,7 +37,7 @@ impl ThpCounters {
     /// Parses lines like `thp_fault_alloc 4711`. Skips other lines.
     ///
     /// # Errors
-    /// When such a line has no count.
+    /// If such a line has no count.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut all = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -60,7 +60,7 @@ impl ThpCounters {
 /// Reads the pages that programs of the whole machine have freed lazily since boot (`pglazyfree`); `None` if the kernel does not count them.
 ///
 /// # Errors
-/// When `/proc/vmstat` is missing, may not be read or is malformed.
+/// If `/proc/vmstat` is missing, may not be read or is malformed.
 pub fn lazily_freed(roots: &Roots) -> Result<Option<u64>, ReadError> {
     file::read(
         &roots.proc.join("vmstat"),

@@ -105,7 +105,7 @@ pub fn newest_disk(roots: &Roots) -> Result<Option<u64>, ReadError> {
 /// Parses `mm_stat`: numbers of bytes and pages, of which newer kernels have more.
 ///
 /// # Errors
-/// When one of the first four is missing or no number.
+/// If one of the first four is missing or no number.
 pub fn parse_mm_stat(text: &str) -> Result<ZramUse, ParseError> {
     let mut words = text.split_ascii_whitespace();
     let mut next = || -> Option<u64> { words.next()?.parse().ok() };

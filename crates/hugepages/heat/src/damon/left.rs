@@ -31,7 +31,7 @@ pub enum DamonCleanup {
 /// settings, and as many as we make. Ends no others.
 ///
 /// # Errors
-/// When the files cannot be read or written: needs root.
+/// If the files cannot be read or written: needs root.
 pub fn end_left_damon(roots: &Roots) -> io::Result<DamonCleanup> {
     end_left(roots, Path::new(STATE))
 }

@@ -15,6 +15,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use superhue_plot::{Band, Cell, Heat, color, decode, how, size};
 
+use crate::output::shortened;
 use crate::terminal::printable;
 
 /// Number of lines above the bands, and below.
@@ -243,21 +244,6 @@ fn hottest(letters: &[u8]) -> Cell {
         .filter_map(|&letter| decode(letter))
         .max_by(|a, b| heat(a).total_cmp(&heat(b)))
         .unwrap_or(Cell::Absent)
-}
-
-fn shortened(text: &str, room: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= room {
-        return text.to_owned();
-    }
-    let kept = room.saturating_sub(1);
-    let head = kept.div_ceil(2);
-    let tail = &letters[letters.len() - (kept - head)..];
-    letters[..head]
-        .iter()
-        .chain(&['\u{2026}'])
-        .chain(tail)
-        .collect()
 }
 
 fn pages(band: &Band) -> String {

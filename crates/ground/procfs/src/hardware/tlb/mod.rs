@@ -173,7 +173,7 @@ impl Tlb {
     /// Reads the TLBs from CPUID.
     ///
     /// # Errors
-    /// When CPUID describes no TLB that this code understands.
+    /// If CPUID describes no TLB that this code understands.
     pub fn read(cpuid: &Cpuid, virtualization: &Virtualization) -> Result<Self, TlbError> {
         let vendor = cpuid.vendor().ok_or(TlbError::NoCpuid)?;
         let guest = virtualization.machine == Machine::Virtual;

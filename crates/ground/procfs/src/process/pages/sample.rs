@@ -19,7 +19,7 @@ const WORD: u64 = 8;
 /// 2 MiB windows at random places, about `limit` in all. `seed` determines the places.
 ///
 /// # Errors
-/// When the process is gone, or the caller has no permission.
+/// If the process is gone, or the caller has no permission.
 pub fn sample_words(
     roots: &Roots,
     pid: u32,

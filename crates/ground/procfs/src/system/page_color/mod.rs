@@ -140,7 +140,7 @@ impl PageColors {
     /// Parses the file's text.
     ///
     /// # Errors
-    /// When the text does not have the format above.
+    /// If the text does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
         let enabled = switch(lines.named("enabled")?)?;

@@ -34,7 +34,7 @@ impl ColorSettings {
     /// Parses a set of colors as sysctls and control groups show it: `0-7,16`.
     ///
     /// # Errors
-    /// When it is not a set of `colors` colors.
+    /// If it is not a set of `colors` colors.
     pub fn parse_set(text: &str, colors: usize) -> Result<ColorSet, ParseError> {
         set(text.trim(), colors)
     }

@@ -118,6 +118,8 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/programs-table --check
 	scripts/mapped-file --table --check
 	scripts/hostile table --check
+	scripts/figures --check
+	scripts/papers table --check
 	scripts/house --words --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)
@@ -135,6 +137,7 @@ lab: release ## Replay the papers' figures on models of their machines, on frame
 	@scripts/setup kernel-test lab
 	kernel/frames
 	target/release/superhue lab $(LAB) --output docs/lab >/dev/null
+	scripts/papers table
 
 lab-trace: ## Build the plugin by which superhue lab sees what a command refers to (superhue lab -- COMMAND)
 	@scripts/setup lab-trace
@@ -145,7 +148,7 @@ lab-witness: release ## Run some points of the lab under a plugin of QEMU, compa
 	@scripts/setup lab-witness
 	witness/run
 	status=0; target/release/superhue lab --witness target/lab/witness --output docs/lab || status=$$?; \
-	target/release/superhue lab --from docs/lab/lab.json --output docs/lab >/dev/null; exit $$status
+	target/release/superhue lab --from docs/lab/lab.json --output docs/lab >/dev/null; scripts/papers table; exit $$status
 
 ci: ## What is run for every change
 	.ci/run

@@ -179,8 +179,8 @@ impl Native {
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "Sequential, random and skewed sweeps over 1 GiB, measured natively with `superhue compare` (`scripts/measure`): nothing here is\n\
-             modelled. `hot` is the paper's system here. What the paper draws over passes, its text tells only in numbers; they stand beside\n\
-             ours. Medians of runs in interleaved rounds; intervals, and every sample, are in the files.\n\n\
+             modelled. `hot` stands for the paper's system here; it decides from outside the program. What the paper draws over passes, its text\n\
+             tells only in numbers; they stand beside ours. Medians of runs in interleaved rounds; intervals, and every sample, are in the files.\n\n\
              | sweep | runs | GiB/s: never | always | hot | hot / always | memory of always | the paper | of hot | the paper | 95 % on superpages: always | hot | the paper |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
@@ -236,7 +236,7 @@ impl Native {
         }
         text.push_str(
             "- Losing cases: until a sweep has been watched it runs on base pages, and all files show what that costs in the time to 95 %.\n\
-             memcached (section 6) is not here.\n",
+             memcached (section 6) is in [numbers.md](numbers.md#p4).\n",
         );
         text
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::document::{Document, Figure};
 use crate::native::Native;
-use crate::table::{cells, placed};
+use crate::table::placed;
 use crate::witness::Witness;
 
 /// Kept results besides the figures, with sections of their own on the page.
@@ -71,7 +71,6 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
         for case in &figure.losing {
             let _ = writeln!(text, "- Losing cases: {case}");
         }
-        text.push_str(&beside_the_paper(figure));
     }
     text.push_str("\n## Not modelled\n\n");
     let mut limits: Vec<(&String, Vec<&str>)> = Vec::new();
@@ -117,26 +116,4 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
          - Huge pages of 4 MiB, and pages of 8 KiB of real kernels: there are none on x86-64.\n",
     );
     text
-}
-
-/// Formats the points for which the paper has a number, beside that number; empty if there are none.
-fn beside_the_paper(figure: &Figure) -> String {
-    let cells = cells(figure);
-    let Some((header, rows)) = cells.split_first() else {
-        return String::new();
-    };
-    let last = header.len() - 1;
-    let rows: Vec<&Vec<String>> = rows.iter().filter(|row| !row[last].is_empty()).collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    let mut text = format!(
-        "\n<details><summary>Points with a number in the paper</summary>\n\n| {} |\n|{}\n",
-        header.join(" | "),
-        "---|".repeat(header.len())
-    );
-    for row in rows {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-    }
-    text + "\n</details>\n"
 }

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 use superhue::page_colors::oracles::OracleKind;
 use superhue::trackers::TrackerKind;
-use superhue::{ColorPlacement, Pages};
+use superhue::{AllocatorAdvice, ColorPlacement, Pages};
 use superhue_bench::arm::Arm;
 use superhue_compare::trial::MetricKind;
 
@@ -69,6 +69,22 @@ pub fn pages() -> OneOf<Pages> {
         }
     };
     OneOf::new(Pages::ALL.map(|pages| (pages, pages.name(), meaning(pages))))
+}
+
+/// Treatments of a command's own allocator.
+pub fn allocator_advice() -> OneOf<AllocatorAdvice> {
+    OneOf::new([
+        (
+            AllocatorAdvice::Ask,
+            "ask",
+            "a variable of its environment asks it for huge pages",
+        ),
+        (
+            AllocatorAdvice::Leave,
+            "leave",
+            "its environment stays as it is",
+        ),
+    ])
 }
 
 /// Ways to find the color of a page, best first.

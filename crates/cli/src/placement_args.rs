@@ -7,10 +7,11 @@ use superhue::act::Setting;
 use superhue::model::{ByteCount, ColorRequest, Share};
 use superhue::trackers::TrackerKind;
 use superhue::{
-    ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages, parse, stall_bound,
+    AllocatorAdvice, ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages,
+    parse, stall_bound,
 };
 
-use crate::named::{pages, placements, trackers};
+use crate::named::{allocator_advice, pages, placements, trackers};
 use crate::values::parse_time;
 
 /// Placement of memory: options that `run`, `attach` and the arms of `compare` share.
@@ -21,7 +22,8 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
     /// Largest amount of memory that huge pages may add: a size (256M) or a share of the anonymous memory (5%).
-    /// With 0, only regions without a hole become huge. [default: 5%, no bound for always]
+    /// With 0, only regions without a hole become huge. [default: 1% for auto, 5% for hot and
+    /// resident, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
@@ -78,6 +80,11 @@ pub struct SystemArgs {
     /// kill, `superhue restore` does. Needs root. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
+    /// With `ask`, add to the command's environment the variable that makes its own memory allocator ask for huge pages: then page faults make
+    /// them, sooner and cheaper than superhue can. Knows glibc from 2.35, jemalloc, mimalloc and the JVM by what the program links. A variable
+    /// that is set already stays; programs with set-ID bits or capabilities get none. The report shows it.
+    #[arg(long, value_name = "ask|leave", default_value = "leave", value_parser = allocator_advice())]
+    pub allocator: AllocatorAdvice,
     #[command(flatten)]
     pub colors: ColorArgs,
     /// With --colors: refuse to run the command (exit status 125) if colors cannot be found here. Where the kernel places memory,
@@ -120,6 +127,7 @@ impl SystemArgs {
     /// Adds these options to a configuration.
     pub fn add_to(self, config: &mut Config) {
         self.colors.add_to(config);
+        config.allocator = self.allocator;
         config.settings = self.system;
         config.strict = self.strict;
     }

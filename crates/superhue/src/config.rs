@@ -9,6 +9,7 @@ use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_policy::StallBound;
 use superhue_procfs::Roots;
 
+use crate::allocator::AllocatorAdvice;
 use crate::{ColorPlacement, Pages};
 
 /// Share of a region's base pages that must be resident before `resident` promotes it, in percent.
@@ -39,7 +40,7 @@ pub const fn stall_bound(allowed: Duration) -> StallBound {
 pub struct Config {
     /// Memory that gets huge pages; `None` is [`Pages::Auto`].
     pub pages: Option<Pages>,
-    /// Resident memory that promotion may add; `None` is the policy's own default (5 % of anonymous memory for `auto`, `resident` and `hot`, no limit
+    /// Resident memory that promotion may add; `None` is the policy's own default (1 % of anonymous memory for `auto`, 5 % for `resident` and `hot`, no limit
     /// for `always`).
     pub budget: Option<Share>,
     /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
@@ -78,6 +79,8 @@ pub struct Config {
     pub settings: Vec<Setting>,
     /// Variables of the command's environment, name and value; all others are those of this process.
     pub environment: Vec<(OsString, OsString)>,
+    /// Treatment of the command's own memory allocator.
+    pub allocator: AllocatorAdvice,
     /// Folders of the kernel's files.
     pub roots: Roots,
 }
@@ -125,6 +128,7 @@ impl Default for Config {
             strict: false,
             settings: Vec::new(),
             environment: Vec::new(),
+            allocator: AllocatorAdvice::Leave,
             roots: Roots::default(),
         }
     }

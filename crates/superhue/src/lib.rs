@@ -36,6 +36,7 @@
 //! * [`color`] gives a program memory in chosen page colors.
 
 pub mod advise;
+mod allocator;
 mod attach;
 pub mod ceiling;
 mod charge;
@@ -86,6 +87,7 @@ pub use superhue_procfs as procfs;
 pub use superhue_state as state;
 pub use superhue_sys as sys;
 
+pub use allocator::{Allocator, AllocatorAdvice, AllocatorReport, AllocatorRequest};
 pub use attach::{AttachError, attach};
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{

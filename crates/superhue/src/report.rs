@@ -11,6 +11,7 @@ use superhue_model::{Action, ByteCount, Errno, SkipReason};
 use superhue_policy::Ledger;
 use superhue_sys::process::own_usage;
 
+use crate::allocator::AllocatorReport;
 use crate::colors::ColorsReport;
 use crate::shared_report::{ObjectReport, object_lines, objects_report};
 use crate::watch::WatchResults;
@@ -54,6 +55,8 @@ pub struct Report {
     pub tracking: Option<TrackingReport>,
     /// Page colors; `None` where the configuration names none.
     pub colors: Option<ColorsReport>,
+    /// Request to the command's own allocator for huge pages; `None` where the configuration leaves it alone.
+    pub allocator: Option<AllocatorReport>,
     /// Processes.
     pub processes: ProcessesReport,
     /// Resources that Superhue itself used.
@@ -349,6 +352,7 @@ impl Report {
             objects: objects_report(&watched.objects),
             tracking: tracking_report(config, &watched),
             colors: None,
+            allocator: None,
             processes: ProcessesReport {
                 seen: watched.processes_seen,
                 denied: watched.processes_denied,
@@ -373,6 +377,11 @@ impl Report {
         self
     }
 
+    pub(crate) fn with_allocator(mut self, allocator: Option<AllocatorReport>) -> Self {
+        self.allocator = allocator;
+        self
+    }
+
     /// Returns the report for people: a few lines, each without the program's name in front.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
@@ -384,6 +393,7 @@ impl Report {
         lines.extend(object_lines(&self.objects));
         lines.extend(self.tracking_lines());
         lines.extend(self.colors.iter().flat_map(ColorsReport::lines));
+        lines.extend(self.allocator.iter().map(AllocatorReport::line));
         lines.extend(self.mechanism.notes.iter().cloned());
         if self.processes.denied > 0 {
             lines.push(format!(

@@ -18,7 +18,9 @@ use superhue_procfs::process::{
 use superhue_procfs::system::PageColors;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::{Usage, own_usage};
+use superhue_sys::thp::ThpSwitch;
 
+use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NotAsked};
 use crate::colors::{Census, ColorSetup, ColorsError, ColorsReport, kernel_report};
 use crate::family::Family;
 use crate::given_back::LazyFreeFinder;
@@ -82,6 +84,7 @@ pub struct Session {
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
     colors: Option<ColorSetup>,
+    allocator: Option<AllocatorReport>,
 }
 
 impl Session {
@@ -128,9 +131,15 @@ impl Session {
         let setup = Setup::if_asked(&config, &mechanism)?;
         tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
 
+        let allocator = allocator_report(&config, &mechanism, &command);
+        let asked = allocator.iter().filter_map(|report| report.asked.as_ref());
+        let environment: Vec<_> = asked
+            .map(AllocatorRequest::pair)
+            .chain(config.environment.iter().cloned())
+            .collect();
         let launch = Launch {
             command: &command,
-            environment: &config.environment,
+            environment: &environment,
             switch: mechanism.switch,
             colors: colors.as_ref().and_then(ColorSetup::policy),
             preserved,
@@ -156,6 +165,7 @@ impl Session {
             settings: Some(settings),
             ended: None,
             colors,
+            allocator,
         };
         // A command that has already ended keeps its number until this process, its parent, waits for it.
         let target = identify(&session.config.roots, pid).ok();
@@ -268,7 +278,9 @@ impl Session {
             }
             ColorsReport::of_recoloring(&prepared, watched.keeper.as_ref())
         });
-        Report::new(&self.config, mechanism, watched, frame).with_colors(colors)
+        Report::new(&self.config, mechanism, watched, frame)
+            .with_colors(colors)
+            .with_allocator(self.allocator.take())
     }
 }
 
@@ -277,6 +289,23 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.stop.now();
     }
+}
+
+/// Returns the variable that asks the command's allocator, if the configuration wants that.
+fn allocator_report(
+    config: &Config,
+    mechanism: &Mechanism,
+    command: &[OsString],
+) -> Option<AllocatorReport> {
+    let name = command.first()?;
+    let result = match (config.allocator, mechanism.switch) {
+        (AllocatorAdvice::Leave, _) => return None,
+        (AllocatorAdvice::Ask, ThpSwitch::Never) => Err(NotAsked::SwitchedOff),
+        (AllocatorAdvice::Ask, _) => {
+            AllocatorRequest::for_command(&config.roots, name, &config.environment)
+        }
+    };
+    Some(AllocatorReport::new(&result))
 }
 
 /// Makes the watch for a configuration.

@@ -135,11 +135,14 @@ fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism
             ..Scheme::resident()
         },
     };
+    if is_auto {
+        scheme.quota = Quota::auto();
+    }
     scheme.quota = Quota {
         budget: config.budget.or(scheme.quota.budget),
         rate: config.rate.or(scheme.quota.rate),
         max_stall: config.max_stall,
-        spares_filling: is_auto,
+        ..scheme.quota
     };
     scheme
 }

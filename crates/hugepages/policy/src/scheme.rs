@@ -107,7 +107,8 @@ impl Default for Split {
 /// Limits of the cost of promotion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
-    /// Memory that promotion may add, in total: a share of the anonymous resident memory of all processes; `None` for no limit. 5 % by default.
+    /// Memory that promotion may add, in total: a share of the anonymous resident memory of all processes; `None` for no limit. 5 % by default, 1 %
+    /// for [`Scheme::auto`].
     pub budget: Option<Share>,
     /// Bytes of huge pages that may be made per second, with half a second's worth at once; `None` for no limit. 2 GiB/s by default, about what one
     /// core copies.
@@ -126,6 +127,18 @@ impl Default for Quota {
             rate: Some(ByteCount(2 << 30)),
             max_stall: None,
             spares_filling: false,
+        }
+    }
+}
+
+impl Quota {
+    /// The price allowed for a policy that nobody chose: memory that no measurement would notice.
+    #[must_use]
+    pub fn auto() -> Self {
+        Self {
+            budget: Some(Share::BasisPoints(100)),
+            spares_filling: true,
+            ..Self::default()
         }
     }
 }
@@ -161,7 +174,7 @@ impl Scheme {
         }
     }
 
-    /// `--pages auto` where accesses are tracked. Elsewhere it is [`resident`](Self::resident) with [`Quota::spares_filling`].
+    /// `--pages auto` where accesses are tracked. Elsewhere it is [`resident`](Self::resident) with [`Quota::auto`].
     #[must_use]
     pub fn auto() -> Self {
         Self {
@@ -169,10 +182,7 @@ impl Scheme {
                 full_at_once: true,
                 ..Active::default()
             }),
-            quota: Quota {
-                spares_filling: true,
-                ..Quota::default()
-            },
+            quota: Quota::auto(),
         }
     }
 

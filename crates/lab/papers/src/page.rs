@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::document::{Document, Figure};
+use crate::document::Document;
 use crate::native::Native;
 use crate::table::placed;
 use crate::witness::Witness;

@@ -1,0 +1,200 @@
+//! Requests to a command's own memory allocator for huge pages at the page fault, by a variable of its environment.
+//!
+//! A page fault makes a huge page only where a mapping spans 2 MiB and, under the system mode `madvise`, only where the program asked. Heaps grow
+//! in small steps, so neither holds for them. Several allocators ask for their caller if a variable says so:
+//!
+//! | allocator       | recognized by                                        | variable                                    |
+//! |-----------------|------------------------------------------------------|---------------------------------------------|
+//! | glibc from 2.35 | the versions that the program's loader defines       | `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`     |
+//! | jemalloc        | a library, or the name of the variable in its data   | `MALLOC_CONF=thp:always`, or with a prefix  |
+//! | mimalloc        | a library                                            | `MIMALLOC_LARGE_OS_PAGES=1`                 |
+//! | JVM             | a library of its launcher                            | `JDK_JAVA_OPTIONS=-XX:+UseTransparentHugePages` |
+//!
+//! tcmalloc is recognized too, and not asked: it has no such variable. Programs are recognized by what they link ([`program`]), never by name.
+//!
+//! Sources: glibc's manual, "Memory Allocation Tunables"; jemalloc(3), `opt.thp`; mimalloc's readme, "Environment Options"; java(1).
+
+mod path;
+mod program;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+use superhue_procfs::system::ThpSettings;
+use superhue_procfs::system::hugetlb::read_hugetlb_pools;
+use superhue_procfs::system::thp::ThpMode;
+use superhue_procfs::{ReadError, Roots};
+
+pub use program::{Allocator, ProgramError};
+
+/// Treatment of a command's own allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AllocatorAdvice {
+    /// Its environment stays as it is.
+    #[default]
+    Leave,
+    /// Its environment gets the variable that asks the allocator for huge pages.
+    Ask,
+}
+
+/// A variable that asks an allocator for huge pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AllocatorRequest {
+    /// The allocator.
+    pub allocator: Allocator,
+    /// Name of the variable.
+    pub variable: String,
+    /// Its value.
+    pub value: &'static str,
+}
+
+/// Result of a request, for the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AllocatorReport {
+    /// The variable that the command's environment got; `None` where it got none.
+    pub asked: Option<AllocatorRequest>,
+    /// Reason why it got none.
+    pub not_asked_because: Option<String>,
+}
+
+/// Reason why an allocator is not asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAsked {
+    /// The policy switches huge pages off for the command.
+    #[error("the policy `never` switches huge pages off")]
+    SwitchedOff,
+    /// Only under the mode `madvise` does asking have an effect.
+    #[error("the system-wide mode is `{}`, under which a program's request has no effect", mode_name(.0))]
+    Mode(Option<ThpMode>),
+    /// Its memory would come from a pool that somebody reserved.
+    #[error("mimalloc would take huge pages from the pool that is reserved here (vm.nr_hugepages)")]
+    Pool,
+    /// The variable has a value already.
+    #[error("its environment has {0} already")]
+    AlreadySet(String),
+    /// The allocator has no such variable.
+    #[error("its allocator, {0}, has no variable that asks for huge pages")]
+    NoVariable(Allocator),
+    /// The program is not what can be asked.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+fn mode_name(mode: &Option<ThpMode>) -> String {
+    mode.map_or_else(|| "not readable".to_owned(), |mode| mode.to_string())
+}
+
+impl AllocatorRequest {
+    /// Returns the variable that asks `allocator`; `None` where it has none.
+    #[must_use]
+    pub fn of(allocator: Allocator) -> Option<Self> {
+        let (variable, value) = match &allocator {
+            Allocator::Glibc => ("GLIBC_TUNABLES".to_owned(), "glibc.malloc.hugetlb=1"),
+            Allocator::Jemalloc { prefix } => (format!("{prefix}MALLOC_CONF"), "thp:always"),
+            // The name that all versions know; newer ones have another one, too.
+            Allocator::Mimalloc => ("MIMALLOC_LARGE_OS_PAGES".to_owned(), "1"),
+            Allocator::Jvm => (
+                "JDK_JAVA_OPTIONS".to_owned(),
+                "-XX:+UseTransparentHugePages",
+            ),
+            Allocator::Tcmalloc => return None,
+        };
+        Some(Self {
+            allocator,
+            variable,
+            value,
+        })
+    }
+
+    /// Returns the variable for a command, which starts with this process's environment and `added`.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn for_command(
+        roots: &Roots,
+        command: &OsStr,
+        added: &[(OsString, OsString)],
+    ) -> Result<Self, NotAsked> {
+        let mode = ThpSettings::read_huge_page_mode(roots);
+        if mode != Some(ThpMode::Madvise) {
+            return Err(NotAsked::Mode(mode));
+        }
+        let variable = |name: &str| value_of(name, added);
+        let program = path::find(command, variable("PATH").as_deref())?;
+        let preloaded = variable("LD_PRELOAD").unwrap_or_default();
+        Self::for_program(roots, &program, &preloaded, |name| variable(name).is_some())
+    }
+
+    fn for_program(
+        roots: &Roots,
+        program: &Path,
+        preloaded: &OsStr,
+        is_set: impl Fn(&str) -> bool,
+    ) -> Result<Self, NotAsked> {
+        let allocator = program::allocator_of(program, preloaded)?;
+        let request =
+            Self::of(allocator.clone()).ok_or_else(|| NotAsked::NoVariable(allocator.clone()))?;
+        if is_set(&request.variable) {
+            return Err(NotAsked::AlreadySet(request.variable));
+        }
+        if allocator == Allocator::Mimalloc && may_have_pool(roots) {
+            return Err(NotAsked::Pool);
+        }
+        Ok(request)
+    }
+
+    /// Returns the variable as an environment has it.
+    pub(crate) fn pair(&self) -> (OsString, OsString) {
+        (self.variable.clone().into(), self.value.into())
+    }
+}
+
+impl fmt::Display for AllocatorRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.variable, self.value)
+    }
+}
+
+impl AllocatorReport {
+    pub(crate) fn new(result: &Result<AllocatorRequest, NotAsked>) -> Self {
+        Self {
+            asked: result.as_ref().ok().cloned(),
+            not_asked_because: result.as_ref().err().map(ToString::to_string),
+        }
+    }
+
+    /// Returns the report for people, a line.
+    pub(crate) fn line(&self) -> String {
+        match (&self.asked, &self.not_asked_because) {
+            (Some(request), _) => format!(
+                "the command's environment got {request}, which asks {} for huge pages",
+                request.allocator
+            ),
+            (None, Some(why)) => format!("the command's allocator was not asked: {why}"),
+            (None, None) => "the command's allocator was not asked".to_owned(),
+        }
+    }
+}
+
+/// Returns true unless no page can come from a pool of hugetlbfs, which mimalloc tries first.
+fn may_have_pool(roots: &Roots) -> bool {
+    match read_hugetlb_pools(roots) {
+        Ok(pools) => pools
+            .iter()
+            .any(|pool| pool.pages != Some(0) || pool.overcommit != Some(0)),
+        Err(ReadError::Missing { .. }) => false,
+        Err(_) => true,
+    }
+}
+
+/// Returns the value that a variable will have for a command.
+fn value_of(name: &str, added: &[(OsString, OsString)]) -> Option<OsString> {
+    let own = added.iter().rev().find(|(key, _)| key == name);
+    own.map(|(_, value)| value.clone())
+        .or_else(|| std::env::var_os(name))
+}
+
+#[cfg(test)]
+mod tests;

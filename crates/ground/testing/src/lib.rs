@@ -1,4 +1,4 @@
-//! Helpers that the tests of several crates share: visible skips that can be forbidden, users, child processes.
+//! Helpers that the tests of several crates share: visible skips that can be forbidden, locks, users, child processes.
 //!
 //! Only tests depend on this crate, so its functions panic on any failure: a test that cannot go on has failed.
 
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::env;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
@@ -22,8 +23,8 @@ pub const NOBODY: u32 = 65534;
 /// Reports on standard output that a test cannot run here: `SKIPPED name: reason`.
 /// `name` is what the machine lacks, not the test.
 ///
+/// # Panics
 /// If `SUPERHUE_REQUIRE` (names with commas between) lists `name`: the user expects this machine to have the feature.
-/// that this machine should be able to.
 #[track_caller]
 pub fn skip(name: &str, reason: &str) {
     let required = env::var("SUPERHUE_REQUIRE").unwrap_or_default();
@@ -36,6 +37,83 @@ pub fn skip(name: &str, reason: &str) {
 
 fn is_listed(required: &str, name: &str) -> bool {
     required.split(',').any(|required| required.trim() == name)
+}
+
+/// The lock of [`alone`] and [`shared`].
+static LOCK: RwLock<()> = RwLock::new(());
+
+/// Waits until no other test holds the lock of this test program, and keeps them waiting while the result lives.
+///
+/// The tests of one program run in parallel threads of one process. Some change or count what the process or the machine has
+/// once: its settings, the processes of a user, the huge page switch, memory that a fork shares with a child. Such a test
+/// takes the lock alone; tests that it would disturb take it [`shared`]; all others take none. The comment in the program's
+/// `main.rs` names what its lock protects. A test takes the lock once, as its first step.
+#[must_use = "the lock is released when this is dropped"]
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    // A test that failed while it held the lock is no reason for others to fail.
+    LOCK.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no test runs [`alone`], and keeps such tests waiting while the result lives.
+#[must_use = "the lock is released when this is dropped"]
+pub fn shared() -> RwLockReadGuard<'static, ()> {
+    LOCK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the arguments with which a test program runs one of its tests and prints the output: the test `name` of the module
+/// that passes its own `module_path!()`.
+#[must_use]
+pub fn only(module: &str, name: &str) -> [String; 4] {
+    // The test harness leaves out the name of the crate.
+    let test = match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{name}"),
+        None => name.to_owned(),
+    };
+    [
+        "--exact".to_owned(),
+        test,
+        "--nocapture".to_owned(),
+        "--test-threads=1".to_owned(),
+    ]
+}
+
+/// Returns a command that runs one test of this program in another process; the arguments are those of [`only`].
+///
+/// # Panics
+/// If the program's own path is unknown.
+#[must_use]
+pub fn rerun(module: &str, name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(only(module, name));
+    command
+}
+
+/// Runs the calling test in a process of its own, where no other test allocates or starts threads and children. The arguments
+/// are those of [`only`]. In that process the result is false, and the test goes on. In the first process the result is true:
+/// the test has passed in the other one, and returns.
+///
+/// # Panics
+/// If the test fails there.
+#[must_use]
+pub fn passed_in_own_process(module: &str, name: &str) -> bool {
+    const MARK: &str = "SUPERHUE_TEST_IN_OWN_PROCESS";
+    if env::var_os(MARK).is_some() {
+        return false;
+    }
+    let output = rerun(module, name).env(MARK, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(has_passed(&output), "{}: {said}{errors}", output.status);
+    // With the skips in it.
+    println!("{said}");
+    true
+}
+
+/// Returns true if a test program that ran [`only`] one test has found it, and the test has passed.
+#[must_use]
+pub fn has_passed(output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stdout);
+    output.status.success() && said.contains("test result: ok. 1 passed;")
 }
 
 /// Returns true if root runs the tests.
@@ -155,6 +233,39 @@ mod tests {
         assert!(is_listed("thp, collapse,root", "collapse"));
         assert!(!is_listed("remote-collapse", "collapse"));
         assert!(!is_listed("", "collapse"));
+    }
+
+    #[test]
+    fn one_test_is_run_in_a_process_of_its_own() {
+        if passed_in_own_process(module_path!(), "one_test_is_run_in_a_process_of_its_own") {
+            return;
+        }
+        // The whole process has two threads at most: that of the test, and the first one.
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        assert!(threads <= 2, "{threads}");
+    }
+
+    #[test]
+    fn a_test_that_is_not_there_has_not_passed() {
+        let output = rerun(module_path!(), "no_such_test").output().unwrap();
+        assert!(output.status.success() && !has_passed(&output));
+        assert_eq!(only("it::swap", "child")[1], "swap::child");
+        assert_eq!(only("swap", "child")[1], "child");
+    }
+
+    #[test]
+    fn who_is_alone_is_not_beside_others() {
+        let alone = alone();
+        let (said, hears) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let _shared = shared();
+            said.send(()).unwrap();
+        });
+        let wait = std::time::Duration::from_millis(50);
+        assert!(hears.recv_timeout(wait).is_err(), "both hold the lock");
+        drop(alone);
+        hears.recv().unwrap();
+        other.join().unwrap();
     }
 
     #[test]

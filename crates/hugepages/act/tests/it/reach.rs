@@ -1,0 +1,131 @@
+//! Access of plans to processes: objections to an action, and the process through which a shared object is collapsed.
+
+use superhue_act::{Actuator, KernelActuator};
+use superhue_model::{
+    Action, Effect, Errno, ObjectId, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr,
+};
+use superhue_sys::scratch_child::ScratchChild;
+use superhue_testing::shared;
+
+/// The number of a region that another process maps, too.
+const SHARED: u64 = 7;
+
+/// The number of a region whose control group has no room.
+const TIGHT: u64 = 8;
+
+/// The number of a region of a shared object that no process maps wholly.
+const UNMAPPED: u64 = 9;
+
+/// Returns true if the kernel was called: it returns `ENOMEM` for a region that is not mapped, `EPERM` to a caller without the capability.
+fn is_asked(effect: Effect) -> bool {
+    matches!(effect, Effect::Failed { errno } if [Errno::ENOMEM, Errno::EPERM].contains(&errno))
+}
+
+fn region(number: u64) -> Region {
+    Region::containing(VirtAddr(number << 21))
+}
+
+fn collapse(process: ProcessId, number: u64) -> Action {
+    Action::Collapse {
+        owner: process.into(),
+        region: region(number),
+        growth: PageCount(0),
+    }
+}
+
+/// Mappers of a region of the object: a process that has ended, and `process`, 100 regions further up.
+fn mappers(process: ProcessId, of: Region) -> Vec<(ProcessId, Region)> {
+    let gone = ProcessId {
+        pid: u32::MAX >> 1,
+        start_ticks: 0,
+    };
+    let there = of.start().0 >> 21;
+    match there {
+        UNMAPPED => Vec::new(),
+        _ => vec![(gone, of), (process, region(there + 100))],
+    }
+}
+
+/// Effects of a plan for a child that maps none of the regions.
+fn perform(plan: impl Fn(ProcessId) -> Vec<Action>) -> Vec<Effect> {
+    let _shared = shared();
+    let child = ScratchChild::start().unwrap();
+    let process = ProcessId {
+        pid: child.pid(),
+        start_ticks: 0,
+    };
+    let mut actuator = KernelActuator::new(Box::new(|_| true))
+        .with_mappers(Box::new(move |_, region| mappers(process, region)))
+        .with_objection(Box::new(|target| {
+            (target.region == region(SHARED)).then_some(SkipReason::Shared)
+        }))
+        .with_objection(Box::new(|target| {
+            assert!(target.region != region(SHARED), "one objection is enough");
+            (target.region == region(TIGHT)).then_some(SkipReason::NoHeadroom)
+        }));
+    let actions = plan(process);
+    let outcome = actuator.perform(&Plan { actions }, &|| false);
+    outcome.results.iter().map(|result| result.effect).collect()
+}
+
+#[test]
+fn what_speaks_against_a_collapse_is_the_reason_why_it_is_skipped() {
+    let effects = perform(|process| {
+        let mut actions: Vec<Action> = [1, TIGHT, SHARED, 2]
+            .map(|number| collapse(process, number))
+            .into();
+        // A huge page that is shared, or of a group without room, may still be split.
+        actions.push(Action::Split {
+            owner: process.into(),
+            region: region(TIGHT),
+        });
+        actions
+    });
+    let left = |reason| Effect::Skipped { reason };
+    assert!(is_asked(effects[0]), "{effects:?}");
+    assert_eq!(effects[1], left(SkipReason::NoHeadroom));
+    assert_eq!(effects[2], left(SkipReason::Shared));
+    assert!(is_asked(effects[3]) && is_asked(effects[4]), "{effects:?}");
+}
+
+#[test]
+fn a_shared_object_is_collapsed_through_the_first_of_its_mappers_that_is_there() {
+    let object = ObjectId {
+        device: (0, 1),
+        inode: 5,
+    };
+    let of_object = |number| Action::Collapse {
+        owner: object.into(),
+        region: region(number),
+        growth: PageCount(0),
+    };
+    let split = Action::Split {
+        owner: object.into(),
+        region: region(1),
+    };
+    let effects = perform(|_| vec![of_object(1), of_object(UNMAPPED), of_object(2), split]);
+    let refused = Effect::Failed {
+        errno: Errno::EINVAL,
+    };
+    // The ended process is not the last one tried.
+    assert!(is_asked(effects[0]) && is_asked(effects[2]), "{effects:?}");
+    assert_eq!((effects[1], effects[3]), (refused, refused));
+}
+
+#[test]
+fn who_is_told_to_stop_leaves_the_rest() {
+    let _shared = shared();
+    let child = ScratchChild::start().unwrap();
+    let process = ProcessId {
+        pid: child.pid(),
+        start_ticks: 0,
+    };
+    let actions = [1, 2].map(|number| collapse(process, number)).into();
+    let mut actuator = KernelActuator::new(Box::new(|_| true));
+    let outcome = actuator.perform(&Plan { actions }, &|| true);
+    let cancelled = Effect::Skipped {
+        reason: SkipReason::Cancelled,
+    };
+    let effects: Vec<Effect> = outcome.results.iter().map(|it| it.effect).collect();
+    assert_eq!(effects, [cancelled; 2]);
+}

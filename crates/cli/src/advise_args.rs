@@ -5,26 +5,23 @@ use std::time::Duration;
 use clap::Args;
 use superhue::model::ByteCount;
 
-use crate::args::NamedArgs;
+use crate::targets_args::TargetArgs;
+use crate::tlb_args::TlbArgs;
 use crate::values::parse_some_time;
 
 /// `superhue advise`.
 #[derive(Debug, Args)]
 pub struct AdviseArgs {
-    /// Processes by number. [default: all that can be seen]
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
-    /// All processes, which is the default.
-    #[arg(long, conflicts_with_all = ["pids", "unit", "cgroup", "user"])]
-    pub all: bool,
     #[command(flatten)]
-    pub named: NamedArgs,
+    pub targets: TargetArgs,
     /// Time to watch, for all processes together. Measuring the cost of a TLB miss takes some seconds more, at most once an hour.
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parse_some_time)]
     pub time: Duration,
     /// Largest memory in which the cost of a TLB miss is measured, three times; at most a quarter of the available memory.
     #[arg(long, value_name = "SIZE", default_value = "2G", allow_hyphen_values = true, value_parser = parse_footprint)]
     pub footprint: ByteCount,
+    #[command(flatten)]
+    pub tlb: TlbArgs,
     /// Print all columns: memory touched within 1 and 100 ms, memory that was not touched, page tables, verdicts in sentences.
     #[arg(long)]
     pub wide: bool,

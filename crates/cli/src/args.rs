@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use superhue::model::{BASE_PAGE_SIZE, ByteCount};
 use superhue::page_colors::oracles::OracleKind;
 use superhue_bench::arm::Arm;
@@ -14,8 +14,10 @@ use crate::compare_args::{self, ExportArgs, GateArgs, ScanArgs, SuiteArgs};
 use crate::lab_args::{self, LabArgs};
 use crate::top_args::TopArgs;
 
-use crate::named::{arms, oracles};
+use crate::named::{arms, capabilities, oracles};
 use crate::placement_args::{ColorArgs, PlacementArgs, SystemArgs, TrackingArgs};
+use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
+use crate::tlb_args::TlbArgs;
 use crate::trial_args::{self, TrialArgs};
 use crate::values::{parse_picture, parse_some_time};
 
@@ -90,7 +92,7 @@ pub enum Verb {
     /// Blocks with the policy on (regions collapsed) and off (the same regions split again) follow each other in pairs, in random order. After each
     /// pair a sequential test checks whether the metric differs. Testing after every pair does not raise the error rate: a wrong verdict has a
     /// probability of at most 2.5 %, for any kind of noise. CPU time is a metric only for a server whose load is fixed; otherwise
-    /// give --metric.
+    /// give --metric-command.
     ///
     /// The trial switches private memory that the policy makes huge during the trial, and no other. After the verdict keep it stays huge. After any
     /// other end, Ctrl-C, SIGTERM and SIGHUP included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
@@ -253,14 +255,19 @@ impl Verb {
 /// `superhue check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Show only these capabilities (see the first column).
-    pub ids: Vec<String>,
+    /// Show only these capabilities, and end with status 3 if one of them is missing.
+    #[arg(value_name = "CAPABILITY", value_parser = capabilities())]
+    pub ids: Vec<&'static str>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
     /// Also try capabilities that change the machine for a moment (sets up a DAMON monitor if DAMON is unused).
     #[arg(long)]
     pub thorough: bool,
+    #[command(flatten)]
+    pub tlb: TlbArgs,
 }
 
 /// `superhue run`.
@@ -287,6 +294,7 @@ pub struct RunArgs {
 
 /// `superhue attach`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("who").args(TARGETS).required(true).multiple(true)))]
 pub struct AttachArgs {
     #[command(flatten)]
     pub placement: PlacementArgs,
@@ -304,26 +312,8 @@ pub struct AttachArgs {
     /// Print only errors on standard error: no events and no report.
     #[arg(long, short)]
     pub quiet: bool,
-    /// All processes of this cgroup and of the cgroups below it, as they come and go: its path below
-    /// /sys/fs/cgroup (system.slice/foo.service) or in full. Waits while it is empty, ends when it
-    /// is removed. Capability: as for processes by number.
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath,
-          conflicts_with_all = ["pids", "unit", "all", "user", "no_follow"])]
-    pub cgroup: Option<PathBuf>,
-    /// All processes of this systemd unit (redis, or redis.service), also after it restarts.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["pids", "all", "user", "no_follow"])]
-    pub unit: Option<String>,
-    /// All processes that you may look at, except superhue itself, as they come and go.
-    /// CAP_SYS_PTRACE (root) for other users' processes.
-    #[arg(long, conflicts_with_all = ["pids", "no_follow"])]
-    pub all: bool,
-    /// All processes of this effective user, by name or number.
-    #[arg(long, value_name = "USER", conflicts_with_all = ["pids", "no_follow"])]
-    pub user: Option<String>,
-    /// Processes by number.
-    #[arg(required_unless_present_any = ["cgroup", "unit", "all", "user"], value_name = "PID",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
+    #[command(flatten)]
+    pub targets: TargetArgs,
 }
 
 /// `superhue compare`.
@@ -371,7 +361,11 @@ pub struct CompareArgs {
     /// A figure to read from the output (of the load, if there is one): the first group of the
     /// expression where it matches. Higher is better unless NAME ends in :lower. If it matches different numbers in one
     /// run, that is an error: use an expression that matches one, or NAME@first or NAME@last. Repeatable.
-    #[arg(long = "metric", value_name = "NAME[:lower][@last]=REGEX")]
+    #[arg(
+        long = "metric-regex",
+        alias = "metric",
+        value_name = "NAME[:lower][@last]=REGEX"
+    )]
     pub metrics: Vec<String>,
     #[command(flatten)]
     pub gates: GateArgs,
@@ -442,36 +436,22 @@ pub struct BenchArgs {
     pub from: Option<PathBuf>,
 }
 
-/// Processes that a user names otherwise than by number.
-#[derive(Debug, Args)]
-pub struct NamedArgs {
-    /// The processes of this systemd unit: redis.service, or redis.
-    #[arg(long, value_name = "NAME", group = "named", conflicts_with_all = ["pids", "cgroup", "user"])]
-    pub unit: Option<String>,
-    /// The processes of this cgroup and of the cgroups below it: its path below /sys/fs/cgroup, or in full.
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, group = "named", conflicts_with_all = ["pids", "user"])]
-    pub cgroup: Option<PathBuf>,
-    /// The processes of this effective user, by name or number.
-    #[arg(long, value_name = "USER", group = "named", conflicts_with = "pids")]
-    pub user: Option<String>,
-}
-
 /// `superhue status`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("who").args(TARGETS).multiple(true)))]
 pub struct StatusArgs {
-    /// Processes by number. Without a PID, --unit, --cgroup or --user: all that can be seen.
-    #[arg(value_name = "PID", group = "named", value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
     #[command(flatten)]
-    pub named: NamedArgs,
+    pub targets: TargetArgs,
     /// Give the reason for all memory that no huge page maps, and the remedy.
     ///
     /// By mapping and in total, with the first reason that applies: mappings that do not fill 2 MiB windows, addresses that
     /// do not suit the file's offset, files, memory for which huge pages were forbidden, pages shared since a fork,
     /// memory that is too sparse or swapped out; or no visible obstacle. Each resident page counts once, so the reasons and the huge memory add up
     /// to the resident memory. Accesses need more than one look: see `superhue heat`.
-    #[arg(long, requires = "named")]
+    #[arg(long, requires = "who")]
     pub why: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -480,13 +460,11 @@ pub struct StatusArgs {
 /// `superhue heat`.
 #[derive(Debug, Args)]
 pub struct HeatArgs {
-    /// Number of the process.
-    #[arg(value_name = "PID", required_unless_present = "from",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub pid: Option<u32>,
+    #[command(flatten)]
+    pub targets: TargetArgs,
     /// Watch nothing: show a result written by --report or --json again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["pid", "duration", "interval", "tracker", "max_overhead",
+          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "duration", "interval", "tracker", "max_overhead",
                                 "anonymous", "follow", "report"])]
     pub from: Option<PathBuf>,
     /// Stop after this time. [default: 5s, or until q is pressed with --follow]
@@ -517,6 +495,8 @@ pub struct HeatArgs {
     /// Show accesses live in the terminal; q ends it.
     #[arg(long, conflicts_with = "json")]
     pub follow: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
 }
 
 /// `superhue track`.
@@ -556,6 +536,8 @@ pub struct DaemonArgs {
     /// With --check: print JSON.
     #[arg(long, requires = "check")]
     pub json: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
 }
 
 /// `superhue actuator`, whose standard input is the user's connection.
@@ -590,20 +572,22 @@ pub struct CtlArgs {
     /// Print the daemon's answer as JSON.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Show all columns and whole names, wider than the terminal if need be.
+    #[arg(long, global = true)]
+    pub wide: bool,
 }
 
 /// Requests to the daemon.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum CtlRequest {
-    /// Show services by rule: memory, coverage, actions, cost.
+    /// Show services by rule: memory, coverage, actions, cost. Rules without a process are listed, too.
     Status,
     /// Show the rules in force, in the order in which they are tried.
     Rules,
     /// Show the rule that a process belongs to, and the reason why each rule before it does not match.
     Why {
-        /// Number of the process.
-        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-        pid: u32,
+        #[command(flatten)]
+        targets: TargetArgs,
     },
     /// Print the daemon's metrics as Prometheus receives them, for example for the textfile collector of node_exporter.
     Metrics {
@@ -662,6 +646,8 @@ pub struct ColorsArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
 }
 
 /// `superhue restore`.

@@ -1,5 +1,7 @@
 //! Completions and manual pages, from the one definition of the command line.
 
+mod values;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::{fs, io};
@@ -15,8 +17,10 @@ use crate::output::{FAILED, Failure, VerbResult, print_as_it_is};
 /// `superhue completions SHELL`.
 pub fn completions(shell: clap_complete::Shell) -> VerbResult {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "superhue", &mut script);
-    print_as_it_is(&String::from_utf8_lossy(&script))
+    let mut command = Cli::command();
+    clap_complete::generate(shell, &mut command, "superhue", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    print_as_it_is(&values::added(shell, &command, &script))
 }
 
 /// `superhue man FOLDER`.

@@ -21,6 +21,7 @@ use rustix::process::{
     Pid, Signal as KernelSignal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
 use superhue::held_up::{SleepLimits, SleepMonitor};
+use superhue::model::counted;
 use superhue::procfs::Roots;
 use superhue::procfs::process::numbers;
 use superhue::sys::busy::{self, BusyBoard};
@@ -53,7 +54,7 @@ mod libc_signal {
 
 /// Time for which one process may hold up a verb that answers once (`ONCE`), or one that goes on (`LASTING`), which then loses what it has learned.
 const ONCE: SleepLimits = SleepLimits {
-    uninterruptible: Duration::from_millis(120),
+    uninterruptible: Duration::from_millis(100),
     in_files: Duration::from_millis(400),
 };
 const LASTING: SleepLimits = SleepLimits {
@@ -70,8 +71,8 @@ const PROBES: Duration = Duration::from_millis(600);
 
 /// A process is left out if it holds up a second reader for this long. One that held a lock only for lack of CPU time has released it by then.
 const AGAIN: SleepLimits = SleepLimits {
-    uninterruptible: Duration::from_millis(150),
-    in_files: Duration::from_millis(150),
+    uninterruptible: Duration::from_millis(120),
+    in_files: Duration::from_millis(120),
 };
 
 /// Most restarts of the verb. If a process holds it up once more, the verb reports that and fails.
@@ -143,7 +144,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
             End::HeldUp(process, signal) => {
                 kill(child, KernelSignal::KILL);
                 // A child that cannot be killed is abandoned.
-                wait_for(child, Duration::from_millis(100));
+                wait_for(child, Duration::from_millis(20));
                 if let Some(signal) = signal {
                     left_out.insert(process);
                     tell(&left_out);
@@ -366,7 +367,10 @@ fn tell(left_out: &BTreeSet<u32>) {
         ));
     }
     if let Some(more) = left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
-        note(&format!("and {more} more processes likewise"));
+        note(&format!(
+            "and {} likewise",
+            counted(more as u64, "more process")
+        ));
     }
 }
 

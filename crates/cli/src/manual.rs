@@ -28,6 +28,8 @@ const TRACK_SOCKET: &str = superhue_client::DEFAULT_SOCKET;
 const PAUSED: &str = "/run/superhue/ctl.sock.paused";
 const JOURNAL: &str = "/run/superhue/journal/";
 const PALETTE: &str = "/run/superhue/palette";
+const TLB: &str = "/var/cache/superhue/tlb.json";
+const TLB_IS: &str = "The TLB as timing found it on this machine; for ordinary users superhue/tlb.json below $XDG_CACHE_HOME (~/.cache).";
 const JOURNAL_IS: &str = "What has to be undone if superhue is killed: superhue-restore(1).";
 const PALETTE_IS: &str = "Eviction sets that processes share, made when they are needed; those of ordinary users are below \
                           $XDG_RUNTIME_DIR.";
@@ -40,11 +42,11 @@ pub fn page(verb: &str) -> Page {
                 ("What this machine lets you do:", "superhue check"),
                 (
                     "Run a command with its memory on huge pages where it is accessed, and say what came of it:",
-                    "superhue run -- sort big.txt",
+                    "superhue run -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
                     "Is it faster? Both ways in turns, with an interval of confidence:",
-                    "superhue compare -- sort big.txt",
+                    "superhue compare -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
                     "Services by rules, for as long as the machine runs:",
@@ -64,32 +66,37 @@ pub fn page(verb: &str) -> Page {
         },
         "check" => Page {
             examples: &[
-                ("Everything, as a table:", "superhue check"),
+                ("What works here, and what does not:", "superhue check"),
                 (
-                    "Whether huge pages of other processes' memory can be made, and what to do if not:",
+                    "Whether huge pages of other processes' memory can be made, and what to do if not (status 3):",
                     "superhue check remote-collapse",
                 ),
                 ("For another program:", "superhue check --json --thorough"),
+                (
+                    "The TLB by timing, whatever the processor reports:",
+                    "superhue check --tlb measure",
+                ),
             ],
+            files: &[(TLB, TLB_IS)],
             ..Page::default()
         },
         "run" => Page {
             examples: &[
                 (
                     "The best policy that works here:",
-                    "superhue run -- python3 model.py",
+                    "superhue run -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
                     "At most 256 MiB more memory, and a report to keep:",
-                    "superhue run --pages resident --budget 256M --report report.json -- ./server",
+                    "superhue run --pages resident --budget 256M --report report.json -- redis-server --save ''",
                 ),
                 (
                     "What would be done, without doing it:",
-                    "superhue run --dry-run -- ./server",
+                    "superhue run --dry-run -- redis-server --save ''",
                 ),
                 (
                     "Only a quarter of the L2 cache's colors, next to a program that has the others:",
-                    "superhue run --colors 25% --swap -- ./noisy",
+                    "superhue run --colors 25% --swap -- tar cf /dev/null /usr",
                 ),
             ],
             files: &[
@@ -106,16 +113,16 @@ pub fn page(verb: &str) -> Page {
         "attach" => Page {
             examples: &[
                 (
-                    "A server that runs, until interrupted:",
-                    "superhue attach 4711",
+                    "What would be done for everything that you may look at, without doing it:",
+                    "superhue attach --all --dry-run",
                 ),
                 (
-                    "All processes of a service, for ten minutes:",
-                    "superhue attach --cgroup system.slice/redis-server.service --for 10m",
+                    "A service, for ten minutes, also over restarts:",
+                    "superhue attach --unit redis-server --for 10m",
                 ),
                 (
-                    "What would be done for all processes of a user:",
-                    "superhue attach --all --user postgres --dry-run",
+                    "All processes of a name, until interrupted, with a report to keep:",
+                    "superhue attach redis-server --report report.json",
                 ),
             ],
             files: &[
@@ -129,20 +136,20 @@ pub fn page(verb: &str) -> Page {
             examples: &[
                 (
                     "The kernel's own policy against that of superhue run:",
-                    "superhue compare -- sort big.txt",
+                    "superhue compare -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
                     "A server under a load that prints operations per second:",
                     "superhue compare --arm kernel --arm auto --ready tcp:6379 \
-                     --load 'redis-benchmark -t get -n 1000000 --csv' --metric 'ops=\"GET\",\"([0-9.]+)' -- redis-server --save ''",
+                     --load 'redis-benchmark -t get -n 1000000 --csv' --metric-regex 'ops=\"GET\",\"([0-9.]+)' -- redis-server --save ''",
                 ),
                 (
                     "A gate in continuous integration: status 4 if a loss of more than 2 % is shown:",
-                    "superhue compare --arm kernel --arm auto --fail-if 'wall > 2%' --export-markdown table.md -- ./bench",
+                    "superhue compare --arm kernel --arm auto --fail-if 'wall > 2%' --export-markdown table.md -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
                     "At several sizes:",
-                    "superhue compare --arm kernel --arm auto -L size 1,16,64 -- ./bench {size}",
+                    "superhue compare --arm kernel --arm auto -L size 1,16,64 -- python3 -c 'bytearray({size} << 20).find(1)'",
                 ),
                 (
                     "Many programs, for half an hour; the same again goes on with it:",
@@ -172,11 +179,11 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "What a program would miss on this machine, by where its pages lie:",
-                    "superhue lab --machine here -- ./solver",
+                    "superhue lab --machine here -- ls -R /usr/share",
                 ),
                 (
                     "Without its start, and with the result kept:",
-                    "superhue lab --skip 50M --references 100M --output solver -- ./solver input",
+                    "superhue lab --skip 20M --references 50M --output sum -- python3 -c 'sum(range(10**7))'",
                 ),
             ],
             files: &[
@@ -211,8 +218,12 @@ pub fn page(verb: &str) -> Page {
             examples: &[
                 ("Every process that you may look at:", "superhue status"),
                 (
-                    "Why memory of a process is not huge:",
-                    "superhue status --why 4711",
+                    "Why memory is not huge, here of the shell that you type in:",
+                    "superhue status --why $$",
+                ),
+                (
+                    "The processes of a user, for another program:",
+                    "superhue status --user root --json",
                 ),
             ],
             see_also: &[("superhue-heat", 1), ("proc", 5)],
@@ -221,12 +232,15 @@ pub fn page(verb: &str) -> Page {
         "heat" => Page {
             examples: &[
                 (
-                    "Five seconds of a process, drawn:",
-                    "superhue heat 4711 --plot heat.svg",
+                    "A service for half a minute, drawn, and kept for later:",
+                    "superhue heat --unit redis-server --for 30s --plot heat.svg --report heat.json",
                 ),
-                ("Live in the terminal:", "superhue heat 4711 --follow"),
                 (
-                    "Kept now, looked at later:",
+                    "Live in the terminal, by command name:",
+                    "superhue heat redis-server --follow",
+                ),
+                (
+                    "What was kept, page by page:",
                     "superhue heat --from heat.json --list-pages",
                 ),
             ],
@@ -242,6 +256,10 @@ pub fn page(verb: &str) -> Page {
                 (
                     "By hand, with little memory:",
                     "superhue track --max-memory 256M --max-clients 16",
+                ),
+                (
+                    "Beside another one, at a socket of its own:",
+                    "superhue track --socket /run/superhue/other-track.sock",
                 ),
             ],
             files: &[(TRACK_SOCKET, "Where it listens; every user may connect.")],
@@ -295,7 +313,10 @@ pub fn page(verb: &str) -> Page {
                     "Memory, coverage and cost, by rule and service:",
                     "superhue ctl status",
                 ),
-                ("Which rule a process belongs to:", "superhue ctl why 4711"),
+                (
+                    "Which rule a process belongs to:",
+                    "superhue ctl why redis-server",
+                ),
                 ("Only look on for now:", "superhue ctl pause"),
                 ("Take the changed rules:", "superhue ctl reload"),
             ],
@@ -307,10 +328,13 @@ pub fn page(verb: &str) -> Page {
             "In the order in which they are tried:",
             "superhue ctl rules",
         )]),
-        "ctl-why" => ctl_page(&[(
-            "The rule of process 4711, and why none before it:",
-            "superhue ctl why 4711",
-        )]),
+        "ctl-why" => ctl_page(&[
+            (
+                "The rule of a process, and why none before it:",
+                "superhue ctl why redis-server",
+            ),
+            ("Of the shell that you type in:", "superhue ctl why $$"),
+        ]),
         "ctl-metrics" => ctl_page(&[(
             "For the textfile collector of node_exporter, without a port:",
             "superhue ctl metrics",
@@ -328,11 +352,18 @@ pub fn page(verb: &str) -> Page {
                     "One service, watched for longer:",
                     "superhue advise --unit redis-server --for 20s",
                 ),
+                (
+                    "All figures, wider than a terminal:",
+                    "superhue advise --wide --for 10s",
+                ),
             ],
-            files: &[(
-                "/run/superhue/walks.json",
-                "What a TLB miss costs on this machine, measured once for each boot.",
-            )],
+            files: &[
+                (
+                    "/run/superhue/walks.json",
+                    "What a TLB miss costs on this machine, measured once for each boot.",
+                ),
+                (TLB, TLB_IS),
+            ],
             see_also: &[
                 ("superhue-trial", 1),
                 ("superhue-status", 1),
@@ -347,7 +378,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "CPU time for each command that it answers, however busy it is:",
-                    "superhue trial --unit redis-server --metric-kind work --metric 'redis-cli info stats' \
+                    "superhue trial --unit redis-server --metric-kind work --metric-command 'redis-cli info stats' \
                      --metric-regex 'total_commands_processed:([0-9]+)'",
                 ),
                 (
@@ -368,6 +399,10 @@ pub fn page(verb: &str) -> Page {
                 (
                     "Processes, and which of their memory is accessed:",
                     "superhue top processes --track",
+                ),
+                (
+                    "One service, with its processes:",
+                    "superhue top processes --unit redis-server",
                 ),
                 ("One table, for a mail or a log:", "superhue top --once"),
                 ("Everything, for another program:", "superhue top --json"),
@@ -398,7 +433,17 @@ pub fn page(verb: &str) -> Page {
             see_also: &[("superhue-bench", 1), ("superhue_color", 3)],
         },
         "restore" => Page {
-            examples: &[("After a superhue was killed:", "superhue restore")],
+            examples: &[
+                ("After a superhue was killed:", "superhue restore"),
+                (
+                    "For another program: what was undone, and what was left:",
+                    "superhue restore --json",
+                ),
+                (
+                    "With each step on standard error:",
+                    "superhue restore --verbose",
+                ),
+            ],
             files: &[(
                 JOURNAL,
                 "One file for each running superhue that changed a setting.",
@@ -528,9 +573,12 @@ mod tests {
     fn every_example_is_a_command_that_is_understood() {
         for verb in verbs() {
             let page = page(&verb);
+            // A request to the daemon has no options of its own to show.
+            let least = if verb.starts_with("ctl-") { 1 } else { 3 };
             assert!(
-                !page.examples.is_empty(),
-                "crates/cli/src/manual.rs has no examples for `superhue {verb}`"
+                page.examples.len() >= least,
+                "`superhue {verb}` has {} examples",
+                page.examples.len()
             );
             for (purpose, command) in page.examples {
                 assert!(purpose.ends_with(':'), "{purpose}");

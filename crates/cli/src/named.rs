@@ -53,6 +53,11 @@ impl<T: Copy + Send + Sync + 'static> TypedValueParser for OneOf<T> {
     }
 }
 
+/// Capabilities that `check` tries.
+pub fn capabilities() -> OneOf<&'static str> {
+    OneOf::new(superhue::probe::names().map(|(id, name)| (id, id, name)))
+}
+
 /// Policies for huge pages.
 pub fn pages() -> OneOf<Pages> {
     let meaning = |pages| match pages {

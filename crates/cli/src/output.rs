@@ -7,11 +7,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::builder::StyledStr;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use superhue::model::{ByteCount, words};
+
+use crate::paint::Paint;
+use crate::sheet::{Sheet, wrapped};
+
+/// Narrower terminals get lines of this width, which they break themselves.
+const LEAST_ROOM: usize = 20;
 
 /// A failed verb: its message and its exit status.
 #[derive(Debug)]
@@ -83,7 +89,31 @@ pub fn note_closed_stdout() {
 /// Writes a result to standard output. A closed pipe is no failure; a missing standard output is one. Foreign text in
 /// it cannot control a terminal: see [`words`].
 pub fn print(text: &str) -> VerbResult {
-    print_as_it_is(&words::harmless_lines(text))
+    print_as_it_is(&prose(text))
+}
+
+/// Makes a text fit for standard output: foreign characters are made harmless, and on a terminal sentences are broken at spaces. Lines of tables,
+/// which have two blanks in a row, stay as they are.
+pub fn prose(text: &str) -> String {
+    let text = words::harmless_lines(text);
+    let Some(room) = room() else {
+        return text.into_owned();
+    };
+    let mut lines = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end_matches('\n');
+        let words = bare.trim_start();
+        if bare.chars().count() <= room || words.contains("  ") {
+            lines += line;
+            continue;
+        }
+        let indent = (bare.len() - words.len()).min(room / 2);
+        let blanks = " ".repeat(indent);
+        for part in wrapped(words, room - indent) {
+            lines += &format!("{blanks}{part}\n");
+        }
+    }
+    lines
 }
 
 /// Writes a JSON document to standard output; escapes, as JSON does, characters that could control a terminal.
@@ -106,7 +136,7 @@ pub fn print_document(json: &str) -> VerbResult {
     print_as_it_is(&text)
 }
 
-/// Writes a text without foreign words.
+/// Writes a text whose foreign words are harmless already.
 pub fn print_as_it_is(text: &str) -> VerbResult {
     if NO_STDOUT.load(Ordering::Relaxed) {
         return Err(Failure::new(
@@ -125,11 +155,9 @@ pub fn print_as_it_is(text: &str) -> VerbResult {
 
 /// Writes a text to standard output, in colors if that is a terminal that wants them.
 pub fn print_styled(text: &StyledStr) -> VerbResult {
-    let plain = !io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
-    if plain {
-        print_as_it_is(&text.to_string())
-    } else {
-        print_as_it_is(&text.ansi().to_string())
+    match Paint::of_stdout() {
+        Paint::Plain => print_as_it_is(&text.to_string()),
+        Paint::Ansi => print_as_it_is(&text.ansi().to_string()),
     }
 }
 
@@ -165,6 +193,20 @@ pub fn leave_out(processes: Vec<u32>) {
 pub fn terminal_width() -> Option<u16> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     size.map(|size| size.ws_col).filter(|&columns| columns > 0)
+}
+
+/// Returns the columns of which tables may make use; `None` without a terminal, where nothing is cut.
+pub fn room() -> Option<usize> {
+    let columns = terminal_width().filter(|_| io::stdout().is_terminal());
+    columns.map(|columns| usize::from(columns).max(LEAST_ROOM))
+}
+
+/// Formats a table for standard output; in full if `wide`, and without a terminal. To be printed by [`print_as_it_is`]: it may have colors.
+pub fn fitted(sheet: &Sheet, wide: bool) -> String {
+    let room = room().filter(|_| !wide);
+    let fitted = sheet.fitted(room, Paint::of_stdout());
+    let note = prose(&fitted.note());
+    fitted.text + &note
 }
 
 /// Shortens a text in its middle to at most `room` letters.
@@ -211,15 +253,6 @@ pub fn table(header: &[&str]) -> Table {
     table.load_style(presets::NOTHING);
     table.set_header(header);
     table
-}
-
-/// Aligns columns of numbers to the right, by index from 0; a table may have fewer columns.
-pub fn right(table: &mut Table, columns: &[usize]) {
-    for &column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }
 
 /// Formats an amount of memory; `?` if it is not known.

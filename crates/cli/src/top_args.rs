@@ -9,6 +9,7 @@ use superhue::parse;
 use superhue::trackers::TrackerKind;
 
 use crate::named::trackers;
+use crate::targets_args::{TargetArgs, WideArgs};
 
 /// `superhue top`.
 #[derive(Debug, Clone, Args)]
@@ -16,6 +17,8 @@ pub struct TopArgs {
     /// The first view: services (by cgroup), processes or shared objects.
     #[arg(value_enum, default_value_t = ViewName::Services)]
     pub view: ViewName,
+    #[command(flatten)]
+    pub targets: TargetArgs,
     /// Largest age of a figure on the screen; a figure that takes long to read becomes older, and shows its age.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     pub interval: Duration,
@@ -25,6 +28,8 @@ pub struct TopArgs {
     /// Print all figures as JSON, once.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub width: WideArgs,
     /// Sample the accesses of the processes on the screen, for their hot sets and the heat of their mappings, as `heat
     /// --follow` does. Without it, hot sets appear where the daemon tracks.
     #[arg(long)]

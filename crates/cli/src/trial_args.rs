@@ -8,6 +8,7 @@ use superhue::model::parse_duration;
 
 use crate::named::metric_kinds;
 use crate::placement_args::PlacementArgs;
+use crate::targets_args::TargetArgs;
 use crate::values::{parse_picture, parse_some_time};
 use superhue_compare::trial::MetricKind;
 
@@ -19,16 +20,8 @@ machine cannot; 4 a guard's limit was crossed.";
 /// `superhue trial`.
 #[derive(Debug, Args)]
 pub struct TrialArgs {
-    /// Number of the process; its children belong to it.
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
-          required_unless_present_any = ["unit", "cgroup", "from"])]
-    pub pid: Option<u32>,
-    /// The processes of this systemd unit (redis, or redis.service), also after it restarts.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "cgroup", "no_follow"])]
-    pub unit: Option<String>,
-    /// The processes of this cgroup and of the cgroups below it: its path below /sys/fs/cgroup, or in full.
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, conflicts_with_all = ["pid", "no_follow"])]
-    pub cgroup: Option<PathBuf>,
+    #[command(flatten)]
+    pub targets: TargetArgs,
     #[command(flatten)]
     pub metric: MetricArgs,
     #[command(flatten)]
@@ -37,7 +30,7 @@ pub struct TrialArgs {
     pub test: TestArgs,
     /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
-          conflicts_with_all = ["pid", "unit", "cgroup", "report"])]
+          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report"])]
     pub from: Option<PathBuf>,
     /// Draw pairs and interval over time into this file: SVG or PNG, by its name. Repeatable.
     #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
@@ -58,7 +51,12 @@ pub struct TrialArgs {
 #[command(next_help_heading = "Metric")]
 pub struct MetricArgs {
     /// A command (by `sh -c`) that prints a number, within 5 s. [default: CPU time of the processes, per second]
-    #[arg(long, value_name = "COMMAND", conflicts_with = "query")]
+    #[arg(
+        long = "metric-command",
+        alias = "metric",
+        value_name = "COMMAND",
+        conflicts_with = "query"
+    )]
     pub metric: Option<String>,
     /// Find the number in the command's output: the first group of this expression where it matches.
     #[arg(long, value_name = "REGEX", requires = "metric")]

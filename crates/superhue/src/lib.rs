@@ -30,6 +30,7 @@
 //! * [`attach`] watches running processes; the members of a [`live`] watch can change while it runs, and it reports its state.
 //! * [`status_of`] looks once; [`status_explained`] also reports why memory is not huge ([`why`]).
 //! * [`advise`] estimates which processes would gain from huge pages, and how much.
+//! * [`tlb`] finds the TLB by CPUID or by timing.
 //! * [`experiment`] runs the arms of a comparison.
 //! * [`trial`] switches a policy on and off in running processes, and measures whether it pays.
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
@@ -70,6 +71,7 @@ mod supervise;
 pub mod survey;
 mod targets;
 mod timeline;
+pub mod tlb;
 mod tmpfs_room;
 pub mod trial;
 mod watch;

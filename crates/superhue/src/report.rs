@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
-use superhue_model::{Action, ByteCount, Errno, SkipReason};
+use superhue_model::{Action, ByteCount, Errno, SkipReason, counted};
 use superhue_policy::Ledger;
 use superhue_sys::process::own_usage;
 
@@ -358,7 +358,7 @@ impl Report {
                 denied: watched.processes_denied,
                 unreachable: watched.processes_unreachable,
                 unreadable: watched.unreadable,
-                given_up: counted([("not permitted", ledger.given_up.not_permitted)]),
+                given_up: nonzero([("not permitted", ledger.given_up.not_permitted)]),
             },
             superhue: OwnCost {
                 cpu_seconds: own_cpu.as_secs_f64(),
@@ -460,7 +460,7 @@ impl Report {
             let _ = write!(line, ", group charged {charged} at most");
         }
         if self.processes.seen > 1 {
-            let _ = write!(line, ", {} processes", self.processes.seen);
+            let _ = write!(line, ", {}", counted(self.processes.seen, "process"));
         }
         line
     }
@@ -542,7 +542,7 @@ impl Report {
         if splits.done == 0 && splits.failed.is_empty() && splits.skipped.is_empty() {
             return None;
         }
-        let mut line = format!("taken back: {} huge pages", splits.done);
+        let mut line = format!("taken back: {}", counted(splits.done, "huge page"));
         for (errno, count) in &splits.failed {
             let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
         }
@@ -563,9 +563,9 @@ impl Report {
             };
         };
         let mut line = format!(
-            "tracking: {}, {} samples, {:.2} % of the time (at most {} %), targets held up {:.2} s",
+            "tracking: {}, {}, {:.2} % of the time (at most {} %), targets held up {:.2} s",
             tracking.tracker,
-            tracking.samples,
+            counted(tracking.samples, "sample"),
             tracking.overhead * 100.0,
             in_percent(tracking.max_overhead),
             tracking.estimated_target_seconds
@@ -587,8 +587,8 @@ impl Report {
         if tracking.compaction_regions > 0 {
             let _ = write!(
                 line,
-                "; in {} regions few pages get most accesses: no huge page pays there, the program could move such pages together",
-                tracking.compaction_regions
+                "; in {} few pages get most accesses: no huge page pays there, the program could move such pages together",
+                counted(tracking.compaction_regions, "region")
             );
         }
         let mut lines = vec![line];
@@ -636,7 +636,7 @@ pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'stati
 
 /// Returns the number of regions that wait, by the reason for waiting.
 pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
-    counted([
+    nonzero([
         ("still being filled or sampled", ledger.waiting.settling),
         ("after a failure", ledger.waiting.backing_off),
         ("budget", ledger.waiting.budget),
@@ -646,7 +646,7 @@ pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
 }
 
 /// Leaves out counts of zero.
-fn counted<const N: usize>(all: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
+fn nonzero<const N: usize>(all: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
     all.into_iter().filter(|&(_, count)| count > 0).collect()
 }
 

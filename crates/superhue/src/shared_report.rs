@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ObjectId};
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ObjectId, counted};
 
 use crate::objects::SharedObject;
 use crate::watch::KnownObject;
@@ -50,7 +50,8 @@ pub(crate) fn object_lines(objects: &[ObjectReport]) -> Vec<String> {
     let mut lines: Vec<String> = shown.iter().map(ObjectReport::line).collect();
     if !rest.is_empty() {
         let bytes: ByteCount = rest.iter().map(|it| it.object.resident_bytes).sum();
-        lines.push(format!("shared: {} more objects, {bytes}", rest.len()));
+        let more = counted(rest.len() as u64, "more object");
+        lines.push(format!("shared: {more}, {bytes}"));
     }
     lines
 }

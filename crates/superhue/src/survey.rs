@@ -19,11 +19,14 @@ use std::time::{Duration, Instant};
 use superhue_heat::Allowance;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ProcessId};
 use superhue_procfs::cgroup::path_of_process;
-use superhue_procfs::process::{MemoryUse, memory_use, numbers, resident_now, stat};
+use superhue_procfs::process::{
+    MemoryUse, effective_user, memory_use, numbers, resident_now, stat,
+};
 use superhue_procfs::{ReadError, Roots};
 
 use crate::ceiling::apart;
 use crate::cpu::cpu_time;
+use crate::targets::{Population, Targets};
 
 /// Upper bound on processes in a survey: a user who starts more of them must not fill Superhue's memory.
 pub const MOST_PROCESSES: usize = 65_536;
@@ -131,6 +134,9 @@ struct PidState {
 #[derive(Debug)]
 pub struct Survey {
     roots: Roots,
+    targets: Targets,
+    /// The set that `targets` mean, once it was found.
+    population: Option<Population>,
     interval: Duration,
     share: f64,
     known: BTreeMap<u32, PidState>,
@@ -166,6 +172,8 @@ impl Survey {
         let part = |part| Allowance::new(share * part, Duration::ZERO).with_advance(ADVANCE);
         Self {
             roots,
+            targets: Targets::All,
+            population: None,
             interval,
             share,
             known: BTreeMap::new(),
@@ -179,6 +187,13 @@ impl Survey {
             next_list: Duration::ZERO,
             cursor: 0,
         }
+    }
+
+    /// Makes the survey one of these processes only. A unit or cgroup that is not there has no process, and is found once it is there.
+    #[must_use]
+    pub fn about(mut self, targets: Targets) -> Self {
+        self.targets = targets;
+        self
     }
 
     /// Makes the survey never look at these processes.
@@ -326,7 +341,8 @@ impl Survey {
 
     /// Reads the numbers of all processes.
     fn list(&mut self) -> Result<(), ReadError> {
-        let numbers: BTreeSet<u32> = numbers(&self.roots)?.into_iter().collect();
+        let mut numbers: BTreeSet<u32> = numbers(&self.roots)?.into_iter().collect();
+        self.narrow(&mut numbers);
         self.known.retain(|pid, _| numbers.contains(pid));
         let new = numbers
             .into_iter()
@@ -336,6 +352,31 @@ impl Survey {
         self.unlisted = self.fresh.len().saturating_sub(room) as u64;
         self.fresh.truncate(room);
         Ok(())
+    }
+
+    /// Leaves only the numbers of processes that the survey is about.
+    fn narrow(&mut self, numbers: &mut BTreeSet<u32>) {
+        match &self.targets {
+            Targets::All => {}
+            Targets::Processes(pids) => numbers.retain(|pid| pids.contains(pid)),
+            Targets::User(user) => {
+                numbers.retain(|&pid| effective_user(&self.roots, pid) == Some(*user));
+            }
+            Targets::Cgroup(_) | Targets::Unit(_) => {
+                if self.population.is_none() {
+                    let found = Population::of(&self.targets, &self.roots);
+                    self.population = found.ok().flatten();
+                }
+                let found = self.population.as_ref().map(|set| set.search(&self.roots));
+                if found.as_ref().is_some_and(|found| found.is_over) {
+                    // The cgroup is gone; another one may get its path.
+                    self.population = None;
+                }
+                let members = found.map_or_else(Vec::new, |found| found.members);
+                let members: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
+                numbers.retain(|pid| members.contains(pid));
+            }
+        }
     }
 
     /// Reads the identity and size of the process with a number.

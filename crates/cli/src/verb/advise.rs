@@ -2,25 +2,25 @@
 
 mod brief;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superhue::advise::estimate::Interval;
 use superhue::advise::{
     Advice, AdviseError, AdviseRequest, MachineFacts, ProcessAdvice, advise as look,
 };
-use superhue::model::ByteCount;
+use superhue::model::{ByteCount, counted};
+use superhue::procfs::Roots;
 use superhue::procfs::hardware::Cpuid;
-use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;
 use crate::output::{
-    FAILED, Failure, UNABLE, VerbResult, note, print, print_json, size, table, terminal_width,
-    text_of,
+    Failure, VerbResult, fitted, note, print_as_it_is, print_json, prose, size, terminal_width,
 };
-use crate::verb::members::named;
+use crate::sheet::{Column, Sheet, left, right};
+use crate::verb::members::{code_of_read, named};
+use crate::verb::tlb;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -37,14 +37,17 @@ const LEAST_SHOWN: ByteCount = ByteCount(16 << 20);
 /// Prints which processes would gain from huge pages.
 pub fn advise(args: &AdviseArgs) -> VerbResult {
     let roots = Roots::default();
-    let pids = pids(&roots, args)?;
+    let members = named(&roots, &args.targets)?;
+    let is_named = members.is_some();
+    let is_group = members.as_ref().is_some_and(|members| members.is_group);
     let asked = AdviseRequest {
-        pids: pids.clone().unwrap_or_default(),
-        is_group: args.pids.is_empty() && pids.is_some(),
+        pids: members.map_or_else(Vec::new, |members| members.pids),
+        is_group,
         time: args.time,
         largest_footprint: args.footprint,
         service_of,
         cpuid: Cpuid::native(),
+        tlb: args.tlb.tlb,
     };
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
@@ -55,39 +58,15 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
     };
     let result = look(&roots, &asked, &mut interrupted);
     before.apply();
-    let advice = result.map_err(|AdviseError::Read(error)| {
-        let code = match error {
-            ReadError::Denied { .. } | ReadError::ForeignProc { .. } => UNABLE,
-            _ => FAILED,
-        };
-        Failure::new(code, error)
-    })?;
+    let advice =
+        result.map_err(|AdviseError::Read(error)| Failure::new(code_of_read(&error), error))?;
     if args.json {
         return print_json(&advice);
     }
     if ended {
         note("interrupted: what follows was found until then");
     }
-    print(&text(&advice, args, pids.is_some()))
-}
-
-/// Returns the processes that the arguments mean; `None` for all.
-fn pids(roots: &Roots, args: &AdviseArgs) -> Result<Option<Vec<u32>>, Failure> {
-    let members = named(roots, &args.named)?;
-    if members.is_some() {
-        return Ok(members);
-    }
-    if args.pids.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(
-        args.pids
-            .iter()
-            .copied()
-            .collect::<BTreeSet<u32>>()
-            .into_iter()
-            .collect(),
-    ))
+    print_as_it_is(&text(&advice, args, is_named))
 }
 
 /// Returns the service or scope of a process, else its cgroup; `None` for the root cgroup.
@@ -98,25 +77,25 @@ fn service_of(roots: &Roots, pid: u32) -> Option<String> {
 
 fn text(advice: &Advice, args: &AdviseArgs, named: bool) -> String {
     if args.wide {
-        let mut text = machine(&advice.machine);
+        let mut text = prose(&machine(&advice.machine));
         text += &processes(&advice.processes, named);
-        text += &obstacles(&advice.processes, named);
+        text += &prose(&obstacles(&advice.processes, named));
         text += &services(advice);
-        return text + &attempts(&advice.processes);
+        return text + &prose(&attempts(&advice.processes));
     }
-    let width = terminal_width().map_or(NARROW, usize::from);
-    let width = width.clamp(NARROW, 120);
+    let width = terminal_width().map_or(NARROW, usize::from).min(120);
     let mut text = brief::table(advice, named, width);
-    text += &obstacles(&advice.processes, named);
-    text + &brief::notes(&advice.machine)
+    text += &prose(&obstacles(&advice.processes, named));
+    text + &prose(&brief::notes(&advice.machine))
 }
 
 fn machine(facts: &MachineFacts) -> String {
+    let source = tlb::source(&facts.tlb);
     let mut text = match (facts.tlb_reach_base_bytes, facts.tlb_reach_huge_bytes) {
         (Some(base), Some(huge)) => {
-            format!("The TLB reaches {base} with base pages, {huge} with huge pages.")
+            format!("The TLB reaches {base} with base pages, {huge} with huge pages{source}.")
         }
-        (Some(base), None) => format!("The TLB reaches {base} with base pages."),
+        (Some(base), None) => format!("The TLB reaches {base} with base pages{source}."),
         _ => format!(
             "The reach of this CPU's TLB is not known: {}. So gains are not known; what is touched is.",
             facts
@@ -144,6 +123,7 @@ fn machine(facts: &MachineFacts) -> String {
     } else {
         text.push('\n');
     }
+    text += tlb::remark(&facts.tlb);
     text += &unknown(facts);
     if facts.tlb_reach_base_bytes.is_some() {
         text += &match &facts.miss_counters_unknown_because {
@@ -193,6 +173,21 @@ fn gain(gain: Option<Interval>) -> String {
     )
 }
 
+const PROCESSES: [Column; 12] = [
+    right("PID"),
+    left("NAME"),
+    right("CPUS"),
+    right("RSS"),
+    right("HUGE"),
+    right("POSSIBLE"),
+    right("HOT 1MS"),
+    right("HOT 100MS"),
+    right("UNTOUCHED"),
+    right("TABLES"),
+    left("GAIN"),
+    left("WHY"),
+];
+
 fn processes(processes: &[ProcessAdvice], named: bool) -> String {
     let is_shown = |found: &&ProcessAdvice| {
         named
@@ -205,27 +200,14 @@ fn processes(processes: &[ProcessAdvice], named: bool) -> String {
     } else {
         shown.len().min(ROWS)
     };
-    let mut table = table(&[
-        "PID",
-        "NAME",
-        "CPUS",
-        "RSS",
-        "HUGE",
-        "POSSIBLE",
-        "HOT 1MS",
-        "HOT 100MS",
-        "UNTOUCHED",
-        "TABLES",
-        "GAIN",
-        "WHY",
-    ]);
+    let mut table = Sheet::new(&PROCESSES);
     for found in shown.iter().take(rows) {
         let gains = match (found.estimate, found.no_gain) {
             (Some(one), _) => gain(Some(one.gain)),
             (None, Some(_)) => "none".to_owned(),
             (None, None) => "?".to_owned(),
         };
-        table.add_row([
+        table.row([
             found.pid.to_string(),
             found.name.clone(),
             format!("{:.2}", found.cpus),
@@ -240,10 +222,11 @@ fn processes(processes: &[ProcessAdvice], named: bool) -> String {
             found.because.clone(),
         ]);
     }
-    let mut text = text_of(&table);
+    let mut text = fitted(&table, true);
     let rest = processes.len() - rows;
     if rest > 0 {
-        text += &format!(" and {rest} others, smaller or without an estimate\n");
+        let others = counted(rest as u64, "other");
+        text += &format!(" and {others}, smaller or without an estimate\n");
     }
     text
 }
@@ -262,21 +245,23 @@ fn obstacles(processes: &[ProcessAdvice], named: bool) -> String {
     text
 }
 
+const SERVICES: [Column; 7] = [
+    left("SERVICE"),
+    right("PROCESSES"),
+    right("CPUS"),
+    right("RSS"),
+    right("HUGE"),
+    right("POSSIBLE"),
+    left("GAIN"),
+];
+
 fn services(advice: &Advice) -> String {
     if advice.services.is_empty() {
         return String::new();
     }
-    let mut table = table(&[
-        "SERVICE",
-        "PROCESSES",
-        "CPUS",
-        "RSS",
-        "HUGE",
-        "POSSIBLE",
-        "GAIN",
-    ]);
+    let mut table = Sheet::new(&SERVICES);
     for one in advice.services.iter().take(ROWS) {
-        table.add_row([
+        table.row([
             one.service.clone(),
             one.processes.to_string(),
             format!("{:.2}", one.cpus),
@@ -292,7 +277,7 @@ fn services(advice: &Advice) -> String {
     } else {
         String::new()
     };
-    format!("\n{}{more}", text_of(&table))
+    format!("\n{}{more}", fitted(&table, true))
 }
 
 fn attempts(processes: &[ProcessAdvice]) -> String {

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use superhue::live::WatchAccount;
-use superhue::procfs::ReadError;
+use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
-use superhue::{AttachError, ColorsError, Targets};
+use superhue::{AttachError, ColorsError};
 
 use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
-use crate::verb::members::{code_of, number_of};
+use crate::verb::members::{check_follow, code_of, targets};
 use crate::verb::report_file::ReportFile;
 use crate::verb::restore::recover;
 
@@ -22,7 +22,8 @@ const ENDING: [i32; 3] = [1, 2, 15];
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {
     check_budget(args.placement.budget)?;
-    let targets = targets(args)?;
+    check_follow(&args.targets, args.placement.no_follow)?;
+    let targets = targets(&Roots::default(), &args.targets)?;
     recover(args.quiet);
     let report_file =
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
@@ -74,24 +75,4 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         return print_json(&report);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the processes that the arguments mean.
-fn targets(args: &AttachArgs) -> Result<Targets, Failure> {
-    if let Some(path) = &args.cgroup {
-        return Ok(Targets::Cgroup(path.clone()));
-    }
-    if let Some(name) = &args.unit {
-        return Ok(Targets::Unit(name.clone()));
-    }
-    if let Some(user) = &args.user {
-        return number_of(user).map(Targets::User);
-    }
-    if args.all {
-        return Ok(Targets::All);
-    }
-    let mut pids = args.pids.clone();
-    pids.sort_unstable();
-    pids.dedup();
-    Ok(Targets::Processes(pids))
 }

@@ -110,7 +110,11 @@ fn named(all: &[(String, u32)]) -> Option<String> {
     let first: Vec<String> = first.collect();
     match all.len().checked_sub(NAMED) {
         _ if all.is_empty() => None,
-        Some(more) if more > 0 => Some(format!("{} and {more} others", first.join(", "))),
+        Some(more) if more > 0 => Some(format!(
+            "{} and {}",
+            first.join(", "),
+            counted(more as u64, "other")
+        )),
         _ => Some(first.join(", ")),
     }
 }

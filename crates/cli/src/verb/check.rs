@@ -3,86 +3,103 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use superhue::probe::{Availability, Capability, ProbeOptions, all_with, ids};
+use superhue::model::counted;
+use superhue::probe::{Availability, Capability, ProbeOptions, all_with};
 use superhue::procfs::Roots;
 use superhue::procfs::hardware::{AssessedCache, Cpuid, Hardware};
+use superhue::tlb::{TlbReport, TlbSource};
 
 use crate::args::CheckArgs;
-use crate::output::{
-    Failure, UNABLE, USAGE, VerbResult, print, print_json, table, terminal_width, text_of,
-};
+use crate::output::{UNABLE, VerbResult, fitted, print_as_it_is, print_json, prose};
+use crate::paint::{Paint, Shade};
+use crate::sheet::{Column, Sheet, left};
+use crate::verb::tlb;
 
 #[derive(Serialize)]
 struct Document {
     schema: &'static str,
     version: &'static str,
+    verdict: Verdict,
     capabilities: Vec<Capability>,
     hardware: Hardware,
+    tlb: TlbReport,
+}
+
+/// Verdict on uses of superhue, or on the capabilities that the arguments name.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Verdict {
+    /// One sentence.
+    sentence: String,
+    works: Vec<&'static str>,
+    fails: Vec<&'static str>,
 }
 
 /// Tries every capability and shows the results.
 pub fn check(args: &CheckArgs) -> VerbResult {
-    if let Some(unknown) = args.ids.iter().find(|id| !ids().any(|known| known == **id)) {
-        let known: Vec<&str> = ids().collect();
-        return Err(Failure::new(
-            USAGE,
-            format!(
-                "there is no capability `{unknown}`; there are: {}",
-                known.join(", ")
-            ),
-        ));
-    }
     let roots = Roots::default();
-    let mut capabilities = all_with(
-        &roots,
-        ProbeOptions {
-            may_touch_damon: args.thorough,
-        },
-    );
-    if !args.ids.is_empty() {
-        capabilities.retain(|capability| args.ids.iter().any(|id| id == capability.id));
+    let options = ProbeOptions {
+        may_touch_damon: args.thorough,
+    };
+    let mut capabilities = all_with(&roots, options);
+    let is_named = !args.ids.is_empty();
+    if is_named {
+        capabilities.retain(|capability| args.ids.contains(&capability.id));
     }
-    let hardware = Hardware::read(&roots, &Cpuid::native());
+    let verdict = match is_named {
+        true => verdict_on_named(&capabilities),
+        false => verdict_on_uses(&capabilities),
+    };
     let is_missing = |it: &Capability| it.availability == Availability::No;
     // A capability that an argument names is required.
-    let status = match !args.ids.is_empty() && capabilities.iter().any(is_missing) {
+    let status = match is_named && capabilities.iter().any(is_missing) {
         true => ExitCode::from(UNABLE),
         false => ExitCode::SUCCESS,
     };
+    let hardware = Hardware::read(&roots, &Cpuid::native());
+    // Timing may take most of a second.
+    let tlb = || {
+        let virtualization = &hardware.virtualization;
+        TlbReport::find(&roots, &Cpuid::native(), virtualization, args.tlb.tlb)
+    };
     if args.json {
         let version = env!("CARGO_PKG_VERSION");
+        let tlb = tlb();
         print_json(&Document {
             schema: "superhue-check/1",
             version,
+            verdict,
             capabilities,
             hardware,
+            tlb,
         })?;
         return Ok(status);
     }
+    let sentence = prose(&format!("{}\n\n", verdict.sentence));
+    let mut text = Paint::of_stdout().text(sentence.trim_end(), Some(Shade::Strong));
+    text += "\n\n";
+    text += &fitted(&table(&capabilities), args.width.wide);
+    text += &prose(&details(&capabilities, is_named));
+    if !is_named {
+        text += &prose(&hardware_text(&hardware, &tlb()));
+    }
+    print_as_it_is(&text)?;
+    Ok(status)
+}
+
+/// Returns how the named capabilities were tried, and the remedies of those that are missing.
+fn details(capabilities: &[Capability], is_named: bool) -> String {
     let mut text = String::new();
-    if args.ids.is_empty() {
-        text += &verdict(&capabilities);
-    }
-    text += &capabilities_table(&capabilities);
-    for capability in capabilities
-        .iter()
-        .filter(|capability| !args.ids.is_empty() && capability.availability == Availability::Yes)
-    {
-        text += &format!("\n{}: {}\n", capability.id, capability.how);
-    }
-    for capability in &capabilities {
-        if let Some(remedy) = &capability.remedy {
-            text += &format!("\n{}: what to do: {remedy}", capability.id);
+    for capability in capabilities {
+        if is_named && capability.availability == Availability::Yes {
+            text += &format!("\n{}: {}\n", capability.id, capability.how);
         }
     }
-    if args.ids.is_empty() {
-        text += &hardware_text(&hardware);
+    for capability in capabilities {
+        if let Some(remedy) = &capability.remedy {
+            text += &format!("\n{}: what to do: {remedy}\n", capability.id);
+        }
     }
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    print(&text)?;
-    Ok(status)
+    text
 }
 
 /// Uses of superhue, each with the capabilities of which one is enough.
@@ -100,33 +117,96 @@ const PURPOSES: [(&str, &[&str]); 5] = [
     ("count TLB misses", &["pmu"]),
 ];
 
-/// Returns two lines: what works here, and what does not.
-fn verdict(capabilities: &[Capability]) -> String {
+/// Returns the verdict on the uses of superhue.
+fn verdict_on_uses(capabilities: &[Capability]) -> Verdict {
     let is_there = |id: &&str| {
         let found = capabilities.iter().find(|it| it.id == *id);
         found.is_some_and(|it| matches!(it.availability, Availability::Yes | Availability::Partial))
     };
-    let (works, fails): (Vec<_>, Vec<_>) = PURPOSES
-        .iter()
-        .partition(|(_, ids)| ids.iter().any(&is_there));
-    let mut text = String::new();
-    for (begin, all) in [("Here superhue can", works), ("It cannot", fails)] {
-        let all: Vec<&str> = all.iter().map(|(purpose, _)| *purpose).collect();
-        if !all.is_empty() {
-            text += &format!("{begin}: {}.\n", all.join("; "));
-        }
+    let uses = |wanted: bool| {
+        let of = move |ids: &[&str]| ids.iter().any(is_there) == wanted;
+        let uses = PURPOSES.iter().filter(move |(_, ids)| of(ids));
+        uses.map(|(purpose, _)| *purpose).collect::<Vec<_>>()
+    };
+    let (works, fails) = (uses(true), uses(false));
+    let sentence = match (works.is_empty(), fails.is_empty()) {
+        (false, true) => format!("Here superhue can {}.", enumerated(&works, "and")),
+        (true, _) => format!("Here superhue cannot {}.", enumerated(&fails, "or")),
+        (false, false) => format!(
+            "Here superhue can {}, but it cannot {}.",
+            enumerated(&works, "and"),
+            enumerated(&fails, "or")
+        ),
+    };
+    Verdict {
+        sentence,
+        works,
+        fails,
     }
-    text + "\n"
 }
 
-fn capabilities_table(capabilities: &[Capability]) -> String {
-    let mut table = table(&["CAPABILITY", "", "FOUND", "USED FOR"]);
-    if let Some(width) = terminal_width() {
-        table.set_width(width);
-    } else {
-        table.set_width(120);
+/// Returns the verdict on capabilities that the arguments name.
+fn verdict_on_named(capabilities: &[Capability]) -> Verdict {
+    let of = |wanted: &[Availability]| {
+        let found = capabilities.iter();
+        let found = found.filter(|it| wanted.contains(&it.availability));
+        found.map(|it| it.id).collect::<Vec<_>>()
+    };
+    let works = of(&[Availability::Yes, Availability::Partial]);
+    let (fails, unknown) = (of(&[Availability::No]), of(&[Availability::Unknown]));
+    let is_or_are = |all: &[&str]| if all.len() == 1 { "is" } else { "are" };
+    let mut parts = Vec::new();
+    if !works.is_empty() {
+        let verb = is_or_are(&works);
+        parts.push(format!(
+            "{} {verb} available here",
+            enumerated(&works, "and")
+        ));
     }
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    if !fails.is_empty() {
+        let verb = is_or_are(&fails);
+        parts.push(format!("{} {verb} missing", enumerated(&fails, "and")));
+    }
+    if !unknown.is_empty() {
+        parts.push(format!(
+            "{} could not be tried",
+            enumerated(&unknown, "and")
+        ));
+    }
+    Verdict {
+        sentence: format!("{}.", parts.join("; ")),
+        works,
+        fails,
+    }
+}
+
+/// Joins words: `a, b and c`.
+fn enumerated(words: &[&str], last: &str) -> String {
+    match words {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [first @ .., end] => format!("{} {last} {end}", first.join(", ")),
+    }
+}
+
+const COLUMNS: [Column; 4] = [
+    left("CAPABILITY"),
+    left("").shaded(shade),
+    left("FOUND").wrapped(),
+    left("USED FOR").wrapped().rank(1),
+];
+
+fn shade(answer: &str) -> Option<Shade> {
+    match answer {
+        "yes" => Some(Shade::Good),
+        "partial" | "?" => Some(Shade::Doubtful),
+        "no" => Some(Shade::Bad),
+        _ => None,
+    }
+}
+
+fn table(capabilities: &[Capability]) -> Sheet {
+    let mut table = Sheet::new(&COLUMNS);
     for capability in capabilities {
         let availability = match capability.availability {
             Availability::Yes => "yes",
@@ -134,18 +214,18 @@ fn capabilities_table(capabilities: &[Capability]) -> String {
             Availability::No => "no",
             Availability::Unknown => "?",
         };
-        table.add_row([
+        table.row([
             capability.id,
             availability,
             &capability.found,
             capability.used_for,
         ]);
     }
-    text_of(&table)
+    table
 }
 
-fn hardware_text(hardware: &Hardware) -> String {
-    let mut text = String::from("\n\nHARDWARE\n");
+fn hardware_text(hardware: &Hardware, tlb: &TlbReport) -> String {
+    let mut text = String::from("\nHARDWARE\n");
     let mut line = |name: &str, value: String| text += &format!(" {name:<14} {value}\n");
     match &hardware.cpu {
         Ok(cpu) => line(
@@ -177,17 +257,17 @@ fn hardware_text(hardware: &Hardware) -> String {
         }
         Err(error) => line("caches", format!("not known: {error}")),
     }
-    match &hardware.tlb {
-        Ok(tlb) => {
-            for reach in &tlb.reach {
-                let name = format!("TLB L{} {}", reach.level, reach.page);
-                line(
-                    &name,
-                    format!("{} entries reach {}", reach.entries, reach.reach),
-                );
-            }
+    if let Ok(reported) = &hardware.tlb {
+        for reach in &reported.reach {
+            let name = format!("TLB L{} {}", reach.level, reach.page);
+            let value = format!("{} entries reach {}", reach.entries, reach.reach);
+            line(&name, value);
         }
-        Err(error) => line("TLB", format!("not known: {error}")),
+    }
+    if tlb.source != Some(TlbSource::Cpuid) {
+        for (name, value) in tlb::lines(tlb) {
+            line(&name, value);
+        }
     }
     text
 }
@@ -203,8 +283,7 @@ fn cache(judged: &AssessedCache) -> String {
         .map(|ways| format!(", {ways} ways"))
         .unwrap_or_default();
     let colors = match judged.colors {
-        Some(1) => ", 1 color".to_owned(),
-        Some(colors) => format!(", {colors} colors"),
+        Some(colors) => format!(", {}", counted(colors, "color")),
         None => String::new(),
     };
     format!(
@@ -222,4 +301,56 @@ fn machine(virtualization: &superhue::procfs::hardware::Virtualization) -> Strin
         text += &format!(", in a container ({container})");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capability(id: &'static str, availability: Availability) -> Capability {
+        Capability {
+            id,
+            name: id,
+            availability,
+            found: String::new(),
+            how: "",
+            used_for: "",
+            remedy: None,
+        }
+    }
+
+    #[test]
+    fn every_use_either_works_or_fails_and_stands_in_the_sentence() {
+        let some = [
+            capability("split", Availability::Partial),
+            capability("pmu", Availability::No),
+            capability("damon", Availability::Yes),
+        ];
+        let verdict = verdict_on_uses(&some);
+        assert_eq!(
+            verdict.works,
+            ["split huge pages", "see which memory is accessed"]
+        );
+        assert_eq!(verdict.works.len() + verdict.fails.len(), PURPOSES.len());
+        for (purpose, _) in PURPOSES {
+            assert!(verdict.sentence.contains(purpose), "{}", verdict.sentence);
+        }
+        assert!(!verdict.sentence.contains('\n'));
+        assert!(verdict_on_uses(&[]).works.is_empty());
+    }
+
+    #[test]
+    fn named_capabilities_are_all_accounted_for() {
+        let some = [
+            capability("a", Availability::Yes),
+            capability("b", Availability::No),
+            capability("c", Availability::Unknown),
+        ];
+        let verdict = verdict_on_named(&some);
+        assert_eq!((verdict.works, verdict.fails), (vec!["a"], vec!["b"]));
+        assert_eq!(
+            verdict.sentence,
+            "a is available here; b is missing; c could not be tried."
+        );
+    }
 }

@@ -23,6 +23,7 @@ use self::progress::RunProgress;
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
+use crate::verb::outputs::first_of;
 use crate::verb::restore::recover;
 
 /// Default number of measured runs of each arm.
@@ -229,11 +230,11 @@ fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> Ver
     if let Some(reason) = &comparison.aborted {
         note(&format!("given up: {reason}"));
     }
-    match trouble.into_iter().next() {
-        Some(error) => Err(Failure::new(FAILED, error)),
-        None if comparison.aborted.is_some() => Ok(ExitCode::from(FAILED)),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    first_of(trouble)?;
+    Ok(match &comparison.aborted {
+        Some(_) => ExitCode::from(FAILED),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// Returns the reason why there is no good run; `None` if there is one.

@@ -1,16 +1,24 @@
 //! `superhue ctl`.
 
-use comfy_table::Table;
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
-use superhue_daemon::account::{DaemonAccount, PodsAccount, UsersAccount};
+use superhue::model::counted;
+use superhue::procfs::Roots;
+use superhue_daemon::account::{DaemonAccount, PodsAccount, RuleAccount, UsersAccount};
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleSummary, Why, ask};
 use superhue_daemon::metrics::Format;
 
 use crate::args::{CtlArgs, CtlRequest};
 use crate::output::{
-    FAILED, Failure, UNABLE, VerbResult, note, print, print_as_it_is, print_json, right, size,
-    table, text_of,
+    FAILED, Failure, UNABLE, VerbResult, fitted, note, print, print_as_it_is, print_json, prose,
+    size,
 };
+use crate::paint::Shade;
+use crate::sheet::{Column, Sheet, left, right};
+
+use super::members;
 
 /// Most processes left alone that are listed one by one.
 const HELD_UP_SHOWN: usize = 10;
@@ -20,12 +28,14 @@ const BEHIND: u64 = 200;
 
 /// Sends a request to the daemon, and shows the answer.
 pub fn ctl(args: &CtlArgs) -> VerbResult {
-    let request = match args.request {
+    let request = match &args.request {
         CtlRequest::Status => Request::Status,
         CtlRequest::Rules => Request::Rules,
-        CtlRequest::Why { pid } => Request::Why { pid },
+        CtlRequest::Why { targets } => Request::Why {
+            pid: members::one(&Roots::default(), targets)?,
+        },
         CtlRequest::Metrics { openmetrics } => Request::Metrics {
-            format: if openmetrics {
+            format: if *openmetrics {
                 Format::OpenMetrics
             } else {
                 Format::Plain
@@ -35,13 +45,10 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         CtlRequest::Resume => Request::Resume,
         CtlRequest::Reload => Request::Reload,
     };
-    let answer = ask(&args.socket, request).map_err(|error| {
-        let code = match error {
-            AskError::Denied(_) => UNABLE,
-            _ => FAILED,
-        };
-        Failure::new(code, error)
-    })?;
+    let mut answer = answer_to(&args.socket, request)?;
+    if let Answer::Status { status } = &mut answer {
+        add_idle_rules(&args.socket, status);
+    }
     if args.json {
         print_json(&answer)?;
         return Ok(match answer {
@@ -50,8 +57,8 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         });
     }
     match answer {
-        Answer::Status { status } => print(&status_text(&status)),
-        Answer::Rules { rules } => print(&rules_table(&rules)),
+        Answer::Status { status } => print_as_it_is(&status_text(&status, args.wide)),
+        Answer::Rules { rules } => print_as_it_is(&rules_table(&rules, args.wide)),
         Answer::Why(why) => print(&why_text(&why)),
         // Metrics are harmless: the daemon escapes foreign text in them.
         Answer::Metrics { text } => print_as_it_is(&text),
@@ -66,16 +73,72 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
     }
 }
 
-fn status_text(status: &DaemonAccount) -> String {
+/// Sends a request and waits for the answer.
+fn answer_to(socket: &Path, request: Request) -> Result<Answer, Failure> {
+    ask(socket, request).map_err(|error| {
+        let code = match error {
+            AskError::Denied(_) => UNABLE,
+            _ => FAILED,
+        };
+        Failure::new(code, error)
+    })
+}
+
+/// Adds the rules that have had no process so far. The daemon's account has only the others, and a rule that matches nothing is what its author
+/// looks for.
+fn add_idle_rules(socket: &Path, status: &mut DaemonAccount) {
+    let Ok(Answer::Rules { rules }) = answer_to(socket, Request::Rules) else {
+        return;
+    };
+    let names: BTreeSet<String> = rules.iter().map(|rule| rule.name.clone()).collect();
+    // A reload in between may have changed the rules.
+    let mut known: Vec<RuleAccount> = std::mem::take(&mut status.rules);
+    let mut all = Vec::with_capacity(rules.len());
+    for rule in rules {
+        let place = known.iter().position(|one| one.name == rule.name);
+        all.push(match place {
+            Some(place) => known.remove(place),
+            None => RuleAccount {
+                off: rule.placement.starts_with("off"),
+                name: rule.name,
+                processes: rule.processes,
+                ..RuleAccount::default()
+            },
+        });
+    }
+    all.extend(known.into_iter().filter(|one| !names.contains(&one.name)));
+    status.rules = all;
+}
+
+fn status_text(status: &DaemonAccount, wide: bool) -> String {
+    let mut text = prose(&headlines(status));
+    if !status.rules.is_empty() {
+        text += "\n";
+        text += &services_table(status, wide);
+    }
+    for rule in &status.rules {
+        let Some(watch) = &rule.watch else { continue };
+        if let Some(trouble) = &watch.trouble {
+            text += &prose(&format!("rule {}: {trouble}\n", rule.name));
+        }
+        if let Some(colors) = &watch.colors {
+            text += &prose(&format!("rule {}: {}\n", rule.name, colors_text(colors)));
+        }
+    }
+    text
+}
+
+/// Returns the lines above the table.
+fn headlines(status: &DaemonAccount) -> String {
     let own = &status.own;
     let share = own.cpu_seconds / status.uptime_seconds.max(1e-9) * 100.0;
     let memory = size(own.rss_bytes);
     let mut text = format!(
-        "superhue daemon {} (process {}), up for {:.0} s: {} rules{}; {share:.2} % of a CPU, {memory}\n",
+        "superhue daemon {} (process {}), up for {:.0} s: {}{}; {share:.2} % of a CPU, {memory}\n",
         status.version,
         status.pid,
         status.uptime_seconds,
-        status.rules_total,
+        counted(status.rules_total, "rule"),
         if status.paused {
             ", PAUSED (superhue ctl resume)"
         } else {
@@ -99,19 +162,6 @@ fn status_text(status: &DaemonAccount) -> String {
     if let Some(pods) = &status.discovery.pods {
         text += &pods_line(pods);
     }
-    if !status.rules.is_empty() {
-        text += "\n";
-        text += &services_table(status);
-    }
-    for rule in &status.rules {
-        let Some(watch) = &rule.watch else { continue };
-        if let Some(trouble) = &watch.trouble {
-            text += &format!("rule {}: {trouble}\n", rule.name);
-        }
-        if let Some(colors) = &watch.colors {
-            text += &format!("rule {}: {}\n", rule.name, colors_text(colors));
-        }
-    }
     text
 }
 
@@ -132,7 +182,9 @@ fn held_up(status: &DaemonAccount) -> String {
     }
     if discovery.readers_left_behind > 0 {
         let count = discovery.readers_left_behind;
-        text += &format!("{count} workers that read processes are given up and cannot end\n");
+        let workers = counted(count, "worker");
+        let verb = if count == 1 { "is" } else { "are" };
+        text += &format!("{workers} for reading processes {verb} given up and cannot end\n");
     }
     let left_alone = workers.left_alone.iter().chain(&discovery.left_alone);
     for held in left_alone.take(HELD_UP_SHOWN) {
@@ -145,7 +197,7 @@ fn held_up(status: &DaemonAccount) -> String {
     let more =
         (workers.left_alone.len() + discovery.left_alone.len()).saturating_sub(HELD_UP_SHOWN);
     if more > 0 {
-        text += &format!("and {more} more processes likewise\n");
+        text += &format!("and {} likewise\n", counted(more as u64, "more process"));
     }
     if discovery.behind > BEHIND {
         text += &format!(
@@ -176,7 +228,8 @@ fn users_line(users: &UsersAccount) -> String {
         ..
     } = users;
     format!(
-        "users are served at {socket}: {clients} programs now, {started} so far ({failed} failed), {refused} refused\n"
+        "users are served at {socket}: {} now, {started} so far ({failed} failed), {refused} refused\n",
+        counted(*clients, "program")
     )
 }
 
@@ -197,33 +250,46 @@ fn colors_text(colors: &LiveColors) -> String {
         format!("; {percent:.1} % of {memory} accessed memory is on them")
     });
     format!(
-        "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {recolored_pages} pages recolored",
-        colors.colors
+        "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {} recolored",
+        colors.colors,
+        counted(*recolored_pages, "page")
     )
 }
 
+const SERVICES: [Column; 9] = [
+    left("RULE").cut(),
+    left("SERVICE").cut().shaded(shade),
+    right("PROCESSES").rank(4),
+    right("RSS").rank(1),
+    right("HUGE").rank(2),
+    right("COVERAGE"),
+    right("COLLAPSES").rank(3),
+    right("STALLED").rank(5),
+    right("CPU").rank(6),
+];
+
+/// State of a rule that has had no process so far.
+const NO_PROCESS: &str = "no process";
+
+fn shade(service: &str) -> Option<Shade> {
+    (service == NO_PROCESS).then_some(Shade::Doubtful)
+}
+
 /// Returns a table with a line for each rule, and one for each of its services.
-fn services_table(status: &DaemonAccount) -> String {
-    let mut table = table(&[
-        "RULE",
-        "SERVICE",
-        "PROCESSES",
-        "RSS",
-        "HUGE",
-        "COVERAGE",
-        "COLLAPSES",
-        "STALLED",
-        "CPU",
-    ]);
+fn services_table(status: &DaemonAccount, wide: bool) -> String {
+    let mut table = Sheet::new(&SERVICES);
     for rule in &status.rules {
         let Some(watch) = &rule.watch else {
-            let state = if rule.off { "left alone" } else { "" };
-            table.add_row([rule.name.as_str(), state, &rule.processes.to_string()]);
+            let state = match (rule.off, rule.processes) {
+                (true, _) => "left alone",
+                (false, 0) => NO_PROCESS,
+                (false, _) => "",
+            };
+            table.row([rule.name.as_str(), state, &rule.processes.to_string()]);
             continue;
         };
         let cpu = format!("{:.2} s", watch.own.cpu_seconds);
-        row(
-            &mut table,
+        table.row(row(
             [&rule.name, &policy(watch)],
             &watch.memory,
             [
@@ -231,13 +297,12 @@ fn services_table(status: &DaemonAccount) -> String {
                 seconds(watch.stalls.collapsing_seconds),
                 cpu,
             ],
-        );
+        ));
         for (label, service) in &watch.services {
             if service.memory.processes == 0 {
                 continue;
             }
-            row(
-                &mut table,
+            table.row(row(
                 ["", label],
                 &service.memory,
                 [
@@ -245,20 +310,19 @@ fn services_table(status: &DaemonAccount) -> String {
                     seconds(service.actions.collapsing_seconds),
                     String::new(),
                 ],
-            );
+            ));
         }
     }
-    right(&mut table, &[2, 3, 4, 5, 6, 7, 8]);
-    text_of(&table)
+    fitted(&table, wide)
 }
 
-fn row(table: &mut Table, names: [&str; 2], memory: &LiveMemory, done: [String; 3]) {
+fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 3]) -> [String; 9] {
     let huge = size(memory.huge_bytes);
     let coverage = memory
         .coverage
         .map_or("-".to_owned(), |it| format!("{:.1} %", it * 100.0));
     let [collapses, stalled, cpu] = done;
-    table.add_row([
+    [
         names[0].to_owned(),
         names[1].to_owned(),
         memory.processes.to_string(),
@@ -268,7 +332,7 @@ fn row(table: &mut Table, names: [&str; 2], memory: &LiveMemory, done: [String; 
         collapses,
         stalled,
         cpu,
-    ]);
+    ]
 }
 
 fn policy(watch: &WatchAccount) -> String {
@@ -282,7 +346,9 @@ fn policy(watch: &WatchAccount) -> String {
 /// Returns a line about the kubelet's answers.
 fn pods_line(pods: &PodsAccount) -> String {
     let known = match (pods.known, pods.age_seconds) {
-        (Some(known), Some(age)) => format!("{known} pods, asked {} ago", seconds(age)),
+        (Some(known), Some(age)) => {
+            format!("{}, asked {} ago", counted(known, "pod"), seconds(age))
+        }
         _ => "pods unknown".to_owned(),
     };
     match &pods.error {
@@ -299,14 +365,22 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
+const RULES: [Column; 5] = [
+    left("RULE").cut(),
+    right("PROCESSES"),
+    left("IF").wrapped(),
+    left("THEN").wrapped(),
+    left("WHERE").cut().rank(1),
+];
+
 /// Returns a table of the rules, in order.
-pub fn rules_table(rules: &[RuleSummary]) -> String {
+pub fn rules_table(rules: &[RuleSummary], wide: bool) -> String {
     if rules.is_empty() {
         return "there are no rules: every process is left alone\n".to_owned();
     }
-    let mut table = table(&["RULE", "PROCESSES", "IF", "THEN", "WHERE"]);
+    let mut table = Sheet::new(&RULES);
     for rule in rules {
-        table.add_row([
+        table.row([
             rule.name.clone(),
             rule.processes.to_string(),
             rule.conditions.clone(),
@@ -314,8 +388,7 @@ pub fn rules_table(rules: &[RuleSummary]) -> String {
             rule.place.clone(),
         ]);
     }
-    right(&mut table, &[1]);
-    text_of(&table)
+    fitted(&table, wide)
 }
 
 fn why_text(why: &Why) -> String {
@@ -325,7 +398,13 @@ fn why_text(why: &Why) -> String {
         why.cgroup.as_deref().unwrap_or("(unknown)")
     );
     if why.passed_unlisted > 0 {
-        text += &format!("  {} rules before do not hold\n", why.passed_unlisted);
+        let rules = counted(why.passed_unlisted, "rule");
+        let verb = if why.passed_unlisted == 1 {
+            "does"
+        } else {
+            "do"
+        };
+        text += &format!("  {rules} before {verb} not hold\n");
     }
     for verdict in &why.passed {
         text += &format!("  not {}: {}\n", verdict.rule, verdict.because);

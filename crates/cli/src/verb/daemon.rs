@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::DaemonArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_json};
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print_as_it_is, print_json};
 use crate::verb::ctl::rules_table;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -88,7 +88,7 @@ fn checked(args: &DaemonArgs) -> VerbResult {
                 .warnings
                 .iter()
                 .for_each(|warning| note(&format!("warning: {warning}")));
-            print(&rules_table(&shown(&checked)))
+            print_as_it_is(&rules_table(&shown(&checked), args.width.wide))
         }
         Err(problems) => {
             problems

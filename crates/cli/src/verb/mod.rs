@@ -27,3 +27,4 @@ mod members;
 mod outputs;
 mod report_file;
 mod shared_folder;
+mod tlb;

@@ -1,21 +1,20 @@
-//! A report file: opened before the command runs, written after.
+//! A file for a result: its path is tried before the work begins, and its contents come after, all or none.
 
-use std::fs::{self, File};
-use std::io::{self, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use super::shared_folder::open_to_write;
+use super::shared_folder::{Place, WriteError, find_place};
 
-/// A file that can be written; it still has its old contents.
+/// A file that can be written. It has its old contents until the new ones are complete; a new file is not there until then.
 #[derive(Debug)]
 pub struct ReportFile {
-    file: File,
+    place: Place,
     path: PathBuf,
-    /// True if it did not exist before.
-    is_new: bool,
+    /// Kind of contents, for messages.
+    what: &'static str,
 }
 
 impl ReportFile {
@@ -24,12 +23,21 @@ impl ReportFile {
     /// # Errors
     /// The fault of the path.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let (file, is_new) = open_to_write(path)
-            .with_context(|| format!("cannot write the report to {}", path.display()))?;
+        Self::open_for(path, "report")
+    }
+
+    /// Opens `path` for other contents, which messages call `what`.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_for(path: &Path, what: &'static str) -> anyhow::Result<Self> {
+        let place = find_place(path)
+            .with_context(|| format!("cannot write the {what} to {}", path.display()))?;
+        place.clear();
         Ok(Self {
-            file,
+            place,
             path: path.to_owned(),
-            is_new,
+            what,
         })
     }
 
@@ -41,16 +49,16 @@ impl ReportFile {
         path.map(|path| Self::open(path)).transpose()
     }
 
-    /// Writes the report over the old contents.
+    /// Writes the report in place of the old contents.
     ///
     /// # Errors
-    /// A full disk, for example. The file then holds a part of the report.
+    /// A full disk, for example. The old contents stay then, unless the file has several names or its folder cannot be written.
     pub fn write_json(self, value: &impl Serialize) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(value)?;
         self.write_text(&text)
     }
 
-    /// Writes a text over the old contents.
+    /// Writes a text in place of the old contents.
     ///
     /// # Errors
     /// As [`Self::write_json`].
@@ -58,29 +66,34 @@ impl ReportFile {
         self.write_bytes(&[text.as_bytes(), b"\n"].concat())
     }
 
-    /// Writes exactly these bytes over the old contents.
+    /// Writes exactly these bytes in place of the old contents.
     ///
     /// # Errors
     /// As [`Self::write_json`].
-    pub fn write_bytes(mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let written = self.overwrite(bytes);
-        written.with_context(|| format!("cannot write the report to {}", self.path.display()))
+    pub fn write_bytes(self, bytes: &[u8]) -> anyhow::Result<()> {
+        let (what, path) = (self.what, self.path);
+        self.place.replace(bytes).map_err(|failed| {
+            let WriteError {
+                error,
+                is_unchanged,
+            } = failed;
+            let state = match is_unchanged {
+                true => "; nothing was left behind, and an older file is as it was",
+                false => "",
+            };
+            let remedy = match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "; make room, or write elsewhere"
+                }
+                _ => "",
+            };
+            anyhow!(
+                "cannot write the {what} to {}: {error}{state}{remedy}",
+                path.display()
+            )
+        })
     }
 
-    fn overwrite(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // A pipe or a terminal has nothing to overwrite.
-        if self.file.metadata()?.is_file() {
-            self.file.rewind()?;
-            self.file.set_len(0)?;
-        }
-        self.file.write_all(bytes)?;
-        self.file.flush()
-    }
-
-    /// Leaves the file as it was before; removes it if it is new.
-    pub fn abandon(self) {
-        if self.is_new && self.file.metadata().is_ok_and(|file| file.is_file()) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+    /// Leaves the file as it was before, which it is until it is written.
+    pub fn abandon(self) {}
 }

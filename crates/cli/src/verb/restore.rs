@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use superhue::act::{Journal, RestoreReport};
+use superhue::model::counted;
 use superhue::procfs::Roots;
 use superhue::trackers::{DamonCleanup, end_left_damon};
 
@@ -110,14 +111,14 @@ fn describe(undone: &RestoreOutcome) -> String {
     }
     if report.in_use > 0 {
         text += &format!(
-            "{} superhue(s) with changed settings or swap of their own still run\n",
-            report.in_use
+            "{} with changed settings or swap still running\n",
+            counted(report.in_use.into(), "superhue")
         );
     }
     if undone.kdamonds_ended > 0 {
         text += &format!(
-            "{} monitors of DAMON that a killed superhue had left were ended\n",
-            undone.kdamonds_ended
+            "ended {} of DAMON that a killed superhue had left\n",
+            counted(undone.kdamonds_ended, "monitor")
         );
     }
     if report.hidden {

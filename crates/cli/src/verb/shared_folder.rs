@@ -8,15 +8,18 @@
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs, openat, readlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fchmod, fchown, fstat, fstatfs,
+    openat, readlinkat, renameat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
 
 /// Most links on one path, as in the kernel.
 const LINKS: usize = 40;
@@ -24,11 +27,39 @@ const LINKS: usize = 40;
 /// The longest link.
 const MAX_LINK_BYTES: usize = 4096;
 
+/// A file that can be written, and its place in the file system.
+#[derive(Debug)]
+pub struct Place {
+    /// The file, open for writing.
+    file: File,
+    /// True if it was made just now.
+    is_new: bool,
+    /// Its folder and name; `None` for a descriptor of a process, which has no place of its own.
+    at: Option<(OwnedFd, OsString)>,
+}
+
+/// Reason why a file was not written.
+#[derive(Debug)]
+pub struct WriteError {
+    /// The error of the system.
+    pub error: io::Error,
+    /// True if the file is as it was; false if it may hold a part of the new contents.
+    pub is_unchanged: bool,
+}
+
 /// Opens `path` for writing, and makes it if it is missing; returns true with the file if it was made.
 ///
 /// # Errors
-/// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
+/// As for [`find_place`].
 pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
+    find_place(path).map(|place| (place.file, place.is_new))
+}
+
+/// Opens `path` for writing, and makes it if it is missing.
+///
+/// # Errors
+/// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
+pub fn find_place(path: &Path) -> io::Result<Place> {
     let mut rest = parts(path);
     let start = if path.has_root() { "/" } else { "." };
     let mut folder = open_folder(CWD, OsStr::new(start))?;
@@ -66,7 +97,9 @@ pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
             way.append(&mut rest);
             rest = way;
         } else if rest.is_empty() {
-            return open_last(&folder, &part, is_shared, is_magic);
+            let (file, is_new) = open_last(&folder, &part, is_shared, is_magic)?;
+            let at = (!is_magic).then_some((folder, part));
+            return Ok(Place { file, is_new, at });
         } else {
             folder = open_folder(&folder, &part)?;
         }
@@ -74,6 +107,108 @@ pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
             return Err(Errno::ISDIR.into());
         };
         part = next;
+    }
+}
+
+impl Place {
+    /// Removes the file if it was made just now: until its contents are there, nothing is.
+    pub fn clear(&self) {
+        if let Some((folder, name)) = self.at.as_ref().filter(|_| self.is_new) {
+            let _ = unlinkat(folder, name.as_os_str(), AtFlags::empty());
+        }
+    }
+
+    /// Gives the file these contents, in one step where that is possible: a reader sees the old file or the new one, also if the disk is full or
+    /// superhue is killed.
+    ///
+    /// A pipe or a device has nothing to replace. A file with several names, or in a folder where superhue can make no other, is overwritten.
+    ///
+    /// # Errors
+    /// A full disk, for example.
+    pub fn replace(mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let changed = |error| WriteError {
+            error,
+            is_unchanged: false,
+        };
+        let about = fstat(&self.file).map_err(|errno| changed(errno.into()))?;
+        let is_file = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
+        let is_single = about.st_nlink <= 1;
+        if let Some((folder, name)) = self.at.as_ref().filter(|_| is_file && is_single) {
+            match Beside::make(folder, &about) {
+                Ok(beside) => {
+                    return beside
+                        .fill_and_rename(bytes, name)
+                        .map_err(|error| WriteError {
+                            error,
+                            is_unchanged: true,
+                        });
+                }
+                Err(Errno::ACCESS | Errno::PERM) => {}
+                Err(errno) => {
+                    return Err(WriteError {
+                        error: errno.into(),
+                        is_unchanged: true,
+                    });
+                }
+            }
+        }
+        self.overwrite(bytes, is_file).map_err(changed)
+    }
+
+    fn overwrite(&mut self, bytes: &[u8], is_file: bool) -> io::Result<()> {
+        if is_file {
+            self.file.rewind()?;
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(bytes)?;
+        self.file.flush()
+    }
+}
+
+/// A file that is to take the place of another one in its folder. It is removed unless it does.
+struct Beside<'a> {
+    folder: &'a OwnedFd,
+    name: String,
+    file: File,
+}
+
+impl<'a> Beside<'a> {
+    /// Makes a file with the owner and the permissions of another one.
+    fn make(folder: &'a OwnedFd, about: &Stat) -> Result<Self, Errno> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".superhue-{}-{number}", std::process::id());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(folder, name.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
+        let beside = Self {
+            folder,
+            name,
+            file: file.into(),
+        };
+        let made = fstat(&beside.file)?;
+        if (made.st_uid, made.st_gid) != (about.st_uid, about.st_gid) {
+            let (user, group) = (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid));
+            fchown(&beside.file, Some(user), Some(group))?;
+        }
+        fchmod(&beside.file, Mode::from_raw_mode(about.st_mode & 0o7777))?;
+        Ok(beside)
+    }
+
+    fn fill_and_rename(mut self, bytes: &[u8], name: &OsStr) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        // Some file systems find out only now that they are full.
+        self.file.sync_data()?;
+        renameat(self.folder, self.name.as_str(), self.folder, name)?;
+        self.name.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            let _ = unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
+        }
     }
 }
 
@@ -186,11 +321,9 @@ fn refused(name: &OsStr, what: &str, errno: Errno) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    use rustix::fs::{AtFlags, chownat, mknodat};
-    use rustix::process::Uid;
+    use rustix::fs::{chownat, mknodat};
 
     use super::*;
 
@@ -239,6 +372,65 @@ mod tests {
             // Standard error may be a socket, or open for reading only.
             assert!(device != "/dev/null" || !opened.unwrap().1, "{device}");
         }
+    }
+
+    fn names(folder: &tempfile::TempDir) -> Vec<String> {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn contents_are_replaced_in_one_step() {
+        let folder = folder(0o755);
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("old"), "old and long").unwrap();
+        fs::set_permissions(at("old"), fs::Permissions::from_mode(0o640)).unwrap();
+        symlink("old", at("link")).unwrap();
+        let before = fs::metadata(at("old")).unwrap();
+        find_place(&at("link")).unwrap().replace(b"new").unwrap();
+        let after = fs::metadata(at("old")).unwrap();
+        assert_eq!(fs::read(at("old")).unwrap(), b"new");
+        assert_eq!(after.mode(), before.mode());
+        assert_ne!(after.ino(), before.ino(), "another file has the name");
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+
+        let place = find_place(&at("fresh")).unwrap();
+        place.clear();
+        assert_eq!(names(&folder), ["link", "old"], "nothing until it is there");
+        place.replace(b"it").unwrap();
+        assert_eq!(fs::read(at("fresh")).unwrap(), b"it");
+
+        // Both names of a file get the contents.
+        fs::hard_link(at("old"), at("second")).unwrap();
+        find_place(&at("second")).unwrap().replace(b"x").unwrap();
+        assert_eq!(fs::read(at("old")).unwrap(), b"x");
+        assert_eq!(names(&folder), ["fresh", "link", "old", "second"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_stays_as_it_was() {
+        let folder = folder(0o755);
+        let path = folder.path().join("old");
+        fs::write(&path, "old").unwrap();
+        let place = find_place(&path).unwrap();
+        // A descriptor that cannot be written stands for a full disk.
+        let (folder_fd, name) = place.at.as_ref().unwrap();
+        let about = fstat(&place.file).unwrap();
+        let beside = Beside::make(folder_fd, &about).unwrap();
+        assert_eq!(names(&folder).len(), 2);
+        let read_only = File::open(&path).unwrap();
+        let broken = Beside {
+            file: read_only,
+            name: beside.name.clone(),
+            folder: folder_fd,
+        };
+        assert!(broken.fill_and_rename(b"new", name).is_err());
+        assert_eq!(names(&folder), ["old"], "no part is left behind");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
     #[test]

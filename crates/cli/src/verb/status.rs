@@ -1,6 +1,9 @@
 //! `superhue status`.
 
+use std::process::ExitCode;
+
 use serde::Serialize;
+use superhue::model::counted;
 use superhue::procfs::{ReadError, Roots};
 use superhue::why::Machine;
 use superhue::{
@@ -8,11 +11,13 @@ use superhue::{
     shared_objects, status_explained, status_of, status_of_all,
 };
 
-use super::{members, status_colors, status_why};
+use super::members::{self, Members};
+use super::{status_colors, status_why};
 use crate::args::StatusArgs;
 use crate::output::{
-    FAILED, Failure, VerbResult, note, print, print_json, right, size, table, text_of,
+    FAILED, Failure, UNABLE, VerbResult, fitted, note, print_as_it_is, print_json, prose, size,
 };
+use crate::sheet::{Column, Sheet, left, right};
 
 /// Most mappings shown of a process; JSON has all.
 const MAPPINGS_SHOWN: usize = 12;
@@ -34,93 +39,152 @@ struct Document {
 /// Shows the memory of processes.
 pub fn status(args: &StatusArgs) -> VerbResult {
     let roots = Roots::default();
-    let members = members::named(&roots, &args.named)?;
-    let is_named = members.is_some();
-    let pids = members.unwrap_or_else(|| args.pids.clone());
-    let mut failed = None;
+    let members = chosen(&roots, args)?;
     let huge_pages = args.why.then(|| Machine::read(&roots));
-    let processes = if pids.is_empty() {
-        status_of_all(&roots).map_err(|error| Failure::new(FAILED, error))?
-    } else {
-        let mut shown = Vec::new();
-        for &pid in &pids {
-            let process = match &huge_pages {
-                Some(machine) => status_explained(&roots, pid, machine),
-                None => status_of(&roots, pid),
-            };
-            match process {
-                Ok(process) => shown.push(process),
-                // Members of a group may end, or be threads of the kernel.
-                Err(ReadError::Vanished { .. } | ReadError::KernelThread { .. }) if is_named => {}
-                Err(error) => {
-                    failed = Some(FAILED);
-                    note(&error.to_string());
-                }
-            }
-        }
-        shown
+    let (processes, is_whole) = match &members {
+        None => (everything(&roots)?, true),
+        Some(members) => look_at(&roots, members, huge_pages.as_ref()),
     };
+    let pids = members.map_or_else(Vec::new, |members| members.pids);
     let page_coloring = coloring_of_machine(&roots).unwrap_or_else(|error| {
         note(&error.to_string());
         None
     });
     let objects = shared_objects(&roots, &pids).map_err(|error| Failure::new(FAILED, error))?;
+    let found = Document {
+        schema: "superhue-status/1",
+        page_coloring,
+        huge_pages,
+        processes,
+        objects,
+    };
     if args.json {
-        print_json(&Document {
-            schema: "superhue-status/1",
-            page_coloring,
-            huge_pages,
-            processes,
-            objects,
-        })?;
-    } else if let Some(machine) = huge_pages.filter(|_| !processes.is_empty()) {
-        for reason in &machine.unknown_because {
-            note(reason);
-        }
-        let mut text = status_why::machine(&machine);
-        for process in &processes {
-            if let Some(why) = &process.why {
-                text += &status_why::process(process, why);
-            }
-        }
-        text += &objects_table(&objects);
-        print(&text)?;
-    } else if !processes.is_empty() {
-        let coloring = page_coloring.as_ref().map(status_colors::machine);
-        let mut text = coloring.map_or_else(String::new, |coloring| coloring + "\n");
-        text += &processes_table(&processes);
-        for process in &processes {
-            if let Some(reason) = process
-                .unknown_because
-                .as_ref()
-                .filter(|_| !pids.is_empty())
-            {
-                note(&format!("process {}: {reason}", process.pid));
-            }
-            if !process.mappings.is_empty() {
-                text += &mappings_table(process);
-            }
-            if let Some(coloring) = process.colors.as_ref().filter(|_| !pids.is_empty()) {
-                text += &status_colors::process(process.pid, coloring);
-            }
-        }
-        text += &objects_table(&objects);
-        print(&text)?;
+        print_json(&found)?;
+    } else if !found.processes.is_empty() {
+        let text = match &found.huge_pages {
+            Some(machine) => explained(machine, &found, args.width.wide),
+            None => text(&found, !pids.is_empty(), args.width.wide),
+        };
+        print_as_it_is(&text)?;
     }
-    failed.map_or(Ok(std::process::ExitCode::SUCCESS), |code| Ok(code.into()))
+    Ok(match is_whole {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILED),
+    })
 }
 
-fn processes_table(processes: &[ProcessStatus]) -> String {
-    let mut table = table(&[
-        "PID",
-        "NAME",
-        "RSS",
-        "ANONYMOUS",
-        "HUGE",
-        "COVERAGE",
-        "BLOAT (MOST)",
-        "NOTE",
-    ]);
+/// Returns the processes that the arguments mean; `None` for all. Each of them is explained with `--why`, so `--all` names them then.
+fn chosen(roots: &Roots, args: &StatusArgs) -> Result<Option<Members>, Failure> {
+    let members = members::named(roots, &args.targets)?;
+    if members.is_none() && args.why {
+        return members::everybody(roots).map(Some);
+    }
+    Ok(members)
+}
+
+/// Returns every visible process.
+///
+/// # Errors
+/// There is none but superhue: an empty table would say that the machine is idle.
+fn everything(roots: &Roots) -> Result<Vec<ProcessStatus>, Failure> {
+    let found = status_of_all(roots).map_err(|error| Failure::new(FAILED, error))?;
+    let is_hidden = members::hides_processes(roots);
+    let own = [std::process::id(), parent()];
+    let is_other = |process: &ProcessStatus| !own.contains(&process.pid);
+    if found.is_empty() || (is_hidden && !found.iter().any(is_other)) {
+        return Err(Failure::new(
+            UNABLE,
+            "no process can be seen in /proc: it hides those of other users (mount option hidepid), or shows none at all; \
+             run as root, or as a member of the group that may see them (mount option gid)",
+        ));
+    }
+    if is_hidden {
+        note(
+            "/proc hides processes of other users (mount option hidepid): the list has the others only",
+        );
+    }
+    Ok(found)
+}
+
+/// Returns the process that started this one: the supervising superhue, or the caller.
+fn parent() -> u32 {
+    let parent = rustix::process::getppid();
+    parent.map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Looks at each process; returns false if one of them cannot be shown.
+fn look_at(
+    roots: &Roots,
+    members: &Members,
+    huge_pages: Option<&Machine>,
+) -> (Vec<ProcessStatus>, bool) {
+    let mut is_whole = true;
+    let mut shown = Vec::new();
+    for &pid in &members.pids {
+        let process = match huge_pages {
+            Some(machine) => status_explained(roots, pid, machine),
+            None => status_of(roots, pid),
+        };
+        match process {
+            Ok(process) => shown.push(process),
+            // Members of a group may end, or be threads of the kernel.
+            Err(ReadError::Vanished { .. } | ReadError::KernelThread { .. })
+                if members.is_group => {}
+            Err(error) => {
+                is_whole = false;
+                note(&error.to_string());
+            }
+        }
+    }
+    (shown, is_whole)
+}
+
+/// Formats the reasons why memory is not huge.
+fn explained(machine: &Machine, found: &Document, wide: bool) -> String {
+    for reason in &machine.unknown_because {
+        note(reason);
+    }
+    let mut text = prose(&status_why::machine(machine));
+    for process in &found.processes {
+        if let Some(why) = &process.why {
+            text += &status_why::process(process, why, wide);
+        }
+    }
+    text + &objects_table(&found.objects, wide)
+}
+
+/// Formats the memory of processes; with their mappings if an argument names them.
+fn text(found: &Document, is_named: bool, wide: bool) -> String {
+    let coloring = found.page_coloring.as_ref().map(status_colors::machine);
+    let mut text = coloring.map_or_else(String::new, |coloring| prose(&(coloring + "\n")));
+    text += &processes_table(&found.processes, wide);
+    for process in &found.processes {
+        if let Some(reason) = process.unknown_because.as_ref().filter(|_| is_named) {
+            note(&format!("process {}: {reason}", process.pid));
+        }
+        if !process.mappings.is_empty() {
+            text += &mappings_table(process, wide);
+        }
+        if let Some(coloring) = process.colors.as_ref().filter(|_| is_named) {
+            text += &prose(&status_colors::process(process.pid, coloring));
+        }
+    }
+    text + &objects_table(&found.objects, wide)
+}
+
+const PROCESSES: [Column; 8] = [
+    right("PID"),
+    left("NAME").cut(),
+    right("RSS"),
+    right("ANONYMOUS").rank(3),
+    right("HUGE").rank(1),
+    right("COVERAGE"),
+    right("BLOAT (MOST)").rank(4),
+    left("NOTE").rank(2),
+];
+
+fn processes_table(processes: &[ProcessStatus], wide: bool) -> String {
+    let mut table = Sheet::new(&PROCESSES);
     for process in processes {
         let coverage = match process.coverage {
             Some(coverage) => format!("{:.1} %", coverage * 100.0),
@@ -131,7 +195,7 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
             Some(false) => "huge pages off",
             _ => "",
         };
-        table.add_row([
+        table.row([
             process.pid.to_string(),
             process.name.clone(),
             size(process.rss_bytes),
@@ -142,14 +206,21 @@ fn processes_table(processes: &[ProcessStatus]) -> String {
             note.to_owned(),
         ]);
     }
-    right(&mut table, &[0, 2, 3, 4, 5, 6]);
-    text_of(&table)
+    fitted(&table, wide)
 }
 
-fn mappings_table(process: &ProcessStatus) -> String {
-    let mut table = table(&["MAPPING", "RSS", "HUGE", "PAGES", "NAME"]);
+const MAPPINGS: [Column; 5] = [
+    left("MAPPING").rank(3),
+    right("RSS"),
+    right("HUGE"),
+    left("PAGES").rank(1),
+    left("NAME").cut(),
+];
+
+fn mappings_table(process: &ProcessStatus, wide: bool) -> String {
+    let mut table = Sheet::new(&MAPPINGS);
     for mapping in process.mappings.iter().take(MAPPINGS_SHOWN) {
-        table.add_row([
+        table.row([
             mapping.range.to_string(),
             size(mapping.rss_bytes),
             size(mapping.huge_bytes),
@@ -157,41 +228,40 @@ fn mappings_table(process: &ProcessStatus) -> String {
             mapping.name.clone().unwrap_or_default(),
         ]);
     }
-    right(&mut table, &[1, 2]);
-    let mut text = format!(
-        "\nProcess {} ({}):\n{}",
-        process.pid,
-        process.name,
-        text_of(&table)
-    );
-    if process.mappings.len() > MAPPINGS_SHOWN {
-        text += &format!(
-            " and {} smaller mappings\n",
-            process.mappings.len() - MAPPINGS_SHOWN
-        );
-    }
-    text
+    let title = format!("\nProcess {} ({}):\n", process.pid, process.name);
+    let more = more(process.mappings.len(), "smaller mapping");
+    prose(&title) + &fitted(&table, wide) + &more
 }
 
+/// Returns a line about what a table does not list; empty if it lists all.
+fn more(all: usize, noun: &str) -> String {
+    match all.saturating_sub(MAPPINGS_SHOWN) {
+        0 => String::new(),
+        rest => format!(" and {}\n", counted(rest as u64, noun)),
+    }
+}
+
+const OBJECTS: [Column; 7] = [
+    left("SHARED OBJECT").cut(),
+    right("RESIDENT"),
+    right("MAPPED BY").rank(2),
+    right("HUGE IN").rank(3),
+    right("HUGE (MOST)"),
+    right("TABLES SAVED").rank(4),
+    left("NOTE").rank(1),
+];
+
 /// Returns a table of shared memory, which belongs to all processes that map it; empty if there is none.
-fn objects_table(objects: &[SharedObject]) -> String {
+fn objects_table(objects: &[SharedObject], wide: bool) -> String {
     if objects.is_empty() {
         return String::new();
     }
-    let mut table = table(&[
-        "SHARED OBJECT",
-        "RESIDENT",
-        "MAPPED BY",
-        "HUGE IN",
-        "HUGE (MOST)",
-        "TABLES SAVED",
-        "NOTE",
-    ]);
+    let mut table = Sheet::new(&OBJECTS);
     for object in objects.iter().take(MAPPINGS_SHOWN) {
         let huge = object.huge_mapped_bytes.values();
         let read = object.huge_mapped_bytes.len();
         let note = object.misaligned_by_bytes;
-        table.add_row([
+        table.row([
             object.name.clone(),
             object.resident_bytes.to_string(),
             object.mappers.to_string(),
@@ -201,12 +271,8 @@ fn objects_table(objects: &[SharedObject]) -> String {
             note.map_or_else(String::new, |by| format!("misaligned by {by:#x}")),
         ]);
     }
-    right(&mut table, &[1, 2, 3, 4, 5]);
-    let mut text = format!("\n{}", text_of(&table));
-    if objects.len() > MAPPINGS_SHOWN {
-        text += &format!(" and {} smaller objects\n", objects.len() - MAPPINGS_SHOWN);
-    }
-    text
+    let more = more(objects.len(), "smaller object");
+    format!("\n{}{more}", fitted(&table, wide))
 }
 
 fn pages(mapping: &MappingStatus) -> &'static str {

@@ -1,6 +1,6 @@
 //! Report of `superhue status` on a kernel with page coloring.
 
-use superhue::model::PageCount;
+use superhue::model::{PageCount, counted};
 use superhue::{ColoringStatus, ProcessColoring};
 
 /// Number of named colors: those with the most fallbacks.
@@ -14,8 +14,9 @@ const ROWS: usize = 32;
 pub(super) fn machine(coloring: &ColoringStatus) -> String {
     let state = if coloring.enabled { "on" } else { "off" };
     let mut text = format!(
-        "Page coloring: {state}; {} colors, geometry {}\n",
-        coloring.colors, coloring.geometry
+        "Page coloring: {state}; {}, geometry {}\n",
+        counted(coloring.colors as u64, "color"),
+        coloring.geometry
     );
     if !coloring.enabled {
         let geometry = if coloring.colors < 2 {

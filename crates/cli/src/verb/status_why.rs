@@ -1,10 +1,11 @@
 //! Text of the reasons why the memory of a process is not in huge pages.
 
 use superhue::ProcessStatus;
-use superhue::model::{ByteCount, PageCount};
+use superhue::model::{ByteCount, PageCount, counted};
 use superhue::why::{Amount, Machine, MappingWhy, Reason, Why};
 
-use crate::output::{right, table, text_of};
+use crate::output::{fitted, prose};
+use crate::sheet::{Column, Sheet, left, right};
 
 /// Most lines of mappings and reasons shown of a process; JSON has all.
 const LINES_SHOWN: usize = 16;
@@ -16,14 +17,14 @@ const LEAST_SHOWN: u64 = 100;
 pub fn machine(machine: &Machine) -> String {
     let mode = |mode: Option<String>| mode.unwrap_or_else(|| "?".to_owned());
     let free = machine.free_huge_pages.map_or_else(
-        || "an unknown number of".to_owned(),
+        || "an unknown number of free 2 MiB blocks".to_owned(),
         |free| match free {
-            0 => "no".to_owned(),
-            free => free.to_string(),
+            0 => "no free 2 MiB blocks".to_owned(),
+            free => counted(free, "free 2 MiB block"),
         },
     );
     let mut text = format!(
-        "Kernel: enabled={}, shmem_enabled={}; {free} free 2 MiB blocks\n",
+        "Kernel: enabled={}, shmem_enabled={}; {free}\n",
         mode(machine.enabled.map(|mode| mode.to_string())),
         mode(machine.shmem_enabled.map(|mode| mode.to_string())),
     );
@@ -40,8 +41,15 @@ pub fn machine(machine: &Machine) -> String {
 }
 
 /// Returns the reasons why one process's memory is not in huge pages: by mapping, in total, and the remedies.
-pub fn process(process: &ProcessStatus, why: &Why) -> String {
-    let mut text = format!(
+pub fn process(process: &ProcessStatus, why: &Why, wide: bool) -> String {
+    let mut text = prose(&headline(process, why));
+    text += &by_mapping(why, wide);
+    text += &in_total(why, wide);
+    text + &prose(&advice(why))
+}
+
+fn headline(process: &ProcessStatus, why: &Why) -> String {
+    format!(
         "\nProcess {} ({}): {} resident, {} of it huge{}\n",
         process.pid,
         process.name,
@@ -52,10 +60,11 @@ pub fn process(process: &ProcessStatus, why: &Why) -> String {
             Some(true) => "; huge pages are allowed for it",
             None => "",
         },
-    );
-    text += &by_mapping(why);
-    text += &in_total(why);
-    text += "\nWhat can be done:\n";
+    )
+}
+
+fn advice(why: &Why) -> String {
+    let mut text = String::from("\nWhat can be done:\n");
     for advice in &why.advice {
         text += &format!(
             "  {} ({}): {}\n",
@@ -69,14 +78,23 @@ pub fn process(process: &ProcessStatus, why: &Why) -> String {
     }
     if why.sharing_unknown > 0 {
         text += &format!(
-            "  Of {} regions it was not looked up whether other processes share them: there are too many.\n",
-            why.sharing_unknown
+            "  Of {} it was not looked up whether other processes share them: there are too many.\n",
+            counted(why.sharing_unknown, "region")
         );
     }
     text
 }
 
-fn by_mapping(why: &Why) -> String {
+const BY_MAPPING: [Column; 6] = [
+    left("MAPPING").rank(3),
+    right("HUGE").rank(2),
+    right("NOT HUGE"),
+    right("REGIONS").rank(1),
+    left("WHY").wrapped(),
+    left("NAME").cut().rank(4),
+];
+
+fn by_mapping(why: &Why, wide: bool) -> String {
     let mut lines: Vec<(&MappingWhy, Option<&Amount>)> = Vec::new();
     for mapping in &why.mappings {
         lines.extend(mapping.reasons.iter().map(|amount| (mapping, Some(amount))));
@@ -100,9 +118,9 @@ fn by_mapping(why: &Why) -> String {
     let (large, mut rest): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_large);
     let shown = &large[..large.len().min(LINES_SHOWN)];
     rest.extend(&large[shown.len()..]);
-    let mut table = table(&["MAPPING", "HUGE", "NOT HUGE", "REGIONS", "WHY", "NAME"]);
+    let mut table = Sheet::new(&BY_MAPPING);
     for (mapping, amount) in shown {
-        table.add_row([
+        table.row([
             mapping.range.to_string(),
             mapping.huge_bytes.to_string(),
             not_huge(*amount).to_string(),
@@ -111,11 +129,11 @@ fn by_mapping(why: &Why) -> String {
             mapping.name.clone().unwrap_or_default(),
         ]);
     }
-    right(&mut table, &[1, 2, 3]);
-    let mut text = text_of(&table);
+    let mut text = fitted(&table, wide);
     if !rest.is_empty() {
         let bytes: ByteCount = rest.iter().map(|(_, amount)| not_huge(*amount)).sum();
-        text += &format!(" and {} smaller lines with {bytes} not huge\n", rest.len());
+        let lines = counted(rest.len() as u64, "smaller line");
+        text += &format!(" and {lines} with {bytes} not huge\n");
     }
     text
 }
@@ -159,8 +177,15 @@ fn said(mapping: &MappingWhy, amount: &Amount) -> String {
     }
 }
 
-fn in_total(why: &Why) -> String {
-    let mut table = table(&["IN TOTAL", "BYTES", "SHARE", "REGIONS"]);
+const IN_TOTAL: [Column; 4] = [
+    left("IN TOTAL").wrapped(),
+    right("BYTES"),
+    right("SHARE"),
+    right("REGIONS").rank(1),
+];
+
+fn in_total(why: &Why, wide: bool) -> String {
+    let mut table = Sheet::new(&IN_TOTAL);
     let huge = PageCount(superhue::model::PAGES_PER_REGION).bytes();
     let huge_row = ("huge already", why.huge_bytes, why.huge_bytes.0 / huge.0);
     let reasons = why
@@ -168,21 +193,20 @@ fn in_total(why: &Why) -> String {
         .iter()
         .map(|one| (one.reason.describe(), one.bytes, one.regions));
     for (name, bytes, regions) in std::iter::once(huge_row).chain(reasons) {
-        table.add_row([
+        table.row([
             name.to_owned(),
             bytes.to_string(),
             share(bytes, why.resident_bytes),
             regions.to_string(),
         ]);
     }
-    table.add_row([
+    table.row([
         "resident".to_owned(),
         why.resident_bytes.to_string(),
         share(why.resident_bytes, why.resident_bytes),
         String::new(),
     ]);
-    right(&mut table, &[1, 2, 3]);
-    format!("\n{}", text_of(&table))
+    format!("\n{}", fitted(&table, wide))
 }
 
 #[allow(

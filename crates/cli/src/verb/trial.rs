@@ -5,22 +5,26 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use superhue::procfs::ReadError;
+use superhue::model::counted;
+use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::trial::{
     Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
     expression,
 };
-use superhue::{AttachError, Pages};
+use superhue::{AttachError, Pages, Targets};
 use superhue_compare::Better;
 use superhue_compare::trial::{MetricKind, Trial, TrialOutcome, plot};
 
-use crate::output::{FAILED, Failure, GATE, UNABLE, USAGE, VerbResult, note, print, print_json};
+use crate::output::{
+    FAILED, Failure, GATE, UNABLE, USAGE, VerbResult, note, print_as_it_is, print_json, prose,
+};
+use crate::paint::{Paint, Shade};
 use crate::size_check::check_budget;
 use crate::trial_args::TrialArgs;
 use crate::verb::document::read_document;
 use crate::verb::members;
-use crate::verb::outputs::Outputs;
+use crate::verb::outputs::{Outputs, both};
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -39,7 +43,12 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
         return show(args, &trial);
     }
     check_budget(args.placement.budget)?;
-    let plan = plan(args).map_err(|text| Failure::new(USAGE, text))?;
+    if args.targets.is_empty() {
+        return Err(members::nothing_named());
+    }
+    // Options that do not fit together show first, then processes that are not there.
+    plan(args, TrialTargets::All).map_err(|text| Failure::new(USAGE, text))?;
+    let plan = plan(args, targets(args)?).map_err(|text| Failure::new(USAGE, text))?;
     let outputs = outputs(args.report.as_ref())?;
     let progress = Progress::new(args, plan.limit);
     let signals = SignalSet::of(&ENDING);
@@ -55,11 +64,12 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
             return Err(Failure::new(code_of(&error), error));
         }
     };
-    if let Some(file) = outputs.report {
+    let report = outputs.report.map_or(Ok(()), |file| {
         let written = file.write_json(&trial);
-        written.map_err(|error| Failure::new(FAILED, error))?;
-    }
-    outputs.pictures.draw(|| plot::to_svg(&trial))?;
+        written.map_err(|error| Failure::new(FAILED, error))
+    });
+    let drawn = outputs.pictures.draw(|| plot::to_svg(&trial));
+    both(report, drawn)?;
     show(args, &trial)?;
     Ok(match trial.verdict.outcome {
         TrialOutcome::Keep
@@ -80,25 +90,34 @@ fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
     if args.json {
         return print_json(trial);
     }
-    let mut text = trial.lines().join("\n");
+    let lines = trial.lines();
+    let (first, rest) = lines.split_at(lines.len().min(1));
+    // The first line is the verdict.
+    let first = prose(&first.join("\n"));
+    let mut text = Paint::of_stdout().text(&first, Some(Shade::Strong));
     text.push('\n');
+    for line in rest {
+        text += &prose(&format!("{line}\n"));
+    }
     if trial.verdict.outcome == TrialOutcome::Keep {
         let pages = trial.policy.pages.as_deref().unwrap_or("auto");
-        text.push_str(&match (&args.unit, &args.cgroup, args.pid) {
-            (Some(unit), ..) => format!(
-                "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)\n"
-            ),
-            (_, Some(path), _) => format!(
-                "to have it from now on: superhue attach --pages {pages} --cgroup {}\n",
-                path.display()
-            ),
-            (_, _, Some(pid)) => {
-                format!("to have it from now on: superhue attach --pages {pages} {pid}\n")
-            }
-            _ => String::new(),
-        });
+        text += &prose(&to_keep(args, pages));
     }
-    print(&text)
+    print_as_it_is(&text)
+}
+
+/// Returns a line on how to have the policy from now on; empty for a result of a file, which names no process of now.
+fn to_keep(args: &TrialArgs, pages: &str) -> String {
+    match &args.targets.unit {
+        Some(unit) => format!(
+            "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)\n"
+        ),
+        None if args.targets.is_empty() => String::new(),
+        None => format!(
+            "to have it from now on: superhue attach --pages {pages} {}\n",
+            args.targets.typed()
+        ),
+    }
 }
 
 fn code_of(error: &TrialError) -> u8 {
@@ -112,13 +131,23 @@ fn code_of(error: &TrialError) -> u8 {
     }
 }
 
+/// Returns the processes that the arguments mean.
+fn targets(args: &TrialArgs) -> Result<TrialTargets, Failure> {
+    members::check_follow(&args.targets, args.placement.no_follow)?;
+    let roots = Roots::default();
+    if args.targets.is_by_number() {
+        return members::family(&roots, &args.targets).map(TrialTargets::Process);
+    }
+    Ok(match members::targets(&roots, &args.targets)? {
+        Targets::Unit(unit) => TrialTargets::Unit(unit),
+        Targets::Cgroup(path) => TrialTargets::Cgroup(path),
+        Targets::User(user) => TrialTargets::User(user),
+        Targets::Processes(_) | Targets::All => TrialTargets::All,
+    })
+}
+
 /// Returns the plan that the arguments mean.
-fn plan(args: &TrialArgs) -> Result<TrialPlan, String> {
-    let targets = match (&args.unit, &args.cgroup, args.pid) {
-        (Some(unit), ..) => TrialTargets::Unit(unit.clone()),
-        (_, Some(path), _) => TrialTargets::Cgroup(path.clone()),
-        (_, _, pid) => TrialTargets::Process(pid.unwrap_or_default()),
-    };
+fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
     let config = args.placement.config();
     if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.pages {
         return Err(format!(
@@ -143,7 +172,8 @@ fn plan(args: &TrialArgs) -> Result<TrialPlan, String> {
         (_, Some(query)) => Some(prometheus(args, query)?),
         _ if metric.metric_kind != MetricKind::Counter => {
             return Err(
-                "--metric-kind is about a number: give --metric COMMAND, or --query".to_owned(),
+                "--metric-kind is about a number: give --metric-command COMMAND, or --query"
+                    .to_owned(),
             );
         }
         _ => None,
@@ -264,20 +294,21 @@ impl Progress {
     fn tell(&self, step: &TrialStep<'_>) {
         self.0.set_message(match step {
             TrialStep::Learning(regions) => {
-                format!("the policy looks for what it makes huge: {regions} regions so far")
+                let regions = counted(*regions as u64, "region");
+                format!("the policy looks for what it makes huge: {regions} so far")
             }
             TrialStep::Pair(trial, None) => {
                 let block = trial.pairs.last().map_or(0.0, |pair| pair.block_seconds);
                 format!(
-                    "{} pairs of {block:.1} s blocks: {}",
-                    trial.pairs.len(),
+                    "{} of {block:.1} s blocks: {}",
+                    counted(trial.pairs.len() as u64, "pair"),
                     trial.effect.words()
                 )
             }
             TrialStep::Pair(trial, Some(why)) => {
                 format!(
-                    "{} pairs; the last one does not count: {why}",
-                    trial.pairs.len()
+                    "{}; the last one does not count: {why}",
+                    counted(trial.pairs.len() as u64, "pair")
                 )
             }
         });

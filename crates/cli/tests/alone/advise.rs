@@ -2,21 +2,17 @@
 //!
 //! The size of a gain decides no test: it is a timing. The tests check that a gain is reported, and for which processes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{ChildGuard, User, collapse_works, is_root, output, python, skip, superhue, text};
+use superhue_testing::shared;
+
+use crate::support::{
+    ChildGuard, User, collapse_works, folder, is_root, output, python, skip, superhue, text,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -87,6 +83,7 @@ fn huge(pid: u32) -> u64 {
 
 #[test]
 fn who_sleeps_gains_nothing() {
+    let _shared = shared();
     let Some(target) = target(32, "sleep") else {
         return;
     };
@@ -104,6 +101,7 @@ fn who_sleeps_gains_nothing() {
 
 #[test]
 fn who_touches_its_memory_is_watched_and_left_as_it_is() {
+    let _shared = shared();
     let Some(mut target) = target(64, "busy") else {
         return;
     };
@@ -165,6 +163,7 @@ fn who_touches_its_memory_is_watched_and_left_as_it_is() {
 
 #[test]
 fn huge_pages_are_told_and_stay_whole() {
+    let _shared = shared();
     if !collapse_works() {
         return;
     }
@@ -204,6 +203,7 @@ fn huge_pages_are_told_and_stay_whole() {
 
 #[test]
 fn an_ordinary_user_hears_what_can_be_said() {
+    let _shared = shared();
     if !is_root() {
         skip("root", "who is root is told apart from who is not");
         return;
@@ -227,6 +227,7 @@ fn an_ordinary_user_hears_what_can_be_said() {
 
 #[test]
 fn all_processes_are_told_within_the_time() {
+    let _shared = shared();
     let Some(target) = target(32, "busy") else {
         return;
     };
@@ -279,6 +280,7 @@ fn all_processes_are_told_within_the_time() {
 
 #[test]
 fn who_is_not_there_is_an_error() {
+    let _shared = shared();
     for (arguments, words) in [
         (["advise", "4194304"].as_slice(), "4194304"),
         (&["advise", "--unit", "no-such-unit"], "no-such-unit"),
@@ -300,6 +302,9 @@ fn who_is_not_there_is_an_error() {
         ["advise", "0"].as_slice(),
         &["advise", "--for", "0s"],
         &["advise", "--footprint", "4k"],
+        &["advise", "--tlb", "0,1536"],
+        &["advise", "--tlb", "1536,64"],
+        &["check", "--tlb", "guess"],
     ] {
         assert_eq!(
             output(&mut superhue(User::Same, arguments)).status.code(),
@@ -307,4 +312,52 @@ fn who_is_not_there_is_an_error() {
             "{arguments:?}"
         );
     }
+}
+
+#[test]
+fn the_tlb_that_the_user_gives_is_the_one_that_counts() {
+    let _shared = shared();
+    let given = "48,1024:512";
+    let own = std::process::id().to_string();
+    for arguments in [
+        ["check", "--json", "--tlb", given].as_slice(),
+        &["advise", "--json", "--tlb", given, "--for", "100ms", &own],
+    ] {
+        let told = output(&mut superhue(User::Same, arguments));
+        assert!(told.status.success(), "{}", text(&told.stderr));
+        let told: Value = serde_json::from_str(&text(&told.stdout)).unwrap();
+        let tlb = told.get("tlb").unwrap_or(&told["machine"]["tlb"]);
+        assert_eq!(tlb["source"], "given", "{tlb}");
+        assert_eq!(tlb["base"], serde_json::json!({"first": 48, "last": 1024}));
+        assert_eq!(tlb["huge"], serde_json::json!({"first": null, "last": 512}));
+        if arguments[0] == "advise" {
+            let machine = &told["machine"];
+            assert_eq!(machine["tlb_reach_base_bytes"], 4 * MIB);
+            assert_eq!(machine["tlb_reach_huge_bytes"], 1024 * MIB);
+        }
+    }
+    let people = output(&mut superhue(User::Same, &["check", "--tlb", given]));
+    let people = text(&people.stdout);
+    assert!(
+        people.contains("1024 entries reach 4.0 MiB (given by --tlb)"),
+        "{people}"
+    );
+}
+
+/// A measurement of this machine, whatever the processor reports: its outcome is no matter of this test, its place is.
+#[test]
+fn a_measured_tlb_is_kept_in_the_folder_of_caches() {
+    let _shared = shared();
+    let folder = folder();
+    // Root keeps it in /var/cache, which is the machine's.
+    let mut check = superhue(User::Ordinary, &["check", "--json", "--tlb", "measure"]);
+    let told = output(check.env("XDG_CACHE_HOME", folder.path()));
+    let told: Value = serde_json::from_str(&text(&told.stdout)).unwrap();
+    let is_known = told["tlb"]["source"] == "measured";
+    assert_eq!(
+        is_known,
+        told["tlb"]["unknown_because"].is_null(),
+        "{told:#}"
+    );
+    assert_eq!(folder.path().join("superhue/tlb.json").exists(), is_known);
 }

@@ -2,27 +2,23 @@
 //!
 //! The checks must pass while they do so: the file system answers after a minute at the earliest, or when it is ended.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use superhue_testing::NOBODY;
-use support::daemon::{Machine, documented, rule};
-use support::group::Group;
-use support::{
-    ChildGuard, FILLING, Freezer, TEST_TIMEOUT, User, collapse_works, compiled, is_root, python,
-    skip, superhue, text, until,
+use superhue_testing::{NOBODY, alone};
+
+use crate::support::daemon::{Machine, documented, rule};
+use crate::support::group::Group;
+use crate::support::{
+    self, ChildGuard, FILLING, Freezer, TEST_TIMEOUT, User, collapse_works, compiled, is_root,
+    python, skip, superhue, text, until,
 };
 
 /// A user that is neither the attacker nor root.
@@ -152,12 +148,6 @@ fn filler(mebibytes: u32, user: u32) -> Command {
 /// A service of the victim.
 fn service(mebibytes: u32) -> ChildGuard {
     ChildGuard::start(&mut filler(mebibytes, VICTIM))
-}
-
-/// Waits until no other test here runs: the rules of each apply to the programs of all.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn rules() -> Machine {
@@ -392,7 +382,7 @@ fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
 
 /// A process of a user that is hard to read (`scripts/hostile.d/strange.c`), once it is; `None`, with a visible skip, where that is impossible.
 fn strange(how: &str, user: u32) -> Option<ChildGuard> {
-    let source = include_str!("../../../scripts/hostile.d/strange.c");
+    let source = include_str!("../../../../scripts/hostile.d/strange.c");
     let mut command = Command::new(compiled("strange", source)?);
     let mut process = ChildGuard::start(
         command

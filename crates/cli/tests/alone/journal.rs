@@ -3,27 +3,22 @@
 //!
 //! `SUPERHUE_KILLS=200` sets the number of kills; `SUPERHUE_REPORT=FILE` has the counts written there.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::RwLockWriteGuard;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ::superhue::act::{Journal, SwapInUse};
 use ::superhue::procfs::Roots;
 use rustix::process::Signal;
-use support::{
-    ChildGuard, TEST_TIMEOUT, User, is_root, lives, number, output, processes_with, send, skip,
-    superhue, text, until,
+use superhue_testing::{alone, rerun};
+
+use crate::support::{
+    self, ChildGuard, TEST_TIMEOUT, User, is_root, lives, number, output, processes_with, send,
+    skip, superhue, text, until,
 };
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -31,7 +26,7 @@ const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 /// The machine's huge page settings; whatever happens in a test, they are restored at its end.
 struct SavedSettings {
     settings: BTreeMap<PathBuf, String>,
-    _alone: File,
+    _alone: RwLockWriteGuard<'static, ()>,
 }
 
 impl SavedSettings {
@@ -45,10 +40,7 @@ impl SavedSettings {
             );
             return None;
         }
-        // One test at a time, of all test programs.
-        let lock = support::installed().join("settings.lock");
-        let alone = File::create(lock).unwrap();
-        rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let alone = alone();
         Some(Self {
             settings: settings(),
             _alone: alone,
@@ -281,8 +273,7 @@ fn swap_that_a_killed_superhue_left_is_removed() {
         return;
     };
     for options in [&[][..], &["--json"]] {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        let mut child = rerun(module_path!(), "child")
             .env("SUPERHUE_TEST_SWAP_CHILD", "1")
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::piped())

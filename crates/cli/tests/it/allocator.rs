@@ -1,20 +1,13 @@
 //! `run --allocator ask` changes one variable of the command's environment, and only where that helps.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::Value;
-use support::{User, folder, output, python, skip, static_busybox, superhue, text};
+
+use crate::support::{User, folder, output, python, skip, static_busybox, superhue, text};
 
 /// Allocates 128 MiB in pieces of 1,000 bytes, which come from the heap, and uses all of it.
 const HEAP: &str = "kept = [bytes([i % 251 + 1]) * 1000 for i in range(128 << 10)]";

@@ -1,13 +1,5 @@
 //! `superhue attach` to sets of processes that change: a cgroup's, a user's, all.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -17,9 +9,10 @@ use std::thread;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
-    ChildGuard, FILLING, TEST_TIMEOUT, User, cgroups, collapse_works, folder, is_root, output,
-    python, skip, superhue, text, until,
+
+use crate::support::{
+    self, ChildGuard, FILLING, TEST_TIMEOUT, User, cgroups, collapse_works, folder, is_root,
+    output, python, skip, superhue, text, until,
 };
 
 /// A cgroup of the test's own, removed at the end.
@@ -217,7 +210,7 @@ fn the_processes_of_a_user_are_found_and_no_others() {
         return skip("root", "another user's process is made by root here");
     }
     // A number that no other test uses, and probably no user has.
-    const SOMEBODY: u32 = 64_123;
+    const SOMEBODY: u32 = 64_321;
     let mut sleep = Command::new("sleep");
     std::os::unix::process::CommandExt::uid(sleep.arg("1000"), SOMEBODY);
     let seen = || {

@@ -1,61 +1,19 @@
 //! Wrong input: one clear line, the documented exit status, nothing changed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
-use support::{ChildGuard, User, folder, installed, is_root, output, skip, superhue, text, until};
+
+use crate::support::{
+    self, ChildGuard, User, complaint, folder, installed, is_root, output, refused,
+    refused_before_the_command, skip, superhue, text, until,
+};
 
 fn run(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, arguments))
-}
-
-/// Returns the one line that names the error, with the possible values: other hints of the parser do not count.
-fn complaint(said: &Output) -> String {
-    let error = text(&said.stderr);
-    let hint = |line: &str| {
-        ["", "Usage:", "For more information", "  "]
-            .iter()
-            .any(|start| line.starts_with(start) && (!start.is_empty() || line.is_empty()))
-    };
-    let lines: Vec<&str> = error.lines().filter(|line| !hint(line)).collect();
-    assert_eq!(lines.len(), 1, "not one line: {error:?}");
-    let possible = |line: &&str| line.trim_start().starts_with("[possible values:");
-    let values = error.lines().find(possible).unwrap_or_default();
-    lines[0].to_owned() + values
-}
-
-/// Fails unless superhue prints an error with these words, exits with this status, and prints nothing else.
-#[track_caller]
-fn refused(said: &Output, status: i32, words: &[&str]) {
-    let line = complaint(said);
-    assert_eq!(said.status.code(), Some(status), "{line}");
-    for word in words {
-        assert!(line.contains(word), "no `{word}` in: {line}");
-    }
-    assert_eq!(text(&said.stdout), "");
-}
-
-/// Fails if running `options` under `run` starts the command.
-#[track_caller]
-fn refused_before_the_command(options: &[&str], status: i32, words: &[&str]) {
-    let folder = folder();
-    let trace = folder.path().join("trace");
-    let mut arguments = vec!["run", "--quiet"];
-    arguments.extend(options);
-    arguments.extend(["--", "touch", trace.to_str().unwrap()]);
-    refused(&run(&arguments), status, words);
-    assert!(!trace.exists(), "the command was run with {options:?}");
 }
 
 #[test]
@@ -68,9 +26,14 @@ fn processes_that_cannot_be_watched() {
     for verb in ["attach", "status"] {
         refused(&run(&[verb, "4194305"]), 1, &["4194305", "does not exist"]);
         refused(&run(&[verb, &gone]), 1, &[&gone, "has exited"]);
-        for wrong in ["0", "-1", "abc", "99999999999"] {
+        for wrong in ["0", "-1", "99999999999"] {
             refused(&run(&[verb, "--", wrong]), 2, &[wrong]);
         }
+        refused(
+            &run(&[verb, "no-such-name"]),
+            1,
+            &["no-such-name", "--unit"],
+        );
     }
     let is_kernel_thread = fs::read("/proc/2/cmdline").is_ok_and(|words| words.is_empty());
     if is_kernel_thread {
@@ -486,35 +449,6 @@ fn results_that_cannot_be_printed() {
         assert!(error.contains("No space left"), "{arguments:?}: {error:?}");
         assert_eq!(error.lines().count(), 1, "{error:?}");
     }
-}
-
-#[test]
-fn settings_that_the_machine_does_not_have() {
-    let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
-    let before = fs::read_to_string(path);
-    if before.is_err() {
-        return skip("settings", "this kernel has no transparent huge pages");
-    }
-    refused_before_the_command(&["--system", "no-such-knob=1"], 3, &["no-such-knob"]);
-    if is_root() && fs::File::options().write(true).open(path).is_ok() {
-        refused_before_the_command(&["--system", "enabled=banana"], 2, &["banana", "enabled"]);
-        let twice = ["--system", "enabled=never", "--system", "enabled=always"];
-        refused_before_the_command(&twice, 2, &["twice"]);
-        // The first setting is restored when the second is refused.
-        let second = ["--system", "enabled=never", "--system", "defrag=banana"];
-        refused_before_the_command(&second, 2, &["banana"]);
-    } else {
-        skip("settings", "may not change the system's settings");
-    }
-    let arguments = ["run", "--system", "enabled=never", "--", "true"];
-    if is_root() {
-        refused(
-            &output(&mut superhue(User::Ordinary, &arguments)),
-            125,
-            &["root"],
-        );
-    }
-    assert_eq!(fs::read_to_string(path).unwrap(), before.unwrap());
 }
 
 #[test]

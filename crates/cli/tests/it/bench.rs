@@ -1,18 +1,11 @@
 //! `superhue bench` from the command line: its measurements, its files, its refusals. No figure decides anything here.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::process::Output;
 
 use serde_json::Value;
-use support::{User, folder, output, skip, superhue, text};
+
+use crate::support::{User, folder, output, skip, superhue, text};
 
 fn bench(arguments: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&["bench"], arguments].concat()))

@@ -1,24 +1,17 @@
 //! System calls that Superhue gives up: a long-running verb forbids itself the calls that could stop or change a
 //! program, and a verb that starts a user's command passes no such filter on to it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use superhue::sys::self_filter::FORBIDDEN;
-use support::daemon::{Machine, OFF};
-use support::{
-    ChildGuard, User, copy_program, folder, is_root, output, python, skip, sticky_folder, superhue,
-    text, until,
+
+use crate::support::daemon::{Machine, OFF};
+use crate::support::{
+    self, ChildGuard, User, copy_program, folder, is_root, output, python, skip, sticky_folder,
+    superhue, text, until,
 };
 
 fn root() -> PathBuf {

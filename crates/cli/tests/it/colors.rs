@@ -3,14 +3,6 @@
 //!
 //! Colors are those that this machine shows; if it shows none, programs run without, and the report records that.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +11,9 @@ use std::thread;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
+use superhue_testing::alone;
+
+use crate::support::{
     ChildGuard, FILLING, User, folder, is_root, lives, output, python, skip, superhue, text, until,
 };
 
@@ -358,6 +352,7 @@ print('right')
 
 #[test]
 fn what_must_not_move_stays_and_all_bytes_too() {
+    let _alone = alone();
     if !is_root() {
         return skip("root", "frame numbers and swap are root's");
     }

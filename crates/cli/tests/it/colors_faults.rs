@@ -3,14 +3,6 @@
 //!
 //! Colors are those that this machine shows, if it shows any.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -18,9 +10,10 @@ use std::process::Output;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
-    ChildGuard, FILLING, User, copy_program, folder, is_root, lives, output, python, skip, state,
-    superhue, text, until,
+
+use crate::support::{
+    self, ChildGuard, FILLING, User, copy_program, folder, is_root, lives, output, python, skip,
+    state, superhue, text, until,
 };
 
 const PRELUDE: &str = "import os, sys, time\n";

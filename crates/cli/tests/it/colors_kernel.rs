@@ -2,17 +2,11 @@
 //!
 //! For a kernel with page coloring, `kernel/superhue/superhue` has the tests.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::path::Path;
 
 use serde_json::Value;
-use support::{User, output, skip, superhue, text};
+
+use crate::support::{User, output, skip, superhue, text};
 
 /// Returns true if this kernel has page coloring.
 fn is_patched() -> bool {

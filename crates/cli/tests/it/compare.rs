@@ -1,13 +1,5 @@
 //! `superhue compare` from the command line: the commands it runs, their order, and how it ends.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::process::Output;
@@ -15,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{ChildGuard, User, folder, lives, output, python, superhue, text, until};
+
+use crate::support::{
+    self, ChildGuard, User, folder, lives, output, python, superhue, text, until,
+};
 
 fn compare(options: &[&str], command: &[&str]) -> Output {
     let mut arguments = vec!["compare"];

@@ -1,20 +1,13 @@
 //! `superhue compare` as a gate in continuous integration: conditions, exports, scans, preparation.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{ChildGuard, User, folder, output, superhue, text, until};
+
+use crate::support::{ChildGuard, User, folder, output, superhue, text, until};
 
 const ARMS: [&str; 6] = ["--arm", "never", "--arm", "kernel", "--warmup", "0"];
 

@@ -5,14 +5,6 @@
 //! under superhue must equal its output alone, to the byte. Only superhue's own effect decides: a stop by another program is visible, too
 //! ([`a_stop_is_noticed`]).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,9 +15,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use superhue::Pages;
-use support::{
-    ChildGuard, User, collapse_works, compiled, folder, installed, is_root, output, skip, text,
-    until,
+
+use crate::support::{
+    self, ChildGuard, User, collapse_works, compiled, folder, installed, is_root, output, skip,
+    text, until,
 };
 
 /// Bytes that one read of `dd` requests.

@@ -1,9 +1,5 @@
 //! `superhue daemon` and `superhue ctl` from an administrator's view.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,8 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::daemon::{Machine, OFF, Slice, documented, rule};
-use support::{ChildGuard, FILLING, TEST_TIMEOUT, User, is_root, skip, superhue, text};
+use superhue_testing::shared;
+
+use crate::support::daemon::{Machine, OFF, Slice, documented, rule};
+use crate::support::{
+    self, ChildGuard, FILLING, TEST_TIMEOUT, User, is_root, skip, superhue, text,
+};
 
 #[test]
 fn a_wrong_configuration_is_told_by_line_and_column() {
@@ -84,6 +84,25 @@ fn reloads_are_taken_or_refused_as_a_whole() {
     );
     let rules = machine.json("rules").unwrap();
     assert_eq!(rules["rules"][1]["conditions"], "user = \"5\"");
+}
+
+#[test]
+fn rules_without_a_process_are_listed() {
+    let machine = Machine::new("[[rule]]\nname = \"idle\"\nexecutable = \"no-such-program\"\n");
+    machine.write("conf.d/all.toml", OFF);
+    let _daemon = machine.start();
+    let status = machine.status(|status| rule(status, "all")["processes"].as_u64() > Some(0));
+    let names: Vec<&Value> = (status["rules"].as_array().unwrap().iter())
+        .map(|rule| &rule["name"])
+        .collect();
+    assert_eq!(names, ["idle", "all"], "in the order of the rules");
+    assert_eq!(rule(&status, "idle")["processes"], 0);
+    assert_eq!(rule(&status, "idle")["watch"], Value::Null);
+    let told = text(&machine.ctl(&["status"]).stdout);
+    assert!(
+        told.lines().any(|line| line.starts_with(" idle ")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -323,6 +342,7 @@ fn a_reload_forgets_nothing_of_rules_that_stay_and_a_kill_nothing_that_runs() {
 
 #[test]
 fn a_rule_gives_a_service_colors() {
+    let _shared = shared();
     let Some(slice) = Slice::new("colors") else {
         return;
     };

@@ -1,10 +1,5 @@
 //! Checks the table of crates in `docs/design.md`: it must name the same dependencies between our crates as their manifests.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,5 @@
 //! A copy of superhue with `CAP_SYS_NICE` from its file: the actions that it allows an ordinary user.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,7 +9,10 @@ use std::process::{Command, Output, Stdio};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, setxattr, statvfs};
 use rustix::thread::{CapabilitySet, capability_is_in_bounding_set};
 use serde_json::Value;
-use support::{ChildGuard, FILLING, NOBODY, copy_program, is_root, python, skip, text, until};
+
+use crate::support::{
+    self, ChildGuard, FILLING, NOBODY, copy_program, is_root, python, skip, text, until,
+};
 
 /// `struct vfs_cap_data` of `linux/capability.h`, version 2, little endian: `CAP_SYS_NICE`, permitted and effective.
 const SYS_NICE: [u32; 5] = [0x0200_0001, 1 << 23, 0, 0, 0];

@@ -1,13 +1,5 @@
 //! Memory that programs give back stays given back; superhue leaves alone what cannot be huge, and nothing else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use serde_json::Value;
-use support::group::Group;
-use support::{
-    ChildGuard, User, collapse_works, compiled, folder, is_root, output, run_reported, skip,
+
+use crate::support::group::Group;
+use crate::support::{
+    self, ChildGuard, User, collapse_works, compiled, folder, is_root, output, run_reported, skip,
     superhue, text,
 };
 

@@ -1,21 +1,14 @@
 //! `superhue heat`: from kept documents, of live processes, and with wrong input.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use support::{
-    ChildGuard, User, folder, is_root, output, python, sampled, skip, superhue, text, until,
+
+use crate::support::{
+    self, ChildGuard, User, folder, is_root, output, python, sampled, skip, superhue, text, until,
 };
 
 fn run(arguments: &[&str]) -> Output {
@@ -90,7 +83,7 @@ fn kept_documents_are_shown_and_drawn_again() {
     assert!(said.status.success(), "{}", text(&said.stderr));
     let table = text(&said.stdout);
     for line in [
-        "  4 KiB     16 KiB        2  1000-5000 rw-p [heap]\n",
+        "  4 KiB    16 KiB        2  1000-5000 rw-p [heap]\n",
         "2.00 MiB        1  200000-400000 rw-p\n",
         "50 % of the sampled accesses go to 4 KiB",
     ] {
@@ -169,7 +162,7 @@ fn wrong_usage_is_told() {
     for (arguments, words) in [
         (&["heat"][..], "PID"),
         (&["heat", "0"], "0"),
-        (&["heat", "abc"], "abc"),
+        (&["heat", "-1"], "-1"),
         (&["heat", "1", "--plot", "a.jpg"], ".png"),
         (&["heat", "1", "--plot", "svg"], ".png"),
         (&["heat", "1", "--for", "0s"], "1ms"),
@@ -323,6 +316,54 @@ fn a_live_process_shows_what_it_touches() {
     assert!(!bands.is_empty() && bands.iter().any(|band| band["label"] == "[stack]"));
 
     ends_meanwhile(child, &pid);
+}
+
+/// Memory that is touched at random shows less in samples than there is; memory that is touched all the time shows whole.
+#[test]
+fn a_hot_set_reports_the_share_that_its_samples_missed() {
+    let Some(python) = python() else { return };
+    let folder = folder();
+    let ready = folder.path().join("ready");
+    let watched = |touch: &str| {
+        let _ = fs::remove_file(&ready);
+        let program = format!(
+            "import mmap, random, time\n\
+             m = mmap.mmap(-1, 8192 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+             m.madvise(15)\n\
+             for i in range(8192): m[i * 4096] = 1\n\
+             open({:?}, 'w').close()\n\
+             while True:\n  {touch}\n",
+            ready.to_str().unwrap()
+        );
+        let child = ChildGuard::start(Command::new(python).args(["-c", &program]));
+        until("the program is ready", || ready.exists().then_some(()));
+        if !tracks(child.pid()) {
+            return None;
+        }
+        let pid = child.pid().to_string();
+        let said = run(&[
+            "heat",
+            &pid,
+            "--anonymous",
+            "--for",
+            "3s",
+            "--interval",
+            "50ms",
+            "--max-overhead",
+            "100%",
+            "--json",
+        ]);
+        let heat: Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert!(heat["watched"]["samples"].as_u64() > Some(1), "{heat}");
+        heat["watched"]["unseen_share"].as_f64()
+    };
+    // About 5 of 8192 pages in each sample, others each time.
+    let sparse = "m[random.randrange(8192) * 4096] = 2; time.sleep(0.01)";
+    let Some(sparse) = watched(sparse) else {
+        return;
+    };
+    let dense = watched("for i in range(64): m[i * 4096] = 2").unwrap();
+    assert!(dense < 0.2 && sparse > dense, "{sparse} {dense}");
 }
 
 /// Checks a process that ends while it is watched: its samples are shown.

@@ -1,20 +1,14 @@
 //! `superhue lab` from the command line: the figures it makes, keeps and refuses.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
-    ChildGuard, User, copy_program, folder, output, send, skip, state, superhue, text, until,
+
+use crate::support::{
+    self, ChildGuard, User, copy_program, folder, output, send, skip, state, superhue, text, until,
 };
 
 fn lab(arguments: &[&str]) -> Output {

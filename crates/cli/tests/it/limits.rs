@@ -1,20 +1,13 @@
 //! Superhue never pushes a control group to its limit.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::process::Command;
 use std::thread;
 
 use serde_json::Value;
-use support::group::Group;
-use support::{User, folder, is_root, output, python, run_reported, skip, text};
+
+use crate::support::group::Group;
+use crate::support::{User, folder, is_root, output, python, run_reported, skip, text};
 
 /// Enters the group given first. Fills 48 MiB, and 8 pages in each of 1024 regions: huge pages for all would take 2 GiB. A part
 /// follows a second later. Then it stands still while it is watched: for the given seconds, and with `huge` until some of it is

@@ -1,9 +1,5 @@
 //! The daemon's metrics as served to Prometheus, and to hostile clients.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -18,8 +14,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use superhue_daemon::metrics::FAMILIES;
-use support::daemon::{Machine, OFF, Slice};
-use support::{ChildGuard, FILLING, TEST_TIMEOUT, text, until};
+
+use crate::support::daemon::{Machine, OFF, Slice};
+use crate::support::{self, ChildGuard, FILLING, TEST_TIMEOUT, text, until};
 
 const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n";
 

@@ -1,14 +1,6 @@
 //! Checks that `docs/schemas` describes every JSON document and every field that the command writes: a schema that is
 //! older than the code fails here.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +8,10 @@ use std::process::{Command, Stdio};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use support::{ChildGuard, FILLING, User, folder, output, python, sampled, superhue, text, until};
+
+use crate::support::{
+    self, ChildGuard, FILLING, User, folder, output, python, sampled, superhue, text, until,
+};
 
 /// Verbs with `--json`, and the file of each.
 const DOCUMENTED: [(&str, &str); 17] = [

@@ -1,16 +1,8 @@
 //! Memory that processes share since a fork is not copied to make huge pages.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::path::Path;
 
-use support::{User, folder, is_root, output, python, run_reported, skip, superhue, text};
+use crate::support::{User, folder, is_root, output, python, run_reported, skip, superhue, text};
 
 /// 32 MiB, of which each page is mapped by three more processes that read it. Prints the memory of the four right after
 /// the forks and 3 s later; then the part of it that huge pages map, up to a minute after the three have ended.

@@ -1,20 +1,13 @@
 //! Signals and job control: superhue stands between a command and its caller, and neither sees a difference.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
-use support::{ChildGuard, User, installed, lives, output, send, state, text, until};
+
+use crate::support::{self, ChildGuard, User, installed, lives, output, send, state, text, until};
 
 /// A command under superhue, with pipes to its input and output.
 struct PipedCommand {

@@ -1,20 +1,13 @@
 //! `superhue compare --suite`: the programs it runs, leaves out and keeps, and how it continues.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{ChildGuard, User, folder, output, superhue, text, until};
+
+use crate::support::{self, ChildGuard, User, folder, output, superhue, text, until};
 
 /// A suite in a folder of its own.
 struct Scratch(tempfile::TempDir);
@@ -569,36 +562,6 @@ fn programs_that_are_done_may_be_of_another_machine() {
     let more = scratch.run(&["--report", &report, "-n", "7"]);
     assert_eq!(more.status.code(), Some(2), "{more:?}");
     assert!(text(&more.stderr).contains("choose other programs with --only"));
-}
-
-/// Settings of the machine hold while an arm runs, and only then.
-#[test]
-fn settings_of_the_machine_are_put_back() {
-    let knob = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
-    let Ok(before) = fs::read_to_string(knob) else {
-        return support::skip("khugepaged", "this kernel has no khugepaged");
-    };
-    let other = if before.trim() == "17" { "18" } else { "17" };
-    let scratch = Scratch::new(&format!(
-        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
-         [[arm]]\nname = 'tuned'\noptions = '--pages kernel --system khugepaged/max_ptes_none={other}'\n\
-         [[program]]\nname = 'cat'\nkind = 'x'\ncommand = 'cat {knob}'\nspeed = 'none=^([0-9]+)$'\n"
-    ));
-    let said = scratch.run(&["--json"]);
-    assert!(said.status.success(), "{}", text(&said.stderr));
-    let suite: Value = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!(fs::read_to_string(knob).unwrap(), before);
-    if let Some(why) = suite["arms"][2]["skipped"].as_str() {
-        assert!(why.contains("may not change"), "{why}");
-        return support::skip("system", "this user may not change settings");
-    }
-    let rows = program(&suite, "cat")["rows"].as_array().unwrap();
-    let seen: Vec<f64> = rows
-        .iter()
-        .map(|row| row["speed"]["median"].as_f64().unwrap())
-        .collect();
-    let before: f64 = before.trim().parse().unwrap();
-    assert_eq!(seen, [before, before, other.parse().unwrap()]);
 }
 
 /// The suite of the project itself can be read, and has the documented size.

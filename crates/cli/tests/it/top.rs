@@ -1,22 +1,15 @@
 //! `superhue top` and `heat --follow` in a terminal: keys, sizes, endings, and a real daemon.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{
-    ChildGuard, FILLING, User, cgroups, collapse_works, is_root, output, python, skip, superhue,
-    text, until,
+
+use crate::support::{
+    self, ChildGuard, FILLING, User, cgroups, collapse_works, is_root, output, python, skip,
+    superhue, text, until,
 };
 
 /// A terminal with a program in it, which executes the given steps and prints the results.
@@ -536,7 +529,7 @@ while True:
     let steps = json!([
         ["wait", "COLL/s"],
         ["wait", "STALL/s"],
-        ["wait", "1 rules"],
+        ["wait", "1 rule"],
         ["wait", "takes"],
         ["key", "/mine\r"],
         ["wait", "memory.service"],

@@ -1,9 +1,5 @@
 //! `superhue track` from the view of applications and administrators.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,7 +9,11 @@ use std::time::Duration;
 
 use superhue::sys::anonymous::AnonymousMemory;
 use superhue_client::{ClientError, Decision, Options, Page, Tracking, act_on};
-use support::{NOBODY, TEST_TIMEOUT, User, is_root, skip, sticky_folder, superhue};
+use superhue_testing::{alone, has_passed, only};
+
+use crate::support::{
+    self, NOBODY, TEST_TIMEOUT, User, is_root, skip, sticky_folder, superhue, text,
+};
 
 /// A service as a process, killed at the end.
 struct Service {
@@ -103,6 +103,7 @@ fn touch_until(
 
 #[test]
 fn an_application_learns_what_it_touches() {
+    let _alone = alone();
     let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     let Some(service) = Service::start(&socket) else {
@@ -173,6 +174,7 @@ fn an_application_learns_what_it_touches() {
 /// Kills it before, while and after it takes the path: the next service always gets the path.
 #[test]
 fn a_service_killed_at_any_moment_leaves_the_path_to_the_next() {
+    let _alone = alone();
     let folder = sticky_folder();
     let socket = folder.path().join("track.sock");
     if Service::start(&socket).is_none() {
@@ -221,15 +223,16 @@ fn it_serves_ordinary_users_with_few_capabilities() {
     assert!(path.is_none());
     let program = folder.path().join("test");
     support::copy_program(&std::env::current_exe().unwrap(), &program);
-    let status = Command::new(&program)
-        .args(["--exact", "as_an_ordinary_user", "--nocapture"])
+    let passed = Command::new(&program)
+        .args(only(module_path!(), "as_an_ordinary_user"))
         .env("SUPERHUE_TRACK_CHILD_OF", &socket)
         .uid(NOBODY)
         .gid(NOBODY)
         .current_dir("/")
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    let [said, errors] = [&passed.stdout, &passed.stderr].map(|bytes| text(bytes));
+    assert!(has_passed(&passed), "{said}{errors}");
 }
 
 /// Run by the test above, as another user.

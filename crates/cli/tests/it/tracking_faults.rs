@@ -1,14 +1,6 @@
 //! Tracking under difficulties: the kernel refuses, targets change or stand still, superhue is killed. It reports the
 //! reason and a remedy, or goes on without; the target is never affected.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,9 +10,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
-    ChildGuard, Freezer, User, folder, installed, is_root, output, python, sampled, skip, state,
-    sticky_folder, superhue, text, until,
+
+use crate::support::{
+    self, ChildGuard, Freezer, User, folder, installed, is_root, output, python, sampled, skip,
+    state, sticky_folder, superhue, text, until,
 };
 
 /// Fills 24 MiB with a pattern and works on it until SIGTERM; succeeds only if the pattern is intact. Arguments: a file
@@ -425,7 +418,8 @@ fn a_frozen_process_is_watched_and_goes_on() {
 
 #[test]
 fn a_process_that_executes_itself_again_and_again_is_followed() {
-    if !tracks(&std::process::id().to_string()) {
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
+    if !tracks(&sleeper.pid().to_string()) {
         return;
     }
     let Some(worker) = Worker::start(1_000_000, 0) else {

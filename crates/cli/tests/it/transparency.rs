@@ -5,14 +5,6 @@
 //! `SUPERHUE_RUNS=1000` repeats the table until that number of runs is done; `SUPERHUE_REPORT=FILE` has the counts
 //! written there.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,9 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{
-    TEST_TIMEOUT, User, copy_program, folder, installed, is_root, number, processes_with, skip,
-    text, until,
+use superhue_testing::alone;
+
+use crate::support::{
+    self, TEST_TIMEOUT, User, copy_program, folder, installed, is_root, number, processes_with,
+    skip, text, until,
 };
 
 /// Programs that need no preparation: a name, and the script for `sh -c`.
@@ -431,6 +425,7 @@ fn ways() -> Vec<(RunOptions, User)> {
 
 #[test]
 fn programs_behave_alike_with_and_without() {
+    let _alone = alone();
     let bench = Bench::new();
     let files_before = shared_files();
     let cases = cases(&bench);

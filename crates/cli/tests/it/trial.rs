@@ -1,20 +1,13 @@
 //! `superhue trial` on running programs: verdicts, the state it leaves them in, and everything that may go wrong meanwhile.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{
+
+use crate::support::{
     ChildGuard, FILLING, User, cgroups, collapse_works, folder, output, python, skip, superhue,
     text, until,
 };

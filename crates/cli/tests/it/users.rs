@@ -1,9 +1,5 @@
 //! The daemon makes huge pages for the users of its configuration, and a hostile user gets nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,10 +19,11 @@ use rustix::thread::{
 use serde_json::{Value, json};
 use superhue::procfs::Roots;
 use superhue::procfs::process::{identify, is_huge_mapped, maps};
-use support::daemon::Machine;
-use support::{
-    ChildGuard, FILLING, NOBODY, TEST_TIMEOUT, User, copy_program, is_root, lives, python, send,
-    skip, text, until,
+
+use crate::support::daemon::Machine;
+use crate::support::{
+    self, ChildGuard, FILLING, NOBODY, TEST_TIMEOUT, User, copy_program, is_root, lives, python,
+    send, skip, text, until,
 };
 
 /// Another user that no rule allows.

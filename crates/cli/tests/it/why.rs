@@ -1,13 +1,5 @@
 //! `superhue status --why`: memory of every kind, made by real programs, with the reason why it is not huge.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests, of which clippy sees only the functions as such"
-)]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use support::{ChildGuard, User, is_root, output, python, skip, superhue, text};
+use crate::support::{ChildGuard, User, is_root, output, python, skip, superhue, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,8 +36,8 @@ def wait(word='ready'):
 /// Memory for each reason, 8 MiB at 16 GiB times the number of the reason.
 const KINDS: &str = r"
 def at(number): return number << 34
-queue = os.open('/dev/shm/superhue-why-%d' % os.getpid(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-os.unlink('/dev/shm/superhue-why-%d' % os.getpid())
+queue = os.open('/dev/shm/why-of-tests-%d' % os.getpid(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+os.unlink('/dev/shm/why-of-tests-%d' % os.getpid())
 os.ftruncate(queue, 8 * MIB)
 fill(place(at(1) + 0x16f000, 8 * MIB, SHARED, queue), 8 * MIB)
 ring = os.memfd_create('ring')

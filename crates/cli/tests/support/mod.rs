@@ -179,6 +179,48 @@ pub(crate) fn output(command: &mut Command) -> Output {
     output
 }
 
+/// Returns the one line that names the error, with the possible values: other hints of the parser do not count.
+pub(crate) fn complaint(said: &Output) -> String {
+    let error = text(&said.stderr);
+    let hint = |line: &str| {
+        ["", "Usage:", "For more information", "  "]
+            .iter()
+            .any(|start| line.starts_with(start) && (!start.is_empty() || line.is_empty()))
+    };
+    let lines: Vec<&str> = error.lines().filter(|line| !hint(line)).collect();
+    assert_eq!(lines.len(), 1, "not one line: {error:?}");
+    let possible = |line: &&str| line.trim_start().starts_with("[possible values:");
+    let values = error.lines().find(possible).unwrap_or_default();
+    lines[0].to_owned() + values
+}
+
+/// Fails unless superhue prints an error with these words, exits with this status, and prints nothing else.
+#[track_caller]
+pub(crate) fn refused(said: &Output, status: i32, words: &[&str]) {
+    let line = complaint(said);
+    assert_eq!(said.status.code(), Some(status), "{line}");
+    for word in words {
+        assert!(line.contains(word), "no `{word}` in: {line}");
+    }
+    assert_eq!(text(&said.stdout), "");
+}
+
+/// Fails if running `options` under `run` starts the command.
+#[track_caller]
+pub(crate) fn refused_before_the_command(options: &[&str], status: i32, words: &[&str]) {
+    let folder = folder();
+    let trace = folder.path().join("trace");
+    let mut arguments = vec!["run", "--quiet"];
+    arguments.extend(options);
+    arguments.extend(["--", "touch", trace.to_str().unwrap()]);
+    refused(
+        &output(&mut superhue(User::Same, &arguments)),
+        status,
+        words,
+    );
+    assert!(!trace.exists(), "the command was run with {options:?}");
+}
+
 /// Returns the output of `run` with a sufficient time: `heat` ends with an error if no sample is complete in time,
 /// which depends on the machine.
 pub(crate) fn sampled(run: impl Fn(&str) -> Output) -> Output {

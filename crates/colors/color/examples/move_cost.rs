@@ -10,7 +10,12 @@
     reason = "figures for people"
 )]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support.rs"]
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which this needs some"
+)]
 mod support;
 
 use std::process::ExitCode;

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+pub mod chase;
 pub mod choice;
 pub mod kernel;
 pub mod oracles;

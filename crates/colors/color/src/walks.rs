@@ -309,7 +309,7 @@ fn time(memory: &Scratch, footprint: u64, way: ReadOrder, seed: u64) -> f64 {
 }
 
 /// CPU time of this thread: the scheduler may give the CPU to another thread in between.
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

@@ -23,6 +23,7 @@
 //! carries the only `unsafe` of its subject. Policy, retries and meaning live elsewhere.
 
 pub mod advise;
+pub mod aliases;
 pub mod anonymous;
 pub mod atfork;
 pub mod bpf;

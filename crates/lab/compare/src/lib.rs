@@ -14,7 +14,7 @@
 //!
 //! The crate starts no process, reads no clock and opens no file. The driver implements [`Runner`]; everything else is arithmetic on what
 //! the runner returns, the same for the same input, and therefore tested without a kernel: if a program is compared with itself, the result must
-//! say "no difference shown" on every metric in at least 95 of 100 comparisons, whatever the noise looks like (`tests/false_alarms.rs`).
+//! say "no difference shown" on every metric in at least 95 of 100 comparisons, whatever the noise looks like (`tests/it/false_alarms.rs`).
 //!
 //! [`verdict`] explains the verdicts, and [`schedule`] the order of the runs.
 //!

@@ -14,7 +14,7 @@
 //!
 //! Every program gets the least number of rounds. After that it gets another round only while an interval of its speed is wider than
 //! differences that count ([`Comparison::is_precise`]). The *width* of the interval decides, not its position: if the position decided, every
-//! program would show a difference in the end. `tests/false_alarms.rs` holds this rule to the promise of comparisons.
+//! program would show a difference in the end. `tests/it/false_alarms.rs` holds this rule to the promise of comparisons.
 //!
 //! # Decisions on a figure
 //!

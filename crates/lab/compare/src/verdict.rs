@@ -26,7 +26,7 @@
 //! With [`FEWEST_OTHERS`](crate::stats::rounds::FEWEST_OTHERS) or more other arms, the effect of slow rounds is first removed from both arms of a
 //! question, as far as the other arms show it ([`rounds`]); [`ReferenceComparison::evened`] has the removed share. In a suite of ten arms on a noisy machine
 //! intervals became 0.7 times as wide (median of 27), which is worth twice as many runs. The promise above does not change: the effect comes from
-//! arms outside the question, and the order within a round is random. `tests/false_alarms.rs` tests this.
+//! arms outside the question, and the order within a round is random. `tests/it/false_alarms.rs` tests this.
 //!
 //! # Questions
 //!

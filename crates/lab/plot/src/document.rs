@@ -85,6 +85,10 @@ pub struct Observation {
     pub longest_interval_seconds: f64,
     /// Reason why it ended.
     pub ended: EndReason,
+    /// Estimated share of accesses to memory that no sample found accessed, 0 to 1: the hot set lacks that memory. `None` if the samples are too
+    /// few for an estimate, or do not tell pages apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen_share: Option<f64>,
 }
 
 /// Amount of memory that receives the sampled accesses, hottest first.

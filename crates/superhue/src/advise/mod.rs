@@ -8,6 +8,7 @@
 //!
 //! * [`rates`] and [`estimate`](mod@estimate) are pure: they know figures, and neither processes nor clocks.
 //! * It watches only processes that use the CPU and have memory that could be huge. For each of the others it reports why the process cannot gain.
+//! * The reach of the TLB comes from [`tlb`](crate::tlb): CPUID, timing or the user.
 //! * Without a tracker, or where the reach of the TLB is not known, gains are `None`, with the reason. Users without privileges get all other
 //!   figures; the choice of processes to watch does not depend on what the processor reports about itself.
 
@@ -24,11 +25,12 @@ use serde::Serialize;
 use superhue_color::walks::WalkCost;
 use superhue_heat::{PtwalkTracker, Scope};
 use superhue_model::{ByteCount, ProcessId};
-use superhue_procfs::hardware::{Cpuid, Tlb, Virtualization};
+use superhue_procfs::hardware::{Cpuid, Virtualization};
 use superhue_procfs::process::{cpu_now, identify, identities, status, still_runs};
 use superhue_procfs::{ReadError, Roots};
 
 use crate::status::{brief, explained};
+use crate::tlb::{NO_BASE_ENTRIES, TlbReport, TlbSetting};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
 use estimate::{Estimate, HotMemory, Interval};
@@ -49,9 +51,6 @@ const LEAST_MEMORY: ByteCount = ByteCount(4 << 20);
 /// Shortest time for which a process is watched; it bounds the number of processes that fit into the given time.
 const LEAST_WATCH: Duration = Duration::from_millis(500);
 
-/// Text for a processor that reports TLBs, none of which serves loads from base pages.
-const NO_BASE_ENTRIES: &str = "the processor reports no TLB for loads from base pages";
-
 /// Processes that are looked at page by page, those with most memory first.
 const EXPLAINED: usize = 64;
 
@@ -70,6 +69,8 @@ pub struct AdviseRequest {
     pub service_of: fn(&Roots, u32) -> Option<String>,
     /// Source of the facts on the TLB and the hypervisor: the processor, or a recorded one.
     pub cpuid: Cpuid,
+    /// Source of the facts on the TLB: that, a measurement, or the user.
+    pub tlb: TlbSetting,
 }
 
 /// Reason for the lack of advice.
@@ -102,6 +103,8 @@ pub struct MachineFacts {
     pub tlb_reach_huge_bytes: Option<ByteCount>,
     /// Reason if the reaches are not known.
     pub tlb_unknown_because: Option<String>,
+    /// Entries of the TLB, their source, and costs.
+    pub tlb: TlbReport,
     /// True on a virtual machine, where walks pass through the host's tables too.
     pub virtual_machine: bool,
     /// Cost of a miss by footprint; empty if nothing could be estimated, or the cost could not be measured.
@@ -255,7 +258,6 @@ pub fn advise(
     asked: &AdviseRequest,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Advice, AdviseError> {
-    let begun = Instant::now();
     let named = !asked.pids.is_empty();
     let ids: Vec<ProcessId> = if named {
         let ids = asked.pids.iter().map(|&pid| identify(roots, pid));
@@ -267,6 +269,9 @@ pub fn advise(
         all.retain(|id| id.pid != own);
         all
     };
+    // Timing may take most of a second, which is not part of the time for watching.
+    let tlb = find_tlb(roots, &asked.cpuid, asked.tlb);
+    let begun = Instant::now();
     let cpus = cpus_of(roots, &ids, FIRST_LOOK.min(asked.time / 4), interrupted);
     let machine = Machine::read(roots);
     let mut processes = Vec::new();
@@ -289,7 +294,7 @@ pub fn advise(
         }
     }
     await_load(roots, asked.time, begun, &mut processes, interrupted);
-    let mut facts = facts(roots, &asked.cpuid, machine);
+    let mut facts = facts(roots, tlb, machine);
     let left = asked.time.saturating_sub(begun.elapsed());
     watch_all(roots, asked, &mut facts, &mut processes, left, interrupted);
     for (id, found) in &mut processes {
@@ -456,32 +461,26 @@ fn take_why(shown: &ProcessStatus, found: &mut ProcessAdvice) {
         .collect();
 }
 
-fn facts(roots: &Roots, cpuid: &Cpuid, huge_pages: Machine) -> MachineFacts {
+/// Finds the TLB; true on a virtual machine.
+fn find_tlb(roots: &Roots, cpuid: &Cpuid, setting: TlbSetting) -> (TlbReport, bool) {
     let virtualization = Virtualization::read(roots, cpuid);
-    let (reach, tlb_unknown_because) = match Tlb::read(cpuid, &virtualization) {
-        Ok(tlb) => {
-            let reach = [
-                superhue_model::BASE_PAGE_SIZE,
-                superhue_model::HUGE_PAGE_SIZE,
-            ]
-            .map(|page| {
-                [2, 1]
-                    .into_iter()
-                    .find_map(|level| tlb.reach(level, ByteCount(page)))
-            });
-            let [base, _] = reach;
-            let silent = base.is_none().then(|| NO_BASE_ENTRIES.to_owned());
-            (reach, silent)
-        }
-        Err(error) => ([None, None], Some(error.to_string())),
-    };
-    let [tlb_reach_base_bytes, tlb_reach_huge_bytes] = reach;
+    let tlb = TlbReport::find(roots, cpuid, &virtualization, setting);
+    let is_virtual = virtualization.machine == superhue_procfs::hardware::Machine::Virtual;
+    (tlb, is_virtual)
+}
+
+fn facts(
+    roots: &Roots,
+    (tlb, virtual_machine): (TlbReport, bool),
+    huge_pages: Machine,
+) -> MachineFacts {
     let counters = probe::one("pmu", roots);
     MachineFacts {
-        tlb_reach_base_bytes,
-        tlb_reach_huge_bytes,
-        tlb_unknown_because,
-        virtual_machine: virtualization.machine == superhue_procfs::hardware::Machine::Virtual,
+        tlb_reach_base_bytes: tlb.base_reach(),
+        tlb_reach_huge_bytes: tlb.huge_reach(),
+        tlb_unknown_because: tlb.unknown_because.clone(),
+        tlb,
+        virtual_machine,
         walks: Vec::new(),
         walks_unknown_because: None,
         miss_counters_unknown_because: counters
@@ -708,7 +707,8 @@ mod tests {
     fn the_reach_of_a_tlb_is_known_or_its_reason_is() {
         let roots = Roots::default();
         for (name, table, wanted) in PROCESSORS {
-            let facts = facts(&roots, &cpuid(table), Machine::read(&roots));
+            let tlb = find_tlb(&roots, &cpuid(table), TlbSetting::Cpuid);
+            let facts = facts(&roots, tlb, Machine::read(&roots));
             let reach = wanted.ok().map(|entries| ByteCount(entries * 4096));
             assert_eq!(facts.tlb_reach_base_bytes, reach, "{name}");
             let why = facts.tlb_unknown_because.as_deref();
@@ -734,6 +734,7 @@ mod tests {
                 largest_footprint: ByteCount(16 << 20),
                 service_of: |_, _| None,
                 cpuid: cpuid(table),
+                tlb: TlbSetting::Cpuid,
             };
             // The number of windows in that time depends on the machine.
             let (machine, found) = loop {
@@ -787,6 +788,7 @@ mod tests {
                 None
             },
             cpuid: Cpuid::native(),
+            tlb: TlbSetting::Cpuid,
         };
         let mut is_killed = false;
         let advice = advise(&Roots::default(), &asked, &mut || {

@@ -9,7 +9,7 @@ use superhue_sys::cgroup::headroom;
 const PART: u64 = 8;
 
 /// Returns the bytes that superhue itself may take for a while; `None` if nothing is known.
-pub(super) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
+pub(crate) fn for_ourselves(roots: &Roots) -> Option<ByteCount> {
     let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
     let groups = headroom(&roots.proc, &roots.sys, "self");
     let free = machine.into_iter().chain(groups).min()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use superhue_color::oracles::{Share, Trust};
-use superhue_model::{ByteCount, PageCount};
+use superhue_model::{ByteCount, PageCount, counted};
 use superhue_procfs::system::PageColors;
 
 use super::census::{Census, ColorMismatch, ProcessCounts};
@@ -183,8 +183,8 @@ impl KernelColors {
         }
         if self.with_other_colors > 0 {
             lines.push(format!(
-                "colors: {} processes had other colors: given by themselves or by their control group",
-                self.with_other_colors
+                "colors: {} had other colors: given by themselves or by their control group",
+                counted(self.with_other_colors, "process")
             ));
         }
         lines

@@ -8,7 +8,7 @@
 mod census;
 mod claims;
 mod geometry;
-mod headroom;
+pub(crate) mod headroom;
 mod keeper;
 mod kernel_report;
 mod palette;

@@ -226,9 +226,9 @@ impl ColorsReport {
         if let Some(verified) = self.verified_share {
             let _ = write!(
                 line,
-                "; {:.1} % of {} pages taken at random confirm it",
+                "; {:.1} % of {} taken at random confirm it",
                 verified * 100.0,
-                self.verified_pages
+                counted(self.verified_pages, "page")
             );
         }
         let mut lines = vec![line];

@@ -30,6 +30,13 @@ use crate::cpu::Work;
 /// Time for which a process that could not be tracked is left alone before another attempt.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 
+/// Number of samples below which each lasts longer, and the part of the time that all of them together may last.
+const FEW_SAMPLES: u32 = 8;
+const WATCHED_PART: f64 = 0.8;
+
+/// Longest interval of few samples: as of samples that show too little (see [`superhue_heat::Pace`]).
+const LONGEST_OF_FEW: Duration = Duration::from_secs(1);
+
 /// A sample as the tracker read it.
 #[derive(Debug)]
 pub struct Sample<'a> {
@@ -113,6 +120,31 @@ impl Sampler {
         self.config.max_overhead = max_overhead;
         self.allowance.allow(max_overhead * self.config.own_part);
         self.held_up.allow(max_overhead * f64::from(self.cpus));
+    }
+
+    /// Fits the samples of processes that are added from now on to a watch of `time`. `entries` are the page-table entries that a process can touch
+    /// again after a sample.
+    ///
+    /// A sample of much memory in base pages costs its program so much that few of them stay within the bound on the cost: of 512 MiB two in 5 s,
+    /// at 1 %. Of such few samples each lasts longer, up to a second, so that they show memory that is accessed now and then as well. A sample costs
+    /// little more for that: it costs by the memory that is touched.
+    pub fn fit(&mut self, time: Duration, entries: u64) {
+        let cost = self.refill.of(entries);
+        let mut allowance = Allowance::new(self.config.max_overhead, Duration::ZERO);
+        let (mut at, mut count) = (Duration::ZERO, 0);
+        while count < FEW_SAMPLES {
+            at = allowance.when(at, cost);
+            if at >= time && count > 0 {
+                break;
+            }
+            allowance.spend(at, cost);
+            count += 1;
+        }
+        if count < FEW_SAMPLES {
+            let part = time.mul_f64(WATCHED_PART) / count;
+            self.config.shortest = self.config.shortest.max(part.min(LONGEST_OF_FEW));
+            self.config.longest = self.config.longest.max(self.config.shortest);
+        }
     }
 
     /// Returns the kind of tracker that it drives.

@@ -135,6 +135,11 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     PROBES.iter().map(|probe| probe.id)
 }
 
+/// Returns the key and the name of each capability, in the same order.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PROBES.iter().map(|probe| (probe.id, probe.name))
+}
+
 /// Tries everything; takes well under a second.
 ///
 /// Trials always run on the running system; `roots` is where they look for their effect and

@@ -179,3 +179,26 @@ fn real_processes_are_surveyed() {
     let (_, memory) = own.memory().unwrap();
     assert!(memory.pss.unwrap().0 > 0 && own.resident.0 > 0);
 }
+
+#[test]
+fn a_survey_of_some_processes_reads_no_others() {
+    let machine = Machine::new();
+    for pid in [10, 11, 12] {
+        machine.process(pid, 1, "it", 1, 0);
+    }
+    let mut survey = survey(&machine).about(Targets::Processes(vec![11, 99]));
+    let mut read = BTreeSet::new();
+    let mut told = |it: Option<ProcessRead>| read.extend(it.map(|it| it.pid));
+    survey.look_at_all(Duration::ZERO, &mut told).unwrap();
+    let found: Vec<u32> = survey.processes().map(|it| it.id.pid).collect();
+    assert_eq!(found, [11]);
+    assert_eq!(read, BTreeSet::from([11]));
+    // The files of the machine belong to the user of this test.
+    let own = rustix::process::geteuid().as_raw();
+    for (user, count) in [(own, 3), (own.wrapping_add(1), 0)] {
+        let mut survey =
+            super::Survey::new(machine.roots(), SECOND, 1e6).about(Targets::User(user));
+        survey.look_at_all(Duration::ZERO, &mut |_| {}).unwrap();
+        assert_eq!(survey.processes().count(), count, "{user}");
+    }
+}

@@ -29,7 +29,7 @@ use superhue_compare::trial::{
     TrialPolicy, TrialSettings, TrialSource, TrialSwitching, TrialTarget, TrialVerdict,
 };
 use superhue_compare::{Better, Coin, Sequence, Shown};
-use superhue_model::ProcessId;
+use superhue_model::{ProcessId, counted};
 use superhue_procfs::process::{numbers_are_ours, resident_now};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
@@ -526,13 +526,13 @@ impl TrialRun<'_> {
             .failed
             .iter()
             .chain(&account.collapses.skipped);
-        reasons.extend(all.map(|(why, count)| format!("{count} collapses: {why}")));
+        reasons.extend(all.map(|(why, count)| format!("{}: {why}", counted(*count, "collapse"))));
         reasons.extend(
             account
                 .waiting
                 .iter()
                 .filter(|it| *it.1 > 0)
-                .map(|(why, count)| format!("{count} regions wait: {why}")),
+                .map(|(why, count)| format!("{} waiting: {why}", counted(*count, "region"))),
         );
         let pid = world
             .members

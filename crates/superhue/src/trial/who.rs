@@ -8,7 +8,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{descendants, identify, still_runs};
 
-use crate::targets::others;
+use crate::targets::{Population, others};
 
 /// Processes of a trial, as the user names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,10 @@ pub enum TrialTargets {
     Cgroup(PathBuf),
     /// The processes of a systemd unit, by name.
     Unit(String),
+    /// The processes of an effective user.
+    User(u32),
+    /// All processes except superhue.
+    All,
 }
 
 /// Error in finding the processes.
@@ -45,6 +49,8 @@ pub(super) struct TargetSearch {
 enum ResolvedTarget {
     Process(ProcessId),
     Group(Cgroup),
+    /// All processes, or those of a user.
+    Everybody(Population),
 }
 
 impl TargetSearch {
@@ -67,13 +73,15 @@ impl TargetSearch {
             TrialTargets::Process(pid) => pid.to_string(),
             TrialTargets::Cgroup(path) => path.display().to_string(),
             TrialTargets::Unit(name) => name.clone(),
+            TrialTargets::User(user) => format!("user {user}"),
+            TrialTargets::All => "all processes".to_owned(),
         }
     }
 
     /// Returns the file that counts CPU time for all of them, if there is a control group.
     pub(super) fn cpu_file(&self) -> Option<PathBuf> {
         match &self.found {
-            ResolvedTarget::Process(_) => None,
+            ResolvedTarget::Process(_) | ResolvedTarget::Everybody(_) => None,
             ResolvedTarget::Group(group) => Some(group.folder().join("cpu.stat")),
         }
     }
@@ -96,6 +104,7 @@ impl TargetSearch {
                 members.push(*id);
                 Some(members)
             }
+            ResolvedTarget::Everybody(all) => Some(all.search(&self.roots).members),
             ResolvedTarget::Group(group) => match group.members() {
                 Ok(members) => Some(others(&self.roots, members.pids)),
                 Err(_) => {
@@ -115,5 +124,9 @@ fn find(roots: &Roots, targets: &TrialTargets) -> Result<ResolvedTarget, TargetE
         TrialTargets::Process(pid) => ResolvedTarget::Process(identify(roots, *pid)?),
         TrialTargets::Cgroup(path) => ResolvedTarget::Group(Cgroup::find(roots, path)?),
         TrialTargets::Unit(name) => ResolvedTarget::Group(Cgroup::of_unit(roots, name)?),
+        TrialTargets::User(user) => {
+            ResolvedTarget::Everybody(Population::Everybody { user: Some(*user) })
+        }
+        TrialTargets::All => ResolvedTarget::Everybody(Population::Everybody { user: None }),
     })
 }

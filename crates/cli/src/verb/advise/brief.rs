@@ -1,20 +1,20 @@
-//! The table of `superhue advise` that fits 80 columns: a service or process in a row, with its state and the next step.
+//! The table of `superhue advise` that fits the terminal: a service or process in a row, with its state and the next step.
 
 use superhue::advise::estimate::Interval;
 use superhue::advise::{
     Advice, LEAST_GAIN, MachineFacts, Obstacle, ProcessAdvice, ServiceAdvice, State,
 };
-use superhue::model::ByteCount;
+use superhue::model::{ByteCount, words};
 use superhue::why::Reason;
 
 use super::{LEAST_SHOWN, ROWS, unknown};
-use crate::output::shortened;
+use crate::output::prose;
+use crate::paint::{Paint, Shade};
+use crate::sheet::{Column, Sheet, left, right};
+use crate::verb::tlb;
 
-/// Columns of a name; longer names lose their middle.
-const NAME: usize = 22;
-
-/// Columns before the next step.
-const BEFORE: usize = NAME + 40;
+/// Columns before the next step, at most.
+const BEFORE: usize = 60;
 
 /// A service, or a process without one.
 struct Row {
@@ -43,41 +43,73 @@ pub(super) fn table(advice: &Advice, named: bool, width: usize) -> String {
     let is_shown = |row: &&Row| named || row.rss.is_some_and(|bytes| bytes >= LEAST_SHOWN);
     let mut shown: Vec<&Row> = rows.iter().filter(is_shown).collect();
     shown.truncate(if named { usize::MAX } else { ROWS });
-    let mut text = format!(
-        "{:NAME$} {:>5} {:>7} {:>5} {:>7} {:>9}  DO\n",
-        "SERVICE", "CPU", "RSS", "HUGE", "CAN BE", "GAIN"
-    );
+    let mut table = Sheet::new(&COLUMNS);
     for row in &shown {
-        text += &line(row, width);
+        table.row(row.cells());
+    }
+    let fitted = table.fitted(Some(width.min(BEFORE)), Paint::of_stdout());
+    let mut lines = fitted.text.lines();
+    let mut text = format!("{}  DO\n", lines.next().unwrap_or_default());
+    // Each row has one line: no cell is wrapped.
+    for (line, row) in lines.zip(&shown) {
+        text += &with_step(line, &words::harmless(&row.next), width);
     }
     let rest = rows.len() - shown.len();
     if rest > 0 {
-        text += &format!("{rest} more, smaller ones among them: --json has all\n");
+        text += &prose(&format!(
+            "{rest} more, smaller ones among them: --json has all\n"
+        ));
     }
     text
 }
 
-fn line(row: &Row, width: usize) -> String {
-    let size = |bytes: Option<ByteCount>| bytes.map_or("?".to_owned(), short);
-    let huge = match (row.huge, row.rss) {
-        (Some(huge), Some(rss)) if rss.0 > 0 => {
-            format!("{:.0}%", huge.0 as f64 / rss.0 as f64 * 100.0)
-        }
-        _ => "?".to_owned(),
-    };
-    let line = format!(
-        "{:NAME$} {:>5.2} {:>7} {:>5} {:>7} {:>9}",
-        shortened(&row.name, NAME),
-        row.cpus,
-        size(row.rss),
-        huge,
-        size(row.possible),
-        row.gain
-    );
-    if BEFORE + row.next.chars().count() <= width {
-        format!("{}\n", format!("{line}  {}", row.next).trim_end())
+/// Adds the next step to a row; on a line of its own where it does not fit, so that a command stays whole.
+fn with_step(line: &str, next: &str, width: usize) -> String {
+    let letters = next.chars().count();
+    if next.is_empty() {
+        format!("{line}\n")
+    } else if BEFORE + 2 + letters <= width {
+        format!("{line}  {next}\n")
     } else {
-        format!("{line}\n{:>width$}\n", row.next, width = width.min(120))
+        let indent = width.saturating_sub(letters);
+        format!("{line}\n{}{next}\n", " ".repeat(indent))
+    }
+}
+
+const COLUMNS: [Column; 6] = [
+    left("SERVICE").cut(),
+    right("CPU").rank(2),
+    right("RSS").rank(4),
+    right("HUGE").rank(3),
+    right("CAN BE").rank(1),
+    right("GAIN").shaded(shade),
+];
+
+fn shade(gain: &str) -> Option<Shade> {
+    match gain {
+        "blocked" => Some(Shade::Doubtful),
+        gain if gain.ends_with('%') => Some(Shade::Good),
+        _ => None,
+    }
+}
+
+impl Row {
+    fn cells(&self) -> [String; 6] {
+        let size = |bytes: Option<ByteCount>| bytes.map_or("?".to_owned(), short);
+        let huge = match (self.huge, self.rss) {
+            (Some(huge), Some(rss)) if rss.0 > 0 => {
+                format!("{:.0}%", huge.0 as f64 / rss.0 as f64 * 100.0)
+            }
+            _ => "?".to_owned(),
+        };
+        [
+            self.name.clone(),
+            format!("{:.2}", self.cpus),
+            size(self.rss),
+            huge,
+            size(self.possible),
+            self.gain.clone(),
+        ]
     }
 }
 
@@ -192,8 +224,10 @@ pub(super) fn notes(facts: &MachineFacts) -> String {
     match (facts.tlb_reach_base_bytes, &facts.tlb_unknown_because) {
         (Some(base), _) => {
             text += &format!(
-                "GAIN: estimated share of the CPU time. The TLB reaches {base} with base pages.\n"
+                "GAIN: estimated share of the CPU time. The TLB reaches {base} with base pages{}.\n",
+                tlb::source(&facts.tlb)
             );
+            text += tlb::remark(&facts.tlb);
         }
         (None, Some(why)) => {
             text += &format!("GAIN is not known: {why}. `superhue trial` measures it.\n");

@@ -8,9 +8,9 @@ use superhue_plot::{Latency, latency_svg};
 use super::document::Document;
 use super::table;
 use crate::args::ColorsArgs;
-use crate::output::{FAILED, Failure, VerbResult, print, print_json};
+use crate::output::{FAILED, Failure, VerbResult, print, print_as_it_is, print_json};
 use crate::verb::document::read_document;
-use crate::verb::outputs::Outputs;
+use crate::verb::outputs::{Outputs, both};
 
 /// Largest document that is read.
 const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
@@ -18,18 +18,22 @@ const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 /// Writes the requested files, and prints.
 pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) -> VerbResult {
     // Writes the files first: they are kept even if standard output is closed.
-    if let Some(file) = outputs.report {
-        file.write_json(document)
-            .map_err(|error| Failure::new(FAILED, error))?;
-    }
-    match &document.verification {
-        Some(latency) => outputs.pictures.draw(|| latency_svg(latency))?,
-        None => outputs.pictures.abandon(),
-    }
+    let report = outputs.report.map_or(Ok(()), |file| {
+        let written = file.write_json(document);
+        written.map_err(|error| Failure::new(FAILED, error))
+    });
+    let drawn = match &document.verification {
+        Some(latency) => outputs.pictures.draw(|| latency_svg(latency)),
+        None => {
+            outputs.pictures.abandon();
+            Ok(())
+        }
+    };
+    both(report, drawn)?;
     if args.json {
         print_json(document)
     } else {
-        print(&table::text(document))
+        print_as_it_is(&table::text(document, args.width.wide))
     }
 }
 

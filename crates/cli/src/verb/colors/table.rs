@@ -4,30 +4,33 @@ use superhue::procfs::hardware::{AssessedCache, Partition};
 use superhue_plot::Latency;
 
 use super::document::{Document, Oracle};
-use crate::output::{self, table, text_of};
+use crate::output::{self, fitted, prose, table, text_of};
+use crate::sheet::{Column, Sheet, left, right};
 
-/// Returns the whole result as text.
-pub(super) fn text(document: &Document) -> String {
-    let mut text = caches(document);
-    text += &format!("\n{}.\n", capitalised(&document.between_cpus));
-    text += &oracles(&document.oracles);
-    if let Some(kernel) = &document.kernel {
-        text += &kernel.text();
-    }
-    text += &match document.used {
-        Some(used) => format!(
-            "\nUsed: {used}, for the colors of the {} of CPU {}.\n",
-            document.cache, document.cpu
-        ),
-        None => format!(
-            "\nNo oracle can be trusted with the colors of the {} of CPU {}.\n",
-            document.cache, document.cpu
-        ),
-    };
+/// Returns the whole result as text, ready to be printed.
+pub(super) fn text(document: &Document, wide: bool) -> String {
+    let mut text = caches(document, wide);
+    text += &prose(&format!("\n{}.\n", capitalised(&document.between_cpus)));
+    text += &oracles(&document.oracles, wide);
+    text += &prose(&conclusion(document));
     if let Some(latency) = &document.verification {
-        text += &format!("\n{}", verification(latency));
+        text += &prose(&format!("\n{}", verification(latency)));
     }
     text
+}
+
+fn conclusion(document: &Document) -> String {
+    let kernel = document.kernel.as_ref();
+    let kernel = kernel.map_or_else(String::new, |kernel| kernel.text());
+    let (cache, cpu) = (&document.cache, document.cpu);
+    match document.used {
+        Some(used) => {
+            format!("{kernel}\nUsed: {used}, for the colors of the {cache} of CPU {cpu}.\n")
+        }
+        None => format!(
+            "{kernel}\nNo oracle can be trusted with the colors of the {cache} of CPU {cpu}.\n"
+        ),
+    }
 }
 
 fn capitalised(text: &str) -> String {
@@ -36,18 +39,20 @@ fn capitalised(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-fn caches(document: &Document) -> String {
+const CACHES: [Column; 6] = [
+    left("CACHE"),
+    right("SIZE"),
+    right("WAYS").rank(1),
+    right("COLORS"),
+    right("USABLE"),
+    left("FOR PARTITIONS").wrapped().rank(2),
+];
+
+fn caches(document: &Document, wide: bool) -> String {
     if let Some(reason) = &document.caches_reason {
-        return format!("The caches are not known: {reason}\n");
+        return prose(&format!("The caches are not known: {reason}\n"));
     }
-    let mut table = table(&[
-        "CACHE",
-        "SIZE",
-        "WAYS",
-        "COLORS",
-        "USABLE",
-        "FOR PARTITIONS",
-    ]);
+    let mut table = Sheet::new(&CACHES);
     for partition in &document.partitions {
         let cache = document
             .caches
@@ -57,7 +62,7 @@ fn caches(document: &Document) -> String {
         let size = cache.and_then(|judged| judged.cache.size);
         // `superhue check` prints the reason; the colors that are used are measured anyway.
         let doubt = partition.doubt.as_ref().map_or("", |_| " (doubtful)");
-        table.add_row([
+        table.row([
             partition.cache.clone(),
             output::size(size),
             number(cache.and_then(|judged| judged.cache.ways)),
@@ -66,8 +71,7 @@ fn caches(document: &Document) -> String {
             format!("{}{doubt}", partition.explanation),
         ]);
     }
-    wrap(&mut table, &[1, 2, 3, 4]);
-    text_of(&table)
+    fitted(&table, wide)
 }
 
 fn is_of(judged: &AssessedCache, partition: &Partition) -> bool {
@@ -76,8 +80,17 @@ fn is_of(judged: &AssessedCache, partition: &Partition) -> bool {
             .is_none_or(|cpus| partition.domains.is_empty() || partition.domains.contains(cpus))
 }
 
-fn oracles(found: &[Oracle]) -> String {
-    let mut table = table(&["ORACLE", "", "COLORS", "RIGHT", "95 % INTERVAL", "WHY"]);
+const ORACLES: [Column; 6] = [
+    left("ORACLE"),
+    left(""),
+    right("COLORS"),
+    right("RIGHT").rank(1),
+    right("95 % INTERVAL").rank(2),
+    left("WHY").wrapped(),
+];
+
+fn oracles(found: &[Oracle], wide: bool) -> String {
+    let mut table = Sheet::new(&ORACLES);
     for oracle in found {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let (right, interval) = match &oracle.confidence {
@@ -87,7 +100,7 @@ fn oracles(found: &[Oracle]) -> String {
             ),
             None => ("-".to_owned(), "-".to_owned()),
         };
-        table.add_row([
+        table.row([
             oracle.name.to_owned(),
             oracle.trust.to_owned(),
             oracle
@@ -98,8 +111,7 @@ fn oracles(found: &[Oracle]) -> String {
             why(oracle),
         ]);
     }
-    wrap(&mut table, &[2, 3, 4]);
-    format!("\n{}", text_of(&table))
+    format!("\n{}", fitted(&table, wide))
 }
 
 fn why(oracle: &Oracle) -> String {
@@ -113,14 +125,6 @@ fn why(oracle: &Oracle) -> String {
             own.tried, own.evicted, foreign.tried, foreign.evicted
         )
     })
-}
-
-fn wrap(table: &mut comfy_table::Table, right: &[usize]) {
-    /// Width for terminals that do not report one, and for files.
-    const WIDTH: u16 = 120;
-    table.set_width(output::terminal_width().unwrap_or(WIDTH));
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
-    output::right(table, right);
 }
 
 /// Latency by number of pages: a row for each size that any placement has.

@@ -34,12 +34,16 @@ impl Files<Comparison> {
     pub(super) fn of_comparison(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
-            (&args.report, |result, _| text(&result.to_json()?)),
-            (&args.plot, |result, path| picture(&result.plot(), path)),
-            (&exports.export_markdown, |result, _| {
+            ("report", &args.report, |result, _| text(&result.to_json()?)),
+            ("picture", &args.plot, |result, path| {
+                picture(&result.plot(), path)
+            }),
+            ("table", &exports.export_markdown, |result, _| {
                 text(&result.markdown())
             }),
-            (&exports.export_csv, |result, _| text(&result.csv()?)),
+            ("table", &exports.export_csv, |result, _| {
+                text(&result.csv()?)
+            }),
         ])
     }
 }
@@ -49,21 +53,27 @@ impl Files<Suite> {
     pub(super) fn of_suite(args: &CompareArgs) -> Result<Self, Failure> {
         let exports = &args.exports;
         Self::open_all([
-            (&args.plot, |result, path| picture(&result.plot(), path)),
-            (&exports.export_markdown, |result, _| {
+            ("picture", &args.plot, |result, path| {
+                picture(&result.plot(), path)
+            }),
+            ("table", &exports.export_markdown, |result, _| {
                 text(&result.markdown())
             }),
-            (&exports.export_csv, |result, _| text(&result.csv()?)),
+            ("table", &exports.export_csv, |result, _| {
+                text(&result.csv()?)
+            }),
         ])
     }
 }
 
 impl<T> Files<T> {
-    fn open_all<const N: usize>(wanted: [(&Option<PathBuf>, Make<T>); N]) -> Result<Self, Failure> {
+    fn open_all<const N: usize>(
+        wanted: [(&'static str, &Option<PathBuf>, Make<T>); N],
+    ) -> Result<Self, Failure> {
         let mut files = Self(Vec::new());
-        for (path, make) in wanted {
+        for (what, path, make) in wanted {
             let Some(path) = path else { continue };
-            match ReportFile::open(path) {
+            match ReportFile::open_for(path, what) {
                 Ok(file) => files.0.push((path.clone(), file, make)),
                 Err(error) => {
                     files.abandon();

@@ -36,6 +36,7 @@ use super::{cannot_show, cut_short, now};
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
+use crate::verb::outputs::first_of;
 use crate::verb::restore::recover;
 use crate::verb::shared_folder::open_to_write;
 
@@ -113,9 +114,7 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
     } else {
         print(&suite.table())?;
     }
-    if let Some(error) = trouble.into_iter().next() {
-        return Err(Failure::new(FAILED, error));
-    }
+    first_of(trouble)?;
     if suite.programs.iter().all(|program| program.rows.is_empty()) {
         return Err(Failure::new(
             FAILED,

@@ -80,6 +80,42 @@ pub(super) fn hot_set(curve: &Curve, resident_bytes: u64) -> HotSet {
     }
 }
 
+/// Estimates the share of accesses to memory that no sample found accessed.
+///
+/// Memory that a single sample found accessed is like memory that none did. If much of what was seen was seen once, and little twice, another
+/// sample would find as much again. The estimate is that of Chao and Jost for samples that note presence ("Coverage-based rarefaction and
+/// extrapolation", Ecology 93(12), 2012), with bytes in the place of individuals:
+///
+/// ```text
+///   unseen = once/all * (n-1)*once / ((n-1)*once + 2*twice)      all: bytes times samples in which they were accessed
+/// ```
+///
+/// `None` with fewer than two samples, without any access, and for a tracker that does not tell pages apart.
+#[allow(clippy::cast_precision_loss, reason = "a share of byte counts")]
+pub(super) fn unseen_share(samples: u64, ranges: impl Iterator<Item = RangeHeat>) -> Option<f64> {
+    let (mut once, mut twice, mut all) = (0.0, 0.0, 0.0);
+    for range in ranges {
+        if range.pages == PageSize::Range {
+            return None;
+        }
+        let bytes = range.range.len().0 as f64;
+        match range.count {
+            1 => once += bytes,
+            2 => twice += bytes,
+            _ => {}
+        }
+        all += bytes * f64::from(range.count);
+    }
+    if samples < 2 || all <= 0.0 {
+        return None;
+    }
+    if once <= 0.0 {
+        return Some(0.0);
+    }
+    let repeated = (samples - 1) as f64 * once;
+    Some(once / all * repeated / (repeated + 2.0 * twice))
+}
+
 /// Returns the bytes of resident memory.
 pub(super) fn resident(ranges: impl Iterator<Item = RangeHeat>) -> u64 {
     ranges
@@ -104,6 +140,31 @@ mod tests {
             count,
             rate: 0.0,
         }
+    }
+
+    #[test]
+    fn what_one_sample_alone_saw_tells_what_none_saw() {
+        let page = |at: u64, count| range(at << 12, (at + 1) << 12, PageSize::Base, count);
+        let seen = |counts: &[u32], samples| {
+            let pages = counts.iter().zip(0..);
+            unseen_share(samples, pages.map(|(&count, at)| page(at, count)))
+        };
+        assert_eq!(
+            seen(&[9, 9, 9, 0], 9),
+            Some(0.0),
+            "the same pages each time"
+        );
+        // Two samples that have nothing in common: most is still unseen.
+        assert_eq!(seen(&[1; 100], 2), Some(1.0));
+        // Half of the accesses of each of two samples of 100 pages are to pages that both saw.
+        let half: Vec<u32> = [vec![1; 100], vec![2; 50]].concat();
+        let share = seen(&half, 2).unwrap();
+        assert!((share - 0.25).abs() < 1e-9, "{share}");
+        for unknown in [seen(&[1, 1], 1), seen(&[0, 0], 5), seen(&[], 5)] {
+            assert_eq!(unknown, None);
+        }
+        let rates = [range(0, 4096, PageSize::Range, 1)];
+        assert_eq!(unseen_share(9, rates.into_iter()), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod watch;
 use std::path::Path;
 
 use anyhow::Context;
+use superhue::procfs::Roots;
 use superhue::sys::process::SignalSet;
 use superhue_plot::Heat;
 
@@ -25,6 +26,7 @@ use crate::output::{FAILED, Failure, VerbResult};
 use crate::terminal::{ENDING, Ending};
 use crate::verb::document::read_document;
 
+use super::members;
 use super::outputs::Outputs;
 
 /// Largest document that is read: far more than superhue writes for a process of a TiB.
@@ -32,6 +34,9 @@ const MAX_DOCUMENT_BYTES: u64 = 4 << 30;
 
 /// Shows which memory of a process is accessed.
 pub fn heat(args: &HeatArgs) -> VerbResult {
+    if args.from.is_none() && args.targets.is_empty() {
+        return Err(members::nothing_named());
+    }
     if args.follow {
         follow::check_terminal()?;
     }
@@ -51,27 +56,20 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
 
 /// Returns the samples, and the kind of hangup, if the terminal hung up.
 fn seen(args: &HeatArgs) -> (Result<Heat, Failure>, Option<Ending>) {
-    match (&args.from, args.pid) {
-        (Some(path), _) => (
-            read(path).map_err(|error| Failure::new(FAILED, error)),
-            None,
-        ),
-        (None, Some(pid)) => {
-            let signals = SignalSet::of(&ENDING);
-            let before = signals.block();
-            let seen = match watch::watch(args, pid) {
-                Ok(watching) if args.follow => follow::follow(watching),
-                Ok(watching) => (watching.run(&signals), None),
-                Err(failure) => (Err(failure), None),
-            };
-            before.apply();
-            seen
-        }
-        (None, None) => {
-            let text = "neither a process nor a file is named";
-            (Err(Failure::new(FAILED, text)), None)
-        }
+    if let Some(path) = &args.from {
+        let kept = read(path).map_err(|error| Failure::new(FAILED, error));
+        return (kept, None);
     }
+    let signals = SignalSet::of(&ENDING);
+    let before = signals.block();
+    let pid = members::one(&Roots::default(), &args.targets);
+    let seen = match pid.and_then(|pid| watch::watch(args, pid)) {
+        Ok(watching) if args.follow => follow::follow(watching),
+        Ok(watching) => (watching.run(&signals), None),
+        Err(failure) => (Err(failure), None),
+    };
+    before.apply();
+    seen
 }
 
 fn read(path: &Path) -> anyhow::Result<Heat> {

@@ -3,8 +3,8 @@
 use superhue_plot::{Heat, to_svg};
 
 use crate::args::HeatArgs;
-use crate::output::{FAILED, Failure, VerbResult, print, print_document};
-use crate::verb::outputs::Outputs;
+use crate::output::{FAILED, Failure, VerbResult, print_as_it_is, print_document, room};
+use crate::verb::outputs::{Outputs, both};
 
 use super::table;
 
@@ -17,14 +17,17 @@ pub(super) fn write(args: &HeatArgs, outputs: Outputs, heat: &Heat) -> VerbResul
     let needs_json = args.json || outputs.report.is_some();
     let json = needs_json.then(|| heat.to_json()).transpose();
     let json = json.map_err(|error| fail(error.into()))?;
-    if let (Some(file), Some(json)) = (outputs.report, &json) {
-        file.write_text(json).map_err(fail)?;
-    }
-    outputs.pictures.draw(|| to_svg(heat))?;
+    let report = match (outputs.report, &json) {
+        (Some(file), Some(json)) => file.write_text(json).map_err(fail),
+        _ => Ok(()),
+    };
+    // A full disk may have room for a picture, if not for the report.
+    let drawn = outputs.pictures.draw(|| to_svg(heat));
+    both(report, drawn)?;
     match json.filter(|_| args.json) {
         Some(json) => print_document(&(json + "\n")),
         None if quiet => Ok(std::process::ExitCode::SUCCESS),
-        None if args.list_pages => print(&table::by_page(heat)),
-        None => print(&table::by_mapping(heat)),
+        None if args.list_pages => print_as_it_is(&table::by_page(heat, room())),
+        None => print_as_it_is(&table::by_mapping(heat, room(), args.width.wide)),
     }
 }

@@ -9,51 +9,59 @@
 
 use std::fmt::Write;
 
-use superhue_plot::{Heat, HotSet, Mapping, how, size};
+use superhue::model::counted;
+use superhue_plot::{Heat, HotSet, Mapping, Observation, how, size};
 
+use crate::paint::Paint;
+use crate::sheet::{Column, Sheet, left, right, wrapped};
 use crate::terminal::printable;
 
 /// Mappings that have a line; the others share one.
 const SHOWN: usize = 20;
 
-/// Returns a line for each mapping with pages in memory, and the sum of all.
-pub(super) fn by_mapping(heat: &Heat) -> String {
+/// Columns before the text of a line below the table.
+const INDENT: usize = 10;
+
+/// A share of accesses to unseen memory that matters to the figures shown.
+const UNSEEN: f64 = 0.01;
+
+const COLUMNS: [Column; 4] = [
+    right("ACCESSED"),
+    right("RESIDENT"),
+    right("SAMPLES").rank(1),
+    left("MAPPING").cut(),
+];
+
+/// Returns a line for each mapping with pages in memory, and the sum of all. Without a width nothing is cut.
+pub(super) fn by_mapping(heat: &Heat, width: Option<usize>, wide: bool) -> String {
     let mut mappings: Vec<&Mapping> = heat
         .mappings
         .iter()
         .filter(|mapping| !mapping.runs.is_empty())
         .collect();
     mappings.sort_by_key(|mapping| std::cmp::Reverse(accesses(mapping)));
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{:>9}  {:>9}  {:>7}  MAPPING",
-        "ACCESSED", "RESIDENT", "SAMPLES"
-    );
+    let mut table = Sheet::new(&COLUMNS);
     let (shown, others) = mappings.split_at(mappings.len().min(SHOWN));
     for mapping in shown {
         let most = mapping.runs.iter().map(|run| run.count).max();
-        line(
-            &mut text,
-            &[mapping],
-            &most.unwrap_or(0).to_string(),
-            &named(mapping),
-        );
+        let most = most.unwrap_or(0).to_string();
+        table.row(row(&[mapping], most, named(mapping)));
     }
     if !others.is_empty() {
-        line(
-            &mut text,
-            others,
-            "",
-            &format!("{} more mappings", others.len()),
-        );
+        let others_are = counted(others.len() as u64, "more mapping");
+        table.row(row(others, String::new(), others_are));
     }
-    text.push_str("ACCESSED: pages that some sample saw accessed. SAMPLES: how many saw the hottest of them. --list-pages shows each.\n");
-    summary(&mut text, heat);
+    let fitted = table.fitted(width.filter(|_| !wide), Paint::Plain);
+    let mut text = fitted.text.clone() + &fitted.note();
+    let legend = "ACCESSED: pages that some sample saw accessed. SAMPLES: how many saw the hottest of them. --list-pages shows each.";
+    for line in lines_of(legend, width, 0) {
+        text += &format!("{line}\n");
+    }
+    summary(&mut text, heat, width);
     text
 }
 
-fn line(text: &mut String, mappings: &[&Mapping], samples: &str, name: &str) {
+fn row(mappings: &[&Mapping], samples: String, name: String) -> [String; 4] {
     let runs = mappings.iter().flat_map(|mapping| &mapping.runs);
     let (mut accessed, mut resident) = (0, 0);
     for run in runs {
@@ -64,8 +72,15 @@ fn line(text: &mut String, mappings: &[&Mapping], samples: &str, name: &str) {
             0
         };
     }
-    let (accessed, resident) = (size(accessed), size(resident));
-    let _ = writeln!(text, "{accessed:>9}  {resident:>9}  {samples:>7}  {name}");
+    [size(accessed), size(resident), samples, name]
+}
+
+/// Breaks a text into lines for the room right of an indent.
+fn lines_of(text: &str, width: Option<usize>, indent: usize) -> Vec<String> {
+    match width {
+        Some(width) => wrapped(text, width.saturating_sub(indent)),
+        None => vec![text.to_owned()],
+    }
 }
 
 /// Returns the bytes that were seen accessed, each counted once per access.
@@ -75,7 +90,7 @@ fn accesses(mapping: &Mapping) -> u128 {
 }
 
 /// Returns every run of pages with the same count, by mapping, and the sums.
-pub(super) fn by_page(heat: &Heat) -> String {
+pub(super) fn by_page(heat: &Heat, width: Option<usize>) -> String {
     let mut text = String::new();
     for mapping in heat
         .mappings
@@ -87,7 +102,7 @@ pub(super) fn by_page(heat: &Heat) -> String {
             let _ = writeln!(text, "  {:x}-{:x} : {}", run.start, run.end, run.count);
         }
     }
-    summary(&mut text, heat);
+    summary(&mut text, heat, width);
     text
 }
 
@@ -117,12 +132,17 @@ fn named(mapping: &Mapping) -> String {
 }
 
 /// Appends the lines under the table.
-fn summary(text: &mut String, heat: &Heat) {
+fn summary(text: &mut String, heat: &Heat, width: Option<usize>) {
     if !text.is_empty() {
         text.push('\n');
     }
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<9} {value}");
+        // A kept document may hold anything.
+        let value = printable(&value);
+        for (number, part) in lines_of(&value, width, INDENT).iter().enumerate() {
+            let name = if number == 0 { name } else { "" };
+            let _ = writeln!(text, "{name:<9} {part}");
+        }
     };
     let name = printable(&heat.process.name);
     line("process", format!("{} ({name})", heat.process.pid));
@@ -131,7 +151,10 @@ fn summary(text: &mut String, heat: &Heat) {
         "tracker",
         format!("{}: {}", heat.tracker.name, heat.tracker.why),
     );
-    line("hot set", hot_set(&heat.hot_set));
+    line("hot set", hot_set(&heat.hot_set, &heat.watched));
+    if let Some(why) = too_brief(heat) {
+        line("too brief", why);
+    }
     if let Some(cost) = &heat.cost {
         line(
             "cost",
@@ -144,24 +167,54 @@ fn summary(text: &mut String, heat: &Heat) {
     }
 }
 
-fn hot_set(hot: &HotSet) -> String {
+/// Returns the hot set; a figure that unseen memory would change is a lower bound.
+fn hot_set(hot: &HotSet, watched: &Observation) -> String {
     let (Some(half), Some(most), Some(nearly_all)) = (hot.bytes_50, hot.bytes_90, hot.bytes_99)
     else {
         return format!("no access was seen; {} resident", size(hot.resident_bytes));
     };
+    let figure = |share: f64, bytes: u64| {
+        let is_bound =
+            is_single(watched) || watched.unseen_share.is_some_and(|it| it > 1.0 - share);
+        let at_least = if is_bound { "at least " } else { "" };
+        format!("{at_least}{}", size(bytes))
+    };
     format!(
         "50 % of the sampled accesses go to {}, 90 % to {}, 99 % to {}; {} resident",
-        size(half),
-        size(most),
-        size(nearly_all),
+        figure(0.5, half),
+        figure(0.9, most),
+        figure(0.99, nearly_all),
         size(hot.resident_bytes)
     )
+}
+
+/// Returns true if one sample is all there is, which cannot tell hot memory from memory that happened to be accessed. Documents of DAMON, whose
+/// samples are rates, have no estimate either.
+fn is_single(watched: &Observation) -> bool {
+    watched.samples == 1 && watched.unseen_share.is_none()
+}
+
+/// Returns the reason why the hot set is too small, and what to do; `None` if it is not.
+fn too_brief(heat: &Heat) -> Option<String> {
+    let (watched, remedy) = (
+        &heat.watched,
+        "watch for longer (--for), or allow more (--max-overhead)",
+    );
+    heat.hot_set.bytes_99?;
+    if is_single(watched) {
+        return Some(format!("one sample does not show what it missed: {remedy}"));
+    }
+    let unseen = watched.unseen_share.filter(|&share| share > UNSEEN)?;
+    Some(format!(
+        "about {:.0} % of the accesses go to memory that no sample saw: {remedy}",
+        (unseen * 100.0).max(1.0)
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use superhue_plot::{Cost, Observation, Process, Run, SCHEMA, Series, Target};
+    use superhue_plot::{Cost, Process, Run, SCHEMA, Series, Target};
 
     fn run(start: u64, end: u64, count: u64) -> Run {
         Run { start, end, count }
@@ -235,15 +288,59 @@ tracker   ptwalk: exact
 hot set   50 % of the sampled accesses go to 4 KiB, 90 % to 2.00 MiB, 99 % to 3.00 MiB; 6.00 MiB resident
 cost      0.83 % of a CPU; the process slowed by 0.40 % (estimated)
 ";
-        assert_eq!(by_page(&heat), expected);
+        assert_eq!(by_page(&heat, None), expected);
         let expected = concat!(
-            " ACCESSED   RESIDENT  SAMPLES  MAPPING\n",
-            " 2.00 MiB   2.00 MiB        3  200000-400000 rw-p\n",
-            "    8 KiB     32 KiB       12  1000-9000 rw-p [heap]\u{fffd}\n",
+            " ACCESSED  RESIDENT  SAMPLES  MAPPING\n",
+            " 2.00 MiB  2.00 MiB        3  200000-400000 rw-p\n",
+            "    8 KiB    32 KiB       12  1000-9000 rw-p [heap]\u{fffd}\n",
             "ACCESSED: "
         );
-        let said = by_mapping(&heat);
+        let said = by_mapping(&heat, None, false);
         assert!(said.starts_with(expected), "{said}");
         assert!(said.contains("\nhot set   50 %"), "{said}");
+        for width in [40, 80] {
+            let said = by_mapping(&heat, Some(width), false);
+            let longest = said.lines().map(|line| line.chars().count()).max();
+            assert!(longest <= Some(width), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_hot_set_of_too_few_samples_says_so() {
+        let mut heat = Heat {
+            schema: SCHEMA.to_owned(),
+            process: Process::default(),
+            tracker: Target::default(),
+            watched: Observation {
+                samples: 2,
+                unseen_share: Some(0.3),
+                ..Observation::default()
+            },
+            hot_set: HotSet {
+                bytes_50: Some(1 << 20),
+                bytes_90: Some(2 << 20),
+                bytes_99: Some(3 << 20),
+                ..HotSet::default()
+            },
+            cost: None,
+            mappings: Vec::new(),
+            series: Series::default(),
+        };
+        let said = hot_set(&heat.hot_set, &heat.watched);
+        assert_eq!(said.matches("at least").count(), 2, "{said}");
+        assert!(too_brief(&heat).is_some_and(|why| why.contains("30 %")));
+        for (samples, unseen_share, is_brief) in [
+            (1, None, true),
+            (8, Some(0.0), false),
+            (8, Some(0.005), false),
+            (8, None, false),
+        ] {
+            heat.watched.samples = samples;
+            heat.watched.unseen_share = unseen_share;
+            assert_eq!(too_brief(&heat).is_some(), is_brief, "{samples}");
+        }
+        heat.hot_set.bytes_99 = None;
+        heat.watched.samples = 1;
+        assert_eq!(too_brief(&heat), None, "nothing was accessed");
     }
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use superhue::heat::{Sampler, Sampling};
-use superhue::model::ProcessId;
-use superhue::procfs::process::{NamedVma, identify, named_maps, numbers_are_ours, stat, status};
+use superhue::model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, counted};
+use superhue::procfs::process::{
+    NamedVma, identify, memory_use, named_maps, numbers_are_ours, resident_now, stat, status,
+};
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::trackers::{Scope, TrackError, choose, foreign};
@@ -15,8 +17,9 @@ use superhue_plot::{
 
 use crate::args::HeatArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, note};
+use crate::verb::members::code_of_read;
 
-use super::document::{areas, hot_set, mappings, resident};
+use super::document::{areas, hot_set, mappings, resident, unseen_share};
 use super::record::Record;
 
 /// Default time to watch.
@@ -77,7 +80,7 @@ pub(super) struct WatchedProcess {
 impl WatchedProcess {
     fn start(args: &HeatArgs, pid: u32, limit: Option<Duration>) -> Result<Self, Failure> {
         let roots = Roots::default();
-        let read = |error: ReadError| Failure::new(code_of(&error), error);
+        let read = |error: ReadError| Failure::new(code_of_read(&error), error);
         numbers_are_ours(&roots).map_err(read)?;
         let id = identify(&roots, pid).map_err(read)?;
         let vmas = named_maps(&roots, pid).map_err(read)?;
@@ -104,6 +107,9 @@ impl WatchedProcess {
         };
         let sampling = sampling(args, scope, limit);
         let mut sampler = Sampler::new(roots.clone(), chosen.tracker, sampling);
+        if let Some(limit) = limit.filter(|_| args.interval.is_none() && !args.follow) {
+            sampler.fit(limit, entries(&roots, pid));
+        }
         sampler.add(id);
         Ok(Self {
             process: Process {
@@ -155,7 +161,7 @@ impl WatchedProcess {
                     self.missed = Some((count + 1, error));
                 }
                 Err(TrackError::Read(error)) => {
-                    return Err(Failure::new(code_of(&error), error));
+                    return Err(Failure::new(code_of_read(&error), error));
                 }
                 Err(error @ TrackError::Unusable { .. }) => {
                     return Err(Failure::new(UNABLE, error));
@@ -217,7 +223,8 @@ impl WatchedProcess {
             self.read_names();
         }
         if let Some((count, error)) = &self.missed {
-            note(&format!("{count} samples came to nothing: {error}"));
+            let samples = counted(*count, "sample");
+            note(&format!("{samples} came to nothing: {error}"));
         }
         let heat = self.document(ended, self.series(0), true);
         if heat.watched.samples == 0 {
@@ -255,6 +262,7 @@ impl WatchedProcess {
                 shortest_interval_seconds: shortest.as_secs_f64(),
                 longest_interval_seconds: longest.as_secs_f64(),
                 ended,
+                unseen_share: map.and_then(|map| unseen_share(map.samples(), map.ranges())),
             },
             hot_set: map.map_or_else(HotSet::default, |map| {
                 hot_set(&map.hot_set(), resident(map.ranges()))
@@ -276,12 +284,14 @@ impl WatchedProcess {
     }
 }
 
-/// Returns the exit status for a process that cannot be read.
-fn code_of(error: &ReadError) -> u8 {
-    match error {
-        ReadError::Denied { .. } | ReadError::ForeignProc { .. } => UNABLE,
-        _ => FAILED,
-    }
+/// Returns the number of page-table entries that a process can touch again after a sample: a huge page has one.
+fn entries(roots: &Roots, pid: u32) -> u64 {
+    let resident = resident_now(roots, pid).map_or(0, |now| now.total.0);
+    let huge = memory_use(roots, pid)
+        .ok()
+        .and_then(|memory| memory.anon_huge);
+    let spared = huge.map_or(0, |huge| huge.0 / HUGE_PAGE_SIZE * (PAGES_PER_REGION - 1));
+    resident.saturating_sub(spared)
 }
 
 fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling {

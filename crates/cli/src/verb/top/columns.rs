@@ -116,7 +116,8 @@ impl Column {
     }
 
     /// Returns its rank: columns with the greatest rank are left out first.
-    fn rank(self) -> u8 {
+    #[must_use]
+    pub fn rank(self) -> u8 {
         match self {
             Self::Pid | Self::Resident => 0,
             Self::Coverage => 1,

@@ -157,7 +157,7 @@ pub fn daemon(asked: &DaemonState) -> String {
 
 fn of_daemon(answered: &DaemonSample) -> String {
     let account = &answered.account;
-    let mut text = format!("daemon   {} rules", account.rules_total);
+    let mut text = format!("daemon   {}", counted(account.rules_total, "rule"));
     if account.paused {
         text += ", paused";
     }
@@ -293,8 +293,8 @@ fn objects(
             None => "reading ...".to_owned(),
             Some((_, Err(why))) => why.clone(),
             Some((at, Ok(_))) => format!(
-                "{} objects of 2 MiB or more, as of {} ago",
-                rows.objects.len(),
+                "{} of 2 MiB or more, as of {} ago",
+                counted(rows.objects.len() as u64, "object"),
                 age(gathered.at.saturating_sub(*at))
             ),
         };

@@ -23,13 +23,14 @@ mod table;
 use std::time::{Duration, Instant};
 
 use superhue::ceiling::apart;
-use superhue::cpu_time;
 use superhue::procfs::Roots;
 use superhue::sys::process::own_usage;
+use superhue::{Targets, cpu_time};
 
-use crate::output::{Failure, VerbResult, print, print_json};
+use crate::output::{Failure, VerbResult, print_as_it_is, print_json};
 use crate::terminal::{Event, Screen, is_there};
 use crate::top_args::TopArgs;
+use crate::verb::members;
 
 use daemon::DaemonPoller;
 use gathered::TopSnapshot;
@@ -46,30 +47,43 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Shows the memory of services, processes and objects, and the actions of the daemon.
 pub fn top(args: &TopArgs) -> VerbResult {
+    let roots = Roots::default();
+    let targets = match args.targets.is_empty() {
+        true => Targets::All,
+        // A unit or a cgroup that is not there shows at once, and not as an empty screen.
+        false => members::named(&roots, &args.targets)
+            .and_then(|_| members::targets(&roots, &args.targets))?,
+    };
     if args.json || args.once || !is_there() {
-        return once(args);
+        return once(&roots, args, &targets);
     }
-    let status = live(args)?;
+    let status = live(args, targets)?;
     Ok(status.into())
 }
 
 /// Looks once, and a second time for figures that are rates.
-fn once(args: &TopArgs) -> VerbResult {
-    let roots = Roots::default();
-    let gathered = reader::gather_once(&roots, args)?;
+fn once(roots: &Roots, args: &TopArgs, targets: &Targets) -> VerbResult {
+    let gathered = reader::gather_once(roots, args, targets)?;
     let asked = gathered.asked;
     let rows = Rows::of(&gathered.gathered, &asked);
     if args.json {
         return print_json(&document::Document::of(&gathered.gathered, &asked, &rows));
     }
-    print(&table::text(args.view, &gathered.gathered, &asked, &rows))
+    let wide = args.width.wide;
+    print_as_it_is(&table::text(
+        args.view,
+        &gathered.gathered,
+        &asked,
+        &rows,
+        wide,
+    ))
 }
 
 /// Runs until the user ends it; returns the exit status.
-fn live(args: &TopArgs) -> Result<u8, Failure> {
+fn live(args: &TopArgs, targets: Targets) -> Result<u8, Failure> {
     // Comes before any thread is started: all of them leave signals to this one.
     let mut screen = Screen::open()?;
-    let mut reader = Reader::start(args);
+    let mut reader = Reader::start(args, targets);
     let asking = DaemonPoller::start(args);
     let mut state = State::new(args.view);
     let mut shown: Option<(std::sync::Arc<TopSnapshot>, Rows)> = None;

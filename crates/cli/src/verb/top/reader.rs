@@ -14,7 +14,7 @@ use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
 use superhue::survey::{self, Survey};
 use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
-use superhue::{cpu_time, shared_objects, status_of};
+use superhue::{SharedObject, Targets, cpu_time, shared_objects, status_of};
 
 use crate::output::{FAILED, Failure};
 use crate::top_args::{TopArgs, ViewName};
@@ -68,6 +68,7 @@ pub struct Reader {
     /// Longest time for one process.
     patience: Duration,
     args: TopArgs,
+    targets: Targets,
     begun: Instant,
     avoided: BTreeSet<u32>,
     shunned: BTreeSet<u32>,
@@ -98,18 +99,19 @@ impl Shared {
 }
 
 impl Reader {
-    /// Starts the reader.
+    /// Starts the reader of these processes.
     #[must_use]
-    pub fn start(args: &TopArgs) -> Self {
-        Self::of(Roots::default(), args, HELD_UP)
+    pub fn start(args: &TopArgs, targets: Targets) -> Self {
+        Self::of(Roots::default(), args, targets, HELD_UP)
     }
 
-    fn of(roots: Roots, args: &TopArgs, patience: Duration) -> Self {
+    fn of(roots: Roots, args: &TopArgs, targets: Targets, patience: Duration) -> Self {
         let reader = Self {
             shared: Arc::default(),
             roots,
             patience,
             args: args.clone(),
+            targets,
             begun: Instant::now(),
             avoided: BTreeSet::new(),
             shunned: BTreeSet::new(),
@@ -122,10 +124,16 @@ impl Reader {
     fn begin(&self) {
         let (shared, args) = (Arc::clone(&self.shared), self.args.clone());
         let (begun, avoided) = (self.begun, (self.avoided.clone(), self.shunned.clone()));
-        let (turn, roots) = (self.left, self.roots.clone());
+        let (turn, roots, targets) = (self.left, self.roots.clone(), self.targets.clone());
         let started = std::thread::Builder::new()
             .name("superhue-read".to_owned())
-            .spawn(move || ReaderThread::new(&shared, &args, roots, begun, avoided, turn).run());
+            .spawn(move || {
+                let survey = Survey::new(roots.clone(), args.interval, args.max_overhead * SURVEY);
+                let survey = survey.about(targets.clone());
+                ReaderThread::new(&shared, &args, (roots, targets), survey, (begun, turn))
+                    .avoiding(avoided)
+                    .run();
+            });
         if let Err(error) = started {
             let gathered = TopSnapshot {
                 trouble: Some(format!("no thread to read from: {error}")),
@@ -197,6 +205,7 @@ struct ReaderThread<'a> {
     shared: &'a Shared,
     args: &'a TopArgs,
     roots: Roots,
+    targets: Targets,
     begun: Instant,
     turn: usize,
     survey: Survey,
@@ -216,21 +225,20 @@ impl<'a> ReaderThread<'a> {
     fn new(
         shared: &'a Shared,
         args: &'a TopArgs,
-        roots: Roots,
-        begun: Instant,
-        (avoided, shunned): (BTreeSet<u32>, BTreeSet<u32>),
-        turn: usize,
+        (roots, targets): (Roots, Targets),
+        survey: Survey,
+        (begun, turn): (Instant, usize),
     ) -> Self {
-        let survey = Survey::new(roots.clone(), args.interval, args.max_overhead * SURVEY);
         Self {
             shared,
             args,
-            survey: survey.avoiding(avoided.clone()).shunning(shunned),
+            survey,
             roots,
+            targets,
             begun,
             turn,
             watched: Rates::default(),
-            avoided,
+            avoided: BTreeSet::new(),
             objects: None,
             next_objects: Duration::ZERO,
             detail: None,
@@ -240,6 +248,13 @@ impl<'a> ReaderThread<'a> {
             next: Duration::ZERO,
             next_publish: Duration::ZERO,
         }
+    }
+
+    /// Leaves out processes that held up a reader before: the memory of the first, and the second altogether.
+    fn avoiding(mut self, (avoided, shunned): (BTreeSet<u32>, BTreeSet<u32>)) -> Self {
+        self.survey = self.survey.avoiding(avoided.clone()).shunning(shunned);
+        self.avoided = avoided;
+        self
     }
 
     fn run(mut self) {
@@ -357,7 +372,7 @@ impl<'a> ReaderThread<'a> {
             Err("they took too long to read before".to_owned())
         } else {
             note_reading(self.shared, self.turn, Some(0));
-            let found = shared_objects(&self.roots, &[]).map_err(|error| error.to_string());
+            let found = objects_of(&self.roots, &self.targets, &self.survey);
             note_reading(self.shared, self.turn, None);
             found
         };
@@ -547,21 +562,40 @@ pub struct SingleReading {
     pub asked: DaemonState,
 }
 
+/// Returns the shared objects that the processes of a survey map.
+fn objects_of(
+    roots: &Roots,
+    targets: &Targets,
+    survey: &Survey,
+) -> Result<Vec<SharedObject>, String> {
+    let pids: Vec<u32> = match targets {
+        // Without numbers all processes are meant.
+        Targets::All => Vec::new(),
+        _ => survey.processes().map(|process| process.id.pid).collect(),
+    };
+    if *targets != Targets::All && pids.is_empty() {
+        return Ok(Vec::new());
+    }
+    shared_objects(roots, &pids).map_err(|error| error.to_string())
+}
+
 /// Reads everything, and after the interval the data of rates again.
-pub fn gather_once(roots: &Roots, args: &TopArgs) -> Result<SingleReading, Failure> {
+pub fn gather_once(
+    roots: &Roots,
+    args: &TopArgs,
+    targets: &Targets,
+) -> Result<SingleReading, Failure> {
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
-    let mut survey = Survey::new(roots.clone(), args.interval, 1e6);
+    let mut survey = Survey::new(roots.clone(), args.interval, 1e6).about(targets.clone());
     let mut watched = Rates::default();
     let first = ask_once(&args.socket, None);
     watched.look(roots, begun.elapsed());
     survey
         .look_at_all(begun.elapsed(), &mut |_| {})
         .map_err(fail)?;
-    let objects = (args.json || args.view == ViewName::Objects).then(|| {
-        let found = shared_objects(roots, &[]).map_err(|error| error.to_string());
-        (begun.elapsed(), found)
-    });
+    let objects = (args.json || args.view == ViewName::Objects)
+        .then(|| (begun.elapsed(), objects_of(roots, targets, &survey)));
     let mut tracking = args.track.then(|| Tracking::start(roots, args));
     let mut largest: Vec<_> = survey.processes().map(|it| (it.resident, it.id)).collect();
     largest.sort_unstable_by_key(|&(resident, id)| (std::cmp::Reverse(resident), id));
@@ -626,6 +660,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::targets_args::{TargetArgs, WideArgs};
 
     /// A process whose memory map never ends: in its place is a FIFO without a writer.
     #[test]
@@ -646,6 +681,8 @@ mod tests {
         mknodat(CWD, &blocked, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let args = TopArgs {
             view: ViewName::Processes,
+            targets: TargetArgs::default(),
+            width: WideArgs::default(),
             interval: Duration::from_millis(10),
             once: false,
             json: false,
@@ -655,7 +692,7 @@ mod tests {
             socket: "/nowhere".into(),
         };
         let roots = Roots::under(folder.path());
-        let mut reader = Reader::of(roots, &args, Duration::from_millis(50));
+        let mut reader = Reader::of(roots, &args, Targets::All, Duration::from_millis(50));
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             reader.mind();

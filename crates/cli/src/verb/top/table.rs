@@ -1,9 +1,9 @@
 //! One table, for output without a terminal.
 
-use comfy_table::CellAlignment;
 use superhue::model::counted;
 
-use crate::output::{table, text_of};
+use crate::output::{fitted, prose};
+use crate::sheet::{self, Sheet};
 use crate::terminal::printable;
 use crate::top_args::ViewName;
 
@@ -15,7 +15,13 @@ use super::rows::Rows;
 
 /// Returns the whole table, the rows with most memory first.
 #[must_use]
-pub fn text(view: ViewName, gathered: &TopSnapshot, asked: &DaemonState, rows: &Rows) -> String {
+pub fn text(
+    view: ViewName,
+    gathered: &TopSnapshot,
+    asked: &DaemonState,
+    rows: &Rows,
+    wide: bool,
+) -> String {
     let (title, columns) = match view {
         ViewName::Services => ("SERVICE", columns::of_services(rows)),
         ViewName::Processes => ("PROCESS", columns::of_processes(rows)),
@@ -26,19 +32,16 @@ pub fn text(view: ViewName, gathered: &TopSnapshot, asked: &DaemonState, rows: &
         .into_iter()
         .filter(|it| *it != Column::Age)
         .collect();
-    let titles = columns.iter().map(|column| column.title());
-    let mut shown = table(&[&[title], &titles.collect::<Vec<_>>()[..]].concat());
+    let mut shown = Sheet::new(&layout(title, &columns));
     let line = |name: &str, texts: Vec<String>| {
-        let texts = texts.iter().map(|text| printable(text));
-        [printable(name)]
-            .into_iter()
+        std::iter::once(name.to_owned())
             .chain(texts)
             .collect::<Vec<_>>()
     };
     if view == ViewName::Objects {
         for object in &rows.objects {
             let texts = columns.iter().map(|it| it.text_of_object(object)).collect();
-            shown.add_row(line(&object.name, texts));
+            shown.row(line(&object.name, texts));
         }
     } else {
         let all = if view == ViewName::Services {
@@ -50,15 +53,10 @@ pub fn text(view: ViewName, gathered: &TopSnapshot, asked: &DaemonState, rows: &
         all.sort_by(|a, b| Column::Resident.order(a, b));
         for row in all {
             let texts = columns.iter().map(|it| it.text(row)).collect();
-            shown.add_row(line(&row.name, texts));
+            shown.row(line(&row.name, texts));
         }
     }
-    for (index, column) in columns.iter().enumerate() {
-        if let Some(shown) = shown.column_mut(index + 1).filter(|_| !column.is_left()) {
-            shown.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut text = text_of(&shown);
+    let mut text = fitted(&shown, wide);
     text.push('\n');
     let mut notes = vec![draw::machine(gathered), draw::daemon(asked)];
     if let Some((_, Err(why))) = &gathered.objects {
@@ -79,8 +77,21 @@ pub fn text(view: ViewName, gathered: &TopSnapshot, asked: &DaemonState, rows: &
         }
     }
     for note in notes {
-        text += &printable(&note);
-        text.push('\n');
+        text += &prose(&format!("{}\n", printable(&note)));
     }
     text
+}
+
+/// Returns the columns of the table, and their order of leaving a narrow terminal, as on the screen.
+fn layout(title: &'static str, columns: &[Column]) -> Vec<sheet::Column> {
+    let others = columns.iter().map(|column| {
+        let of_table = match column.is_left() {
+            true => sheet::left(column.title()).cut(),
+            false => sheet::right(column.title()),
+        };
+        of_table.rank(column.rank())
+    });
+    std::iter::once(sheet::left(title).cut())
+        .chain(others)
+        .collect()
 }

@@ -44,7 +44,7 @@ mod palette;
 mod pfn;
 mod pinned;
 mod probe;
-mod random;
+pub(crate) mod random;
 mod sample;
 mod shared;
 #[cfg(test)]

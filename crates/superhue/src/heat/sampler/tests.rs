@@ -111,6 +111,26 @@ fn run(sampler: &mut Sampler, until: Duration) -> Vec<SampleOutcome> {
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
+fn few_samples_last_longer_and_many_do_not() {
+    let (_child, id) = Child::start();
+    let of = |time: u64, entries: u64| {
+        let mut sampler = sampler(&Fake::default());
+        sampler.fit(Duration::from_secs(time), entries);
+        sampler.add(id);
+        sampler.interval(id).unwrap()
+    };
+    // The measured cost of an entry is 20 ns to 10 us.
+    assert_eq!(of(5, 100), Duration::from_millis(50), "they are cheap");
+    assert_eq!(of(5, 1 << 30), LONGEST_OF_FEW, "one is all there can be");
+    let half = Duration::from_millis(400);
+    let mut sampler = sampler(&Fake::default());
+    sampler.fit(half, 1 << 30);
+    sampler.add(id);
+    let only = sampler.interval(id).unwrap();
+    assert!(only < half && only > half / 2, "{only:?}");
+}
+
+#[test]
 fn sampling_settles_and_is_taken_up_again() {
     let (_child, id) = Child::start();
     let fake = Fake::default();

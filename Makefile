@@ -23,7 +23,7 @@ OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-huge-pages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots kernel-native lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -105,6 +105,11 @@ kernel-boots: ## Boot it with many settings of page_color=, nonsense included
 	@scripts/setup kernel-test
 	kernel/test-boots --json $(RESULTS)/kernel-boots$(OF_KERNEL).json --flavour $(KERNEL_FLAVOUR)
 
+kernel-native: ## Boot Linux 7.3 with the patches as User-Mode Linux on this CPU's own caches, and measure what colors are worth (root)
+	@scripts/setup build kernel
+	kernel/native --out $(RESULTS)/kernel-native.json
+	kernel/native --out $(RESULTS)/kernel-native.json table
+
 lint: ## Check format, lints, documentation and scripts
 	@scripts/setup lint
 	cargo fmt --check
@@ -118,6 +123,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/programs-table --check
 	scripts/mapped-file --table --check
 	scripts/hostile table --check
+	kernel/native table --check
 	scripts/figures --check
 	scripts/papers table --check
 	scripts/house --words --check

@@ -92,25 +92,38 @@ pub fn print(text: &str) -> VerbResult {
     print_as_it_is(&prose(text))
 }
 
-/// Makes a text fit for standard output: foreign characters are made harmless, and on a terminal sentences are broken at spaces. Lines of tables,
-/// which have two blanks in a row, stay as they are.
+/// Makes a text fit for standard output: foreign characters are made harmless, and on a terminal long lines are broken at spaces.
 pub fn prose(text: &str) -> String {
     let text = words::harmless_lines(text);
-    let Some(room) = room() else {
-        return text.into_owned();
-    };
+    match room() {
+        Some(room) => broken(&text, room),
+        None => text.into_owned(),
+    }
+}
+
+/// Breaks lines that are longer than `room`. What follows stands below the sentence, behind its indent or the label before it:
+///
+/// ```text
+///  machine   virtual, in a
+///            container
+/// ```
+fn broken(text: &str, room: usize) -> String {
     let mut lines = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let bare = line.trim_end_matches('\n');
-        let words = bare.trim_start();
-        if bare.chars().count() <= room || words.contains("  ") {
+        let start = bare.len() - bare.trim_start().len();
+        // Two blanks in a row end a label, or a column of a table.
+        let start = bare.rfind("  ").map_or(start, |at| start.max(at + 2));
+        let (label, sentence) = bare.split_at(start);
+        let indent = label.chars().count();
+        if bare.chars().count() <= room || indent > room / 2 {
             lines += line;
             continue;
         }
-        let indent = (bare.len() - words.len()).min(room / 2);
-        let blanks = " ".repeat(indent);
-        for part in wrapped(words, room - indent) {
-            lines += &format!("{blanks}{part}\n");
+        let mut before = label.to_owned();
+        for part in wrapped(sentence, room - indent) {
+            lines += &format!("{before}{part}\n");
+            before = " ".repeat(indent);
         }
     }
     lines
@@ -278,5 +291,30 @@ pub fn start_tracing(verbose: bool) {
             .with_max_level(tracing::Level::DEBUG)
             .without_time()
             .init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_below_their_sentences() {
+        let text =
+            "a sentence of some words\n  indented words that go on\n label  text beside a label\n";
+        let expected = "\
+a sentence of
+some words
+  indented words
+  that go on
+ label  text
+        beside a
+        label
+";
+        assert_eq!(broken(text, 17), expected);
+        // What has no room to be broken in, and what fits, stays.
+        for line in ["a table with  many   columns  here\n", "short\n", "", "\n"] {
+            assert_eq!(broken(line, 17), line);
+        }
     }
 }

@@ -24,6 +24,9 @@ const LEAST_TEXT: usize = 18;
 /// Width of such a column without a terminal: longer lines are hard to read.
 const READABLE: usize = 60;
 
+/// Width to which names shrink where there is room for nothing else.
+const SHORTEST_NAME: usize = 4;
+
 /// Blanks around a cell.
 const PADDING: usize = 2;
 
@@ -214,6 +217,14 @@ impl Sheet {
         // The last blank needs no column.
         let used: usize = widths.iter().map(|width| width + PADDING).sum();
         let mut spare = (room + 1).saturating_sub(used);
+        let mut excess = used.saturating_sub(room + 1);
+        for (width, &at) in widths.iter_mut().zip(kept) {
+            if self.columns[at].fit == Fit::Cut {
+                let less = excess.min(width.saturating_sub(SHORTEST_NAME));
+                *width -= less;
+                excess -= less;
+            }
+        }
         for (width, &at) in widths.iter_mut().zip(kept) {
             let more = (natural[at] - *width).min(spare);
             *width += more;
@@ -324,7 +335,7 @@ mod tests {
 
     #[test]
     fn every_line_fits_and_the_least_important_column_goes_first() {
-        for room in [44, 50, 80, 200] {
+        for room in [36, 40, 44, 50, 80, 200] {
             let fitted = sheet().fitted(Some(room), Paint::Plain);
             let longest = fitted.text.lines().map(width).max().unwrap();
             assert!(longest <= room, "{room}: {}", fitted.text);

@@ -37,10 +37,10 @@ pub struct ProcessColoring {
     pub colors: usize,
     /// Definition of a color, in the kernel's words.
     pub geometry: String,
-    /// Resident pages of the set.
-    pub inside: PageCount,
-    /// Resident pages of other colors.
-    pub outside: PageCount,
+    /// Resident pages of the set, or all without one; `None` where the kernel does not show them to the caller.
+    pub inside: Option<PageCount>,
+    /// Resident pages of other colors; likewise.
+    pub outside: Option<PageCount>,
     /// Resident pages by color; only in the report on a single process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub by_color: Vec<ResidentColor>,
@@ -76,7 +76,7 @@ pub fn of_process(roots: &Roots, pid: u32, in_full: bool) -> Option<ProcessColor
     Some(ProcessColoring {
         set: found.set.as_ref().map(ToString::to_string),
         strict: found.strict,
-        colors: found.colors.len(),
+        colors: found.count,
         geometry: geometry(found.index.as_ref()),
         inside: found.inside,
         outside: found.outside,

@@ -78,6 +78,11 @@ fn summary(counts: impl Iterator<Item = PageCount>) -> Option<(u64, u64, u64)> {
     Some((*counts.first()?, *median, *counts.last()?))
 }
 
+/// Returns a number of pages, or `?` where the kernel does not show it to the caller.
+fn or_unknown(pages: Option<PageCount>) -> String {
+    pages.map_or_else(|| "?".to_owned(), |pages| pages.0.to_string())
+}
+
 /// Returns a process's colors, with a bar for each.
 pub(super) fn process(pid: u32, coloring: &ProcessColoring) -> String {
     let strict = if coloring.strict { ", strict" } else { "" };
@@ -85,9 +90,15 @@ pub(super) fn process(pid: u32, coloring: &ProcessColoring) -> String {
     text += &match &coloring.set {
         Some(set) => format!(
             "{set} of {}{strict}; pages inside: {}, outside: {}\n",
-            coloring.colors, coloring.inside.0, coloring.outside.0
+            coloring.colors,
+            or_unknown(coloring.inside),
+            or_unknown(coloring.outside)
         ),
-        None => format!("any of {}; pages: {}\n", coloring.colors, coloring.inside.0),
+        None => format!(
+            "any of {}; pages: {}\n",
+            coloring.colors,
+            or_unknown(coloring.inside)
+        ),
     };
     if let Some(group) = &coloring.group {
         let strict = if group.strict == Some(true) {
@@ -208,8 +219,8 @@ mod tests {
             strict: true,
             colors: 4,
             geometry: String::new(),
-            inside: PageCount(30),
-            outside: PageCount(1),
+            inside: Some(PageCount(30)),
+            outside: Some(PageCount(1)),
             by_color: vec![pages(20), pages(10), pages(0), pages(1)],
             group: Some(group),
         };

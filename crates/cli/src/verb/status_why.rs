@@ -133,7 +133,7 @@ fn by_mapping(why: &Why, wide: bool) -> String {
     if !rest.is_empty() {
         let bytes: ByteCount = rest.iter().map(|(_, amount)| not_huge(*amount)).sum();
         let lines = counted(rest.len() as u64, "smaller line");
-        text += &format!(" and {lines} with {bytes} not huge\n");
+        text += &prose(&format!(" and {lines} with {bytes} not huge\n"));
     }
     text
 }

@@ -17,6 +17,9 @@ use crate::support::{
 
 const MIB: u64 = 1 << 20;
 
+/// Reasons and huge bytes of mappings, by address.
+type Windows = BTreeMap<u64, (Vec<String>, u64)>;
+
 fn parts() -> Option<PathBuf> {
     compiled("given-back-parts", include_str!("given_back/parts.c"))
 }
@@ -204,8 +207,8 @@ impl States {
         }
     }
 
-    /// Returns reasons and huge bytes, by address, from `status --why`.
-    fn why(&self) -> BTreeMap<u64, (Vec<String>, u64)> {
+    /// Returns what `status --why` says.
+    fn why(&self) -> Windows {
         let pid = self.program.pid().to_string();
         let done = output(&mut superhue(
             User::Same,
@@ -234,6 +237,25 @@ impl States {
     }
 }
 
+/// Attaches to the program for three seconds; returns the report.
+fn attached(states: &States) -> Value {
+    let folder = folder();
+    let report = folder.path().join("report.json");
+    let pid = states.program.pid().to_string();
+    let options = [
+        "attach", "--quiet", "--pages", "resident", "--budget", "100%",
+    ];
+    let mut attach = superhue(User::Same, &options);
+    let done = output(
+        attach
+            .args(["--for", "3s", "--report"])
+            .arg(&report)
+            .arg(&pid),
+    );
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    read(&report)
+}
+
 #[test]
 fn what_is_called_possible_becomes_huge_and_nothing_else_is_tried() {
     let states = compiled("given-back-states", include_str!("given_back/states.c"));
@@ -244,20 +266,17 @@ fn what_is_called_possible_becomes_huge_and_nothing_else_is_tried() {
     for seed in 1..=runs as u64 {
         let states = States::new(&states, seed);
         let before = states.why();
-        let folder = folder();
-        let report = folder.path().join("report.json");
-        let pid = states.program.pid().to_string();
-        let mut attach = superhue(
-            User::Same,
-            &[
-                "attach", "--quiet", "--pages", "resident", "--budget", "100%", "--for", "3s",
-                "--report",
-            ],
-        );
-        let done = output(attach.arg(&report).arg(&pid));
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        let report = read(&report);
-        let after = states.why();
+        // On a busy machine not all of them have their turn at once.
+        let mut attempts = (0..5).map(|_| (attached(&states), states.why()));
+        let is_whole = |(_, after): &(Value, Windows)| {
+            let mut possible = before
+                .iter()
+                .filter(|(_, (reasons, _))| *reasons == ["possible"]);
+            possible.all(|(address, _)| after[address].1 > 0)
+        };
+        let (report, after) = attempts
+            .find(is_whole)
+            .unwrap_or_else(|| (attached(&states), states.why()));
         let failed = report["collapses"]["failed"].as_object().unwrap();
         if failed.contains_key("ENOMEM") {
             skip(

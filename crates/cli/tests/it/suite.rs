@@ -7,7 +7,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{self, ChildGuard, User, folder, output, superhue, text, until};
+use crate::support::{ChildGuard, User, folder, output, superhue, text, until};
 
 /// A suite in a folder of its own.
 struct Scratch(tempfile::TempDir);

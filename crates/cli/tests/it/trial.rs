@@ -353,7 +353,7 @@ fn what_cannot_be_measured_is_told_before_anything_is_changed() {
             2,
             "not valid",
         ),
-        (&["--metric-kind", "work"], 2, "--metric COMMAND"),
+        (&["--metric-kind", "work"], 2, "--metric-command"),
         (&["--pages", "never"], 2, "cannot be used multiple times"),
         (&["--guard", "p99 < 5ms"], 2, "--guard-command"),
         (&["--guard", "rss < 1M"], 1, "nothing was changed"),

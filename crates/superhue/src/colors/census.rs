@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use superhue_model::{Color, ColorIndex, ColorSet, Pfn, ProcessId, VirtAddr};
+use superhue_model::{ColorIndex, ColorSet, PageCount, Pfn, ProcessId, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageWord, ProcessColors, page_words, sample_words, stat};
 use superhue_sys::scratch::Scratch;
@@ -49,8 +49,8 @@ pub(crate) struct FrameCheck {
 pub(crate) struct ProcessCounts {
     pub(crate) name: String,
     pub(crate) colors: ProcessColors,
-    /// Pages of the wanted set, by the kernel's count.
-    pub(crate) inside: u64,
+    /// Pages of the wanted set, by the kernel's count; `None` where it does not show them.
+    pub(crate) inside: Option<PageCount>,
     pub(crate) checked: FrameCheck,
 }
 
@@ -92,22 +92,12 @@ impl Census {
         let stat = stat(roots, id.pid);
         let counted = ProcessCounts {
             name: stat.map_or_else(|_| String::new(), |stat| stat.comm),
-            inside: inside(&colors, &self.set),
+            inside: colors.pages_of(&self.set),
             colors,
             checked,
         };
         self.processes.insert(id, counted);
     }
-}
-
-/// Returns the number of pages of the set, by the kernel's count.
-fn inside(colors: &ProcessColors, set: &ColorSet) -> u64 {
-    let counts = (0_u16..).zip(&colors.colors);
-    let inside = counts.filter(|(color, _)| set.contains(Color(*color)));
-    inside.fold(0, |sum, (_, count)| {
-        sum.saturating_add(count.base.0)
-            .saturating_add(count.large.0)
-    })
 }
 
 fn check(words: &[PageWord], index: &ColorIndex, set: &ColorSet, zero: Option<Pfn>) -> FrameCheck {
@@ -148,8 +138,6 @@ fn zero_frame(roots: &Roots) -> Option<Pfn> {
 
 #[cfg(test)]
 mod tests {
-    use superhue_model::PageCount;
-
     use super::*;
 
     fn words(raw: &[u64]) -> Vec<PageWord> {
@@ -218,7 +206,10 @@ mod tests {
             census.look(&roots, id);
         }
         let counted = &census.processes[&id];
-        assert_eq!((counted.name.as_str(), counted.inside), ("held", 9));
-        assert_eq!(counted.colors.outside, PageCount(2));
+        assert_eq!(
+            (counted.name.as_str(), counted.inside),
+            ("held", Some(PageCount(9)))
+        );
+        assert_eq!(counted.colors.outside, Some(PageCount(2)));
     }
 }

@@ -45,15 +45,19 @@ pub(crate) fn report(
         let counts = processes.iter().map(|(_, counted)| count(counted));
         counts.fold(0, u64::saturating_add)
     };
-    let resident = sum(|counted| counted.colors.resident().0);
-    let inside = sum(|counted| counted.inside);
+    // Of the processes whose pages the kernel shows.
+    let resident = sum(|counted| resident_and_right(counted).map_or(0, |(resident, _)| resident.0));
+    let inside = sum(|counted| resident_and_right(counted).map_or(0, |(_, right)| right.0));
     let (checked, confirmed) = (sum(|one| one.checked.pages), sum(|one| one.checked.inside));
     let bytes = |pages: u64| PageCount(pages).bytes();
-    let program = |(id, counted): &(&superhue_model::ProcessId, &ProcessCounts)| ColoredProgram {
-        pid: id.pid,
-        name: counted.name.clone(),
-        resident_bytes: counted.colors.resident().bytes(),
-        right_bytes: bytes(counted.inside),
+    let program = |(id, counted): &(&superhue_model::ProcessId, &ProcessCounts)| {
+        let (resident, right) = resident_and_right(counted)?;
+        Some(ColoredProgram {
+            pid: id.pid,
+            name: counted.name.clone(),
+            resident_bytes: resident.bytes(),
+            right_bytes: right.bytes(),
+        })
     };
     let with_other_colors = processes.iter().filter(|(_, counted)| {
         let set = counted.colors.set.as_ref();
@@ -69,7 +73,7 @@ pub(crate) fn report(
         verified_pages: checked,
         verified_share: share(confirmed, checked),
         left_bytes: left(&processes, resident.saturating_sub(inside)),
-        programs: processes.iter().take(LISTED).map(program).collect(),
+        programs: processes.iter().filter_map(program).take(LISTED).collect(),
         kernel: Some(KernelColors {
             geometry: policy.geometry.clone(),
             trust: policy.judgement.trust.name(),
@@ -87,6 +91,11 @@ pub(crate) fn report(
         }),
         ..ColorsReport::of(prepared)
     }
+}
+
+/// Returns the resident pages of a process and those of the wanted set; `None` where the kernel shows one of them only to others.
+fn resident_and_right(counted: &ProcessCounts) -> Option<(PageCount, PageCount)> {
+    Some((counted.colors.resident()?, counted.inside?))
 }
 
 /// Returns the pages outside, by reason: the shares come from the checked frames, the total from the kernel's count.
@@ -228,7 +237,7 @@ mod tests {
         let counted = ProcessCounts {
             name: "held".to_owned(),
             colors: ProcessColors::parse(&text).unwrap(),
-            inside: 90,
+            inside: Some(PageCount(90)),
             checked,
         };
         let nowhere = superhue_procfs::Roots::under("/nonexistent".as_ref());

@@ -68,31 +68,34 @@ fn touch(around: &ProbeEnvironment, allowed: &ColorSet) -> Result<u64, Finding> 
     if let Some(word) = words.get_mut(color / 64) {
         *word = 1 << (color % 64);
     }
+    // Of the set, which is this color: all that the kernel shows to an ordinary user.
     let count = || -> Result<u64, Finding> {
-        let counted = ProcessColors::own(&around.roots);
+        let counted = ProcessColors::of_this_thread(&around.roots);
         let counted = counted.map_err(|error| Finding::unseen(error.to_string()))?;
-        Ok(counted.colors.get(color).map_or(0, |color| color.base.0))
+        let hidden = || Finding::unseen("the kernel does not show the pages of the set".to_owned());
+        Ok(counted.inside.ok_or_else(hidden)?.0)
     };
+    ProcessColors::own(&around.roots).map_err(|error| Finding::unseen(error.to_string()))?;
     let mut scratch =
         Scratch::untouched(PAGES * BASE_PAGE_SIZE as usize).map_err(Finding::no_scratch)?;
-    let before = count()?;
-    let touched = thread::scope(|scope| {
-        let touch = || -> Result<(), Errno> {
+    thread::scope(|scope| {
+        let touch = || -> Result<u64, Finding> {
             set_task_colors(TaskColors::Set {
                 colors: &words,
                 strict: false,
-            })?;
+            })
+            .map_err(refused)?;
+            let before = count()?;
             (0..PAGES).for_each(|page| scratch.touch_page(page));
-            Ok(())
+            // Another part of this process may have allocated pages of that color.
+            Ok(count()?.saturating_sub(before).min(PAGES as u64))
         };
         let thread = thread::Builder::new().spawn_scoped(scope, touch);
-        thread.map_or(Err(Errno::AGAIN), |thread| {
-            thread.join().unwrap_or(Err(Errno::AGAIN))
-        })
-    });
-    touched.map_err(refused)?;
-    // Another part of this process may have allocated pages of that color.
-    Ok(count()?.saturating_sub(before).min(PAGES as u64))
+        thread.map_or_else(
+            |_| Err(refused(Errno::AGAIN)),
+            |thread| thread.join().unwrap_or_else(|_| Err(refused(Errno::AGAIN))),
+        )
+    })
 }
 
 fn refused(errno: Errno) -> Finding {

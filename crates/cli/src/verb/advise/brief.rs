@@ -49,7 +49,7 @@ pub(super) fn table(advice: &Advice, named: bool, width: usize) -> String {
     }
     let fitted = table.fitted(Some(width.min(BEFORE)), Paint::of_stdout());
     let mut lines = fitted.text.lines();
-    let mut text = format!("{}  DO\n", lines.next().unwrap_or_default());
+    let mut text = with_step(lines.next().unwrap_or_default(), TITLE, width);
     // Each row has one line: no cell is wrapped.
     for (line, row) in lines.zip(&shown) {
         text += &with_step(line, &words::harmless(&row.next), width);
@@ -63,6 +63,9 @@ pub(super) fn table(advice: &Advice, named: bool, width: usize) -> String {
     text
 }
 
+/// Title of the next step.
+const TITLE: &str = "DO";
+
 /// Adds the next step to a row; on a line of its own where it does not fit, so that a command stays whole.
 fn with_step(line: &str, next: &str, width: usize) -> String {
     let letters = next.chars().count();
@@ -70,6 +73,8 @@ fn with_step(line: &str, next: &str, width: usize) -> String {
         format!("{line}\n")
     } else if BEFORE + 2 + letters <= width {
         format!("{line}  {next}\n")
+    } else if next == TITLE {
+        format!("{line}\n")
     } else {
         let indent = width.saturating_sub(letters);
         format!("{line}\n{}{next}\n", " ".repeat(indent))

@@ -1,4 +1,4 @@
-//! Memory of known colors, dealt by a kernel with page coloring, without a privilege.
+//! Memory of known colors, dealt by a kernel with page coloring.
 //!
 //! A thread requests one color after the other and populates a part of the memory with each. An allocation never fails
 //! because of color, so the thread reads the kernel's count of this process's pages by color before and after: a color
@@ -48,6 +48,11 @@ pub fn deal(
         counted.map_err(|error| OracleError::Unavailable(error.to_string()))
     };
     let before = count()?;
+    if before.colors.is_empty() {
+        return unavailable(
+            "the kernel shows the pages of each color to root only (CAP_SYS_ADMIN)".to_owned(),
+        );
+    }
     let (sample, asked) = populate(size, colors)?;
     let after = count()?;
     if before.index != coloring.index || after.index != coloring.index {

@@ -12,13 +12,14 @@
 //!   0 20 0
 //! ```
 //!
-//! The file does not count swapped pages, nor the shared zero page. It shows no addresses.
+//! The file does not count swapped pages, nor the shared zero page. It shows no addresses. Without `CAP_SYS_ADMIN` there is no table, since it
+//! would reveal bits of physical addresses, and `inside` and `outside` stand there only for a set that the task or its group was given.
 
 use std::fs;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use superhue_model::{ByteCount, ColorIndex, ColorSet, PageCount};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorIndex, ColorSet, PageCount};
 
 use super::absent::refine;
 use crate::system::page_color::WITHOUT;
@@ -44,13 +45,15 @@ pub struct ProcessColors {
     pub set: Option<ColorSet>,
     /// True if allocations fail rather than leave the set.
     pub strict: bool,
-    /// Resident pages of the set.
-    pub inside: PageCount,
-    /// Resident pages of other colors.
-    pub outside: PageCount,
+    /// Number of colors.
+    pub count: usize,
+    /// Resident pages of the set, or all without one; `None` where the kernel does not show them to the reader.
+    pub inside: Option<PageCount>,
+    /// Resident pages of other colors; likewise.
+    pub outside: Option<PageCount>,
     /// Mappings larger than a page: size and number.
     pub mapped: Vec<(ByteCount, u64)>,
-    /// Pages of each color.
+    /// Pages of each color; empty where the kernel does not show them to the reader.
     pub colors: Vec<ResidentColor>,
 }
 
@@ -74,7 +77,18 @@ impl ProcessColors {
     /// # Errors
     /// [`ReadError::Missing`] on a kernel without the patch series; when it is malformed.
     pub fn own(roots: &Roots) -> Result<Self, ReadError> {
-        let path = roots.proc.join("self/page_color");
+        Self::at(roots.proc.join("self/page_color"))
+    }
+
+    /// Reads the file of the calling thread, whose set may be its own.
+    ///
+    /// # Errors
+    /// As [`Self::own`].
+    pub fn of_this_thread(roots: &Roots) -> Result<Self, ReadError> {
+        Self::at(roots.proc.join("thread-self/page_color"))
+    }
+
+    fn at(path: PathBuf) -> Result<Self, ReadError> {
         let text = fs::read(&path);
         let text = text.map_err(|error| ReadError::of_system(&path, error, WITHOUT))?;
         Self::understand(path, &text)
@@ -93,44 +107,69 @@ impl ProcessColors {
     /// If the text does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::of(text);
-        let (index, colors) = lines::colors(&mut lines)?;
+        let (index, count) = lines::colors(&mut lines)?;
         let set = match lines.named("set")? {
             "none" => None,
-            list => Some(lines::set(list, colors)?),
+            list => Some(lines::set(list, count)?),
         };
         let strict = switch(lines.named("strict")?)?;
-        let inside = PageCount(number(lines.named("inside")?)?);
-        let outside = PageCount(number(lines.named("outside")?)?);
-        let mut mapped = Vec::new();
+        let (mut inside, mut outside) = (None, None);
+        if let Some(pages) = lines.named_if("inside") {
+            inside = Some(PageCount(number(pages)?));
+            outside = Some(PageCount(number(lines.named("outside")?)?));
+        }
+        let mut read = Self {
+            index,
+            set,
+            strict,
+            count,
+            inside,
+            outside,
+            mapped: Vec::new(),
+            colors: Vec::new(),
+        };
         while let Some(line) = lines.next() {
             if line.trim() == "color base large" {
                 let counts = |color| row(&mut lines, color);
-                return Ok(Self {
-                    index,
-                    set,
-                    strict,
-                    inside,
-                    outside,
-                    mapped,
-                    colors: (0..colors).map(counts).collect::<Result<_, _>>()?,
-                });
+                read.colors = (0..count).map(counts).collect::<Result<_, _>>()?;
+                break;
             }
-            mapped.push(mapping(line)?);
+            read.mapped.push(mapping(line)?);
         }
-        Err(ParseError::new("it ends before the colors"))
+        Ok(read)
     }
 
-    /// Returns the resident pages of all colors.
+    /// Returns the resident pages of all colors; `None` where the kernel does not show them to the reader.
     #[must_use]
-    pub const fn resident(&self) -> PageCount {
-        PageCount(self.inside.0.saturating_add(self.outside.0))
+    pub fn resident(&self) -> Option<PageCount> {
+        let (inside, outside) = (self.inside?, self.outside?);
+        Some(PageCount(inside.0.saturating_add(outside.0)))
     }
 
-    /// Returns the pages of larger folios, which have several colors.
+    /// Returns the pages of the colors in `set`; `None` where the kernel does not show them to the reader.
+    #[must_use]
+    pub fn pages_of(&self, set: &ColorSet) -> Option<PageCount> {
+        if self.colors.is_empty() {
+            return self.inside.filter(|_| self.set.as_ref() == Some(set));
+        }
+        let counts = (0_u16..).zip(&self.colors);
+        let inside = counts.filter(|(color, _)| set.contains(Color(*color)));
+        Some(PageCount(inside.fold(0, |sum, (_, count)| {
+            sum.saturating_add(count.base.0)
+                .saturating_add(count.large.0)
+        })))
+    }
+
+    /// Returns the pages of larger folios, which have several colors: of those that are mapped whole where the kernel does not show more.
     #[must_use]
     pub fn large(&self) -> PageCount {
+        let mapped = self.mapped.iter();
+        let mapped = mapped.map(|(size, count)| (size.0 / BASE_PAGE_SIZE).saturating_mul(*count));
         let pages = self.colors.iter().map(|color| color.large.0);
-        PageCount(pages.fold(0, u64::saturating_add))
+        PageCount(match self.colors.is_empty() {
+            true => mapped.fold(0, u64::saturating_add),
+            false => pages.fold(0, u64::saturating_add),
+        })
     }
 }
 
@@ -170,24 +209,47 @@ mod tests {
         let read = ProcessColors::parse(TEXT).unwrap();
         assert_eq!(read.set.as_ref().unwrap().to_string(), "0-1");
         assert!(read.strict);
-        assert_eq!((read.inside, read.outside), (PageCount(40), PageCount(2)));
+        assert_eq!(
+            (read.inside, read.outside),
+            (Some(PageCount(40)), Some(PageCount(2)))
+        );
         assert_eq!(
             (read.resident(), read.large()),
-            (PageCount(42), PageCount(1))
+            (Some(PageCount(42)), PageCount(1))
         );
+        let lowest = ColorSet::from_words(&[1], 4).unwrap();
+        assert_eq!(read.pages_of(&lowest), Some(PageCount(21)));
         assert_eq!(read.mapped[1], (ByteCount(2 << 20), 1));
         assert_eq!(read.colors[0].base, PageCount(20));
         let none = ProcessColors::parse(&TEXT.replace("set 0-1", "set none")).unwrap();
         assert_eq!(none.set, None);
     }
 
+    /// Without `CAP_SYS_ADMIN` the kernel shows no table, and sums only of a set that was given.
+    #[test]
+    fn what_the_kernel_hides_is_unknown() {
+        let (sums, _) = TEXT.split_once("color base").unwrap();
+        let read = ProcessColors::parse(sums).unwrap();
+        assert_eq!((read.count, read.colors.len()), (4, 0));
+        assert_eq!(read.large(), PageCount(2 * 16 + 512));
+        let set = read.set.clone().unwrap();
+        assert_eq!(read.pages_of(&set), Some(PageCount(40)));
+        let other = ColorSet::from_words(&[1], 4).unwrap();
+        assert_eq!(read.pages_of(&other), None);
+        let none = ProcessColors::parse(&sums.replace("inside 40\noutside 2\n", "")).unwrap();
+        assert_eq!((none.inside, none.resident()), (None, None));
+        assert_eq!(none.pages_of(&set), None);
+    }
+
     #[test]
     fn what_is_cut_or_garbled_is_refused() {
         for (index, _) in TEXT.match_indices('\n') {
             let cut = &TEXT[..index];
+            let last = cut.lines().last().unwrap();
+            let is_whole = ["strict", "outside", "mapped", "3 1 0"];
             assert_eq!(
                 ProcessColors::parse(cut).is_ok(),
-                cut.ends_with("3 1 0"),
+                is_whole.iter().any(|name| last.starts_with(name)),
                 "{cut:?}"
             );
         }
@@ -222,7 +284,7 @@ mod tests {
         fs::write(place.join("page_color"), TEXT).unwrap();
         assert_eq!(
             ProcessColors::read(&roots, 7).unwrap().inside,
-            PageCount(40)
+            Some(PageCount(40))
         );
         fs::write(place.join("page_color"), [0xff, b'\n']).unwrap();
         let error = ProcessColors::read(&roots, 7).unwrap_err();

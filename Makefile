@@ -124,6 +124,8 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/mapped-file --table --check
 	scripts/hostile table --check
 	kernel/native table --check
+	scripts/default table --check
+	scripts/fill table --check
 	scripts/figures --check
 	scripts/papers table --check
 	scripts/house --words --check

@@ -27,6 +27,9 @@ const READABLE: usize = 60;
 /// Width to which names shrink where there is room for nothing else.
 const SHORTEST_NAME: usize = 4;
 
+/// Width to which sentences are wrapped where there is room for nothing else.
+const SHORTEST_LINE: usize = 8;
+
 /// Blanks around a cell.
 const PADDING: usize = 2;
 
@@ -218,11 +221,13 @@ impl Sheet {
         let used: usize = widths.iter().map(|width| width + PADDING).sum();
         let mut spare = (room + 1).saturating_sub(used);
         let mut excess = used.saturating_sub(room + 1);
-        for (width, &at) in widths.iter_mut().zip(kept) {
-            if self.columns[at].fit == Fit::Cut {
-                let less = excess.min(width.saturating_sub(SHORTEST_NAME));
-                *width -= less;
-                excess -= less;
+        for (fit, shortest) in [(Fit::Cut, SHORTEST_NAME), (Fit::Wrap, SHORTEST_LINE)] {
+            for (width, &at) in widths.iter_mut().zip(kept) {
+                if self.columns[at].fit == fit {
+                    let less = excess.min(width.saturating_sub(shortest));
+                    *width -= less;
+                    excess -= less;
+                }
             }
         }
         for (width, &at) in widths.iter_mut().zip(kept) {

@@ -1,6 +1,6 @@
 //! Tests that disturb all others on the machine, so they have a program of their own: cargo runs one program after the other.
 //!
-//! `hostile.rs` has rules for users that other tests run as, and processes that hold up whoever reads them. `journal.rs` changes
+//! `hostile.rs` has rules for users that other tests run as, and processes that hold up every reader. `journal.rs` changes
 //! the machine's huge page settings and kills superhues whose journals any other superhue would find. `advise.rs` tracks every
 //! busy process.
 //!

@@ -98,7 +98,7 @@ os.waitpid(child, 0)
 sys.stdout.buffer.write(said.replace(b"\r\n", b"\n"))
 "#;
 
-/// What superhue writes to a terminal.
+/// Output of superhue on a terminal.
 fn in_terminal(columns: usize, arguments: &[&str], environment: &[(&str, &str)]) -> Option<String> {
     let mut command = Command::new(python()?);
     command
@@ -297,8 +297,9 @@ fn processes_of_a_user_are_named_alike() {
 /// A `/proc` that hides processes of other users: there is nothing to show, and that is an error.
 #[test]
 fn a_proc_that_hides_processes_is_no_empty_machine() {
+    // A user of no other test, so that no process is its own.
     let script = "mount -t proc -o hidepid=2 proc /proc || exit 77; \
-                  exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
+                  exec setpriv --reuid 64322 --regid 64322 --clear-groups \"$@\"";
     let hidden = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * For how long interrupts are off where page coloring has most to do: one of many colors is on the CPU's lists,
- * and these are full; then they are emptied at once. Or the kernel's own memory has one color alone, and each page
+ * and these are full; then they are emptied at once. Or the kernel's own memory has a sixteenth of the colors, and each page
  * of it is cut out of a large block. The tracer irqsoff keeps the longest time of each scene, where it began and
  * ended, and the stack at its end. Each scene is run with coloring and without.
  *
@@ -25,9 +25,9 @@
 #define COLORS		"/proc/page_color"
 #define MOST_COLORS	1024
 #define ROUNDS		3
-/* The color of what is confined, and of the kernel's own memory. */
+/* The color of what is confined; and the colors of the kernel's own memory. */
 #define COLOR		5
-#define COLOR_TEXT	"5"
+#define OWN_TEXT	"0-63"
 /* So many pages at least are ready by color before a scene empties the lists, or are taken in it. */
 #define ENOUGH		256
 /* 8 MiB in pipes, which are the kernel's own memory. */
@@ -217,13 +217,16 @@ static void shrink(void)
 	put(SYSCTL "percpu_pagelist_high_fraction", "8");
 }
 
-/* Pages of the kernel's own, all of one color: in bulk onto the ordinary lists, and back. */
+/*
+ * Pages of the kernel's own, of a sixteenth of the colors: in bulk onto the ordinary lists, and back. All others are
+ * reserved, so that this program and the rest of the machine have to do with these as well.
+ */
 static void take_own(void)
 {
 	static char page[PAGE];
 	int ends[PIPES][2];
 
-	if (coloring && !put(SYSCTL "page_color_unassigned", COLOR_TEXT))
+	if (coloring && !put(SYSCTL "page_color_unassigned", OWN_TEXT))
 		_exit(1);
 	for (int i = 0; i < PIPES; i++) {
 		if (pipe(ends[i]) || fcntl(ends[i][1], F_SETPIPE_SZ, PIPE_BYTES) < (int)PIPE_BYTES)

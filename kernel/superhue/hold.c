@@ -9,7 +9,8 @@
  *   set 8-15  pages 2048  outside 0  fewest 256  most 256
  *
  * "outside" are pages that are not of the set of the process; "fewest" and "most" are of one color of it.
- * By frame numbers as far as they are shown, else by the kernel's count.
+ * By frame numbers as far as they are shown, else by the kernel's count; "fewest" and "most" are left out where
+ * that is not shown for each color.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -30,17 +31,20 @@ static unsigned int bits;
 static char set_text[8200] = "none";
 static bool set[MOST];
 static long counted[MOST];
+/* Inside the set and outside, and whether each color is shown. */
+static long sums[2];
+static bool table;
 
 /* Reads /proc/self/page_color: geometry, set, and the pages of each color. */
 static void read_colors(void)
 {
 	FILE *file = fopen("/proc/self/page_color", "r");
 	char line[8300], name[64], value[8192];
-	bool table = false;
 
 	if (!file)
 		err(4, "page_color");
 	bits = 0;
+	table = false;
 	while (fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "%63s %8191[^\n]", name, value) < 2)
 			continue;
@@ -56,6 +60,8 @@ static void read_colors(void)
 				masks[bits++] = strtoull(at + 1, NULL, 16);
 		} else if (!strcmp(name, "set")) {
 			snprintf(set_text, sizeof(set_text), "%s", value);
+		} else if (!strcmp(name, "inside") || !strcmp(name, "outside")) {
+			sums[*name == 'o'] = atol(value);
 		} else if (!strcmp(name, "color")) {
 			table = true;
 		}
@@ -119,7 +125,7 @@ static void map_program(void)
 		madvise((void *)at, PAGE, MADV_POPULATE_READ);
 }
 
-static void say(const char *memory, size_t size, const long *before)
+static void say(const char *memory, size_t size, const long *before, const long *sums_before)
 {
 	long pages = 0, outside = 0, fewest = -1, most = 0;
 
@@ -127,6 +133,13 @@ static void say(const char *memory, size_t size, const long *before)
 	if (!count_frames(memory, size)) {
 		/* What is more than before; pages of files may have gone. */
 		read_colors();
+		if (!table) {
+			outside = sums[1] > sums_before[1] ? sums[1] - sums_before[1] : 0;
+			pages = sums[0] - sums_before[0] + outside;
+			printf("set %s pages %ld outside %ld\n", set_text, pages, outside);
+			fflush(stdout);
+			return;
+		}
 		for (unsigned int color = 0; color < 1U << bits; color++)
 			counted[color] = counted[color] > before[color] ? counted[color] - before[color] : 0;
 	}
@@ -148,7 +161,7 @@ static void say(const char *memory, size_t size, const long *before)
 
 int main(int argc, char **argv)
 {
-	static long before[MOST];
+	static long before[MOST], sums_before[2];
 	size_t size;
 	char *memory;
 
@@ -166,6 +179,7 @@ int main(int argc, char **argv)
 	map_program();
 	read_colors();
 	memcpy(before, counted, sizeof(before));
+	memcpy(sums_before, sums, sizeof(sums));
 	memset(memory, 1, size);
 	if (argc > 3 && !strcmp(argv[3], "fork")) {
 		int status;
@@ -176,15 +190,16 @@ int main(int argc, char **argv)
 			map_program();
 			read_colors();
 			memcpy(before, counted, sizeof(before));
+			memcpy(sums_before, sums, sizeof(sums));
 			memset(memory, 2, size);
-			say(memory, size, before);
+			say(memory, size, before, sums_before);
 			_exit(0);
 		}
 		if (child < 0 || waitpid(child, &status, 0) < 0 || status)
 			errx(1, "the child failed");
 		return 0;
 	}
-	say(memory, size, before);
+	say(memory, size, before, sums_before);
 	sleep((unsigned int)atoi(argv[2]));
 	return 0;
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
@@ -186,9 +187,11 @@ fn colors_are_for_terminals_that_want_them() {
     assert!(!text(&run(&arguments).stdout).contains('\u{1b}'));
 }
 
-/// Two sleeping processes of a name that no other process has.
+/// Two sleeping processes of a name that no other process has, those of other tests of this program included.
 fn sleepers(folder: &Path, user: User) -> (String, Vec<ChildGuard>) {
-    let name = format!("nap{}", std::process::id());
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let name = format!("nap{}-{turn}", std::process::id());
     let program = folder.join(&name);
     copy_program(Path::new("/usr/bin/sleep"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

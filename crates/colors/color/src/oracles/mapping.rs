@@ -32,6 +32,8 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap(anywhere, length, ProtFlags::READ, flags, file, 0)? };
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        #[cfg(test)]
+        live::add(start.as_ptr() as usize, length);
         Ok(Self { start, length })
     }
 
@@ -83,7 +85,40 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the addresses may become another mapping's.
+        #[cfg(test)]
+        live::remove(self.start.as_ptr() as usize);
         // SAFETY: made by `new`, and pages of it are used no longer than it.
         let _ = unsafe { munmap(self.start.as_ptr(), self.length) };
+    }
+}
+
+/// The mappings of this process, for models in which a page's color depends on its number in the file.
+#[cfg(test)]
+pub(super) mod live {
+    use std::collections::BTreeMap;
+    use std::sync::RwLock;
+
+    use superhue_model::BASE_PAGE_SIZE;
+
+    use crate::Page;
+
+    /// Length in bytes by start.
+    static LIVE: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+    pub(super) fn add(start: usize, length: usize) {
+        LIVE.write().unwrap().insert(start, length);
+    }
+
+    pub(super) fn remove(start: usize) {
+        LIVE.write().unwrap().remove(&start);
+    }
+
+    /// Returns the number of a page in the file that is mapped there now; `None` outside all of them.
+    pub(in super::super) fn number(page: Page) -> Option<usize> {
+        let live = LIVE.read().unwrap();
+        let (start, length) = live.range(..=page.address()).next_back()?;
+        let offset = page.address() - start;
+        (offset < *length).then_some(offset / BASE_PAGE_SIZE as usize)
     }
 }

@@ -8,24 +8,16 @@ use std::time::Duration;
 use superhue_model::ByteCount;
 
 use crate::Page;
+use crate::oracles::mapping::live;
 use crate::oracles::simulate::{Machine, SimulatedProbe};
 use crate::oracles::{
     DiscoverError, MeasuredOracle, Oracle, OracleError, PaletteConfig, PaletteError, Progress,
     Search, SharedPalette,
 };
 
-thread_local! {
-    /// Folders of this test.
-    static PLACES: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
-/// Held by the test that makes a palette for its process alone: such palettes have no path by which to distinguish them.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 /// A folder in memory, and a configuration that makes palettes there.
 fn place() -> (tempfile::TempDir, PaletteConfig) {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    PLACES.with_borrow_mut(|places| places.push(folder.path().to_owned()));
     let config = PaletteConfig {
         places: vec![folder.path().join("superhue/palette")],
         pool: ByteCount(4 << 20),
@@ -44,42 +36,9 @@ fn machine(colors: usize) -> SimulatedProbe {
     SimulatedProbe::new(machine, 1, move |page| number(page) * 7 % colors)
 }
 
-/// Number in its file of a page of a palette. It is computed from the mapping that contains the page.
+/// Number in its file of a page of a palette; pages of the model have their own.
 fn number(page: Page) -> usize {
-    thread_local! {
-        static KNOWN: std::cell::RefCell<Vec<(usize, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
-    }
-    KNOWN.with_borrow_mut(|known| {
-        let find = |known: &[(usize, usize)]| {
-            let mut known = known.iter();
-            known
-                .find(|(start, end)| (*start..*end).contains(&page.address()))
-                .map(|range| range.0)
-        };
-        let start = find(known).unwrap_or_else(|| {
-            *known = palettes();
-            find(known).unwrap_or(0)
-        });
-        (page.address() - start) / 4096
-    })
-}
-
-/// Address ranges of this test's palettes. Those of other tests come and go, and one of theirs may become one of ours a moment later.
-fn palettes() -> Vec<(usize, usize)> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let places = PLACES.with_borrow(Clone::clone);
-    let is_ours = |line: &&str| {
-        let mut places = places.iter();
-        places.any(|place| line.contains(place.to_str().unwrap()))
-    };
-    let lines = maps.lines().filter(is_ours);
-    let range = |line: &str| {
-        let (start, rest) = line.split_once('-').unwrap();
-        let end = rest.split(' ').next().unwrap();
-        let number = |text| usize::from_str_radix(text, 16).unwrap();
-        (number(start), number(end))
-    };
-    lines.map(range).collect()
+    live::number(page).unwrap_or(page.address() / 4096)
 }
 
 fn path(config: &PaletteConfig) -> &Path {
@@ -160,12 +119,7 @@ fn refusal(config: &PaletteConfig) -> String {
 
 /// Returns the reason why a palette that is made now is for this process alone.
 fn alone(config: &PaletteConfig) -> String {
-    let _only = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    PLACES.with_borrow_mut(|places| places.push("/memfd:superhue-palette".into()));
     let alone = SharedPalette::open_or_find(&mut machine(4), config, |_| {}).unwrap();
-    PLACES.with_borrow_mut(|places| drop(places.pop()));
     assert_eq!(alone.palette().colors(), 4);
     alone.alone_because().unwrap().to_owned()
 }

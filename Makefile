@@ -43,11 +43,12 @@ demo: release ## Decide for real programs whether huge pages are worth it (5 min
 	@scripts/setup demo
 	demo/decide.py
 
-# Most tests wait for programs that they watch.
+# The build includes the tests, so that dependencies have the same features, and are not compiled a second time for them. Most tests wait for
+# programs that they watch.
 test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test: ## Run every test
 	@scripts/setup build test
-	cargo build -p superhue-workloads -p superhue-capi -p superhue-cli
+	cargo build --workspace --lib --bins --tests --examples
 	cargo test --workspace --no-fail-fast
 	python/test
 	$(MAKE) test-example

@@ -32,6 +32,7 @@ pub mod cachestat;
 pub mod cgroup;
 pub mod collapse;
 pub mod frames;
+pub mod heap;
 pub mod hugetlb;
 pub mod overdue;
 pub mod page_color;

@@ -23,6 +23,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
+use superhue_sys::heap;
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
@@ -304,6 +305,9 @@ impl Daemon {
             if at.saturating_sub(self.published) >= every || self.told.is_zero() {
                 self.published = at;
                 self.publish();
+                if every == ACCOUNT_EVERY {
+                    heap::trim();
+                }
             }
         }
         // The server is taken out meanwhile, since answering needs all of `self`.

@@ -14,7 +14,7 @@ use superhue::live::{LiveCost, LiveWatch, WatchAccount};
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::memory_use;
-use superhue_sys::busy;
+use superhue_sys::{busy, heap};
 
 use super::wire::{WatchMessage, WatchTask, WatchUpdate};
 use super::{Channel, WorkError, refused};
@@ -50,6 +50,8 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             channel.say(&news);
             if measured.is_none_or(|at| at.elapsed() >= BEAT) {
                 measured = Some(Instant::now());
+                // There are many workers, and looks have left gaps in their heaps.
+                heap::trim();
                 if let Some(memory) = own_memory(&task.roots) {
                     channel.say(&WatchMessage::Memory(memory));
                 }

@@ -8,7 +8,7 @@ use superhue::model::{ByteCount, ColorRequest, Share};
 use superhue::trackers::TrackerKind;
 use superhue::{
     AllocatorAdvice, ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages,
-    parse, stall_bound,
+    chosen_stall_bound, parse,
 };
 
 use crate::named::{allocator_advice, pages, placements, trackers};
@@ -44,11 +44,12 @@ pub struct PlacementArgs {
     #[command(flatten)]
     pub tracking: TrackingArgs,
     /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes 0.3 to 5 ms, in
-    /// which the process can neither map nor fault in memory. The bound does not apply to a process that `run` started less than
-    /// 30 s ago, nor to one that grows by an eighth beyond its largest size within a second. For a server that maps memory for each
-    /// answer, try 100us; its huge pages then come late (4 MiB/s).
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse::max_stall)]
-    pub max_stall: Duration,
+    /// which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
+    /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
+    /// answer, try 100us; its huge pages then come late (4 MiB/s). [default: 10ms, but none for a process that `run` started less than
+    /// 30 s ago, nor for one that grows by an eighth beyond its largest size within a second]
+    #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
+    pub max_stall: Option<Duration>,
     /// Largest amount of memory to collapse per second. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
@@ -145,9 +146,7 @@ impl PlacementArgs {
             cold_after: self.cold_after,
             tracker: self.tracking.tracker,
             max_overhead: self.tracking.max_overhead,
-            max_stall: Some(self.max_stall)
-                .filter(|bound| !bound.is_zero())
-                .map(stall_bound),
+            max_stall: chosen_stall_bound(self.max_stall),
             rate: self.rate,
             follow: !self.no_follow,
             dry_run: self.dry_run,

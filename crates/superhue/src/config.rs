@@ -22,16 +22,26 @@ pub const MIN_ACTIVE_DEFAULT: u8 = 25;
 /// Time that collapses may take out of every 100 ms of a process.
 pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
 
-/// Time after a program is first seen in which the bound on collapses does not hold: regions collapsed then need no collapse later, when clients wait
-/// for the program's answers.
+/// Time after a program is first seen in which the default bound on collapses does not hold: regions collapsed then need no collapse later, when
+/// clients wait for the program's answers.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// Returns the bound on collapses that allows `allowed` of every 100 ms of processes that Superhue has started.
+/// Returns the bound on collapses where nobody chose one: [`MAX_STALL_DEFAULT`] of every 100 ms, except while a program starts or fills its memory.
 #[must_use]
-pub const fn stall_bound(allowed: Duration) -> StallBound {
+pub const fn default_stall_bound() -> StallBound {
     StallBound {
-        allowed,
+        allowed: MAX_STALL_DEFAULT,
         grace: STARTING,
+        while_filling: false,
+    }
+}
+
+/// Returns the bound on collapses that a user chose, without an exemption; `None` is the default, zero is no bound.
+#[must_use]
+pub fn chosen_stall_bound(allowed: Option<Duration>) -> Option<StallBound> {
+    match allowed {
+        None => Some(default_stall_bound()),
+        Some(allowed) => Some(StallBound::always(allowed)).filter(|_| !allowed.is_zero()),
     }
 }
 
@@ -58,8 +68,7 @@ pub struct Config {
     /// Allows looks a second of CPU time in advance, beyond `max_overhead`, while programs fill their memory. False for a watch that replaces another
     /// one, which has used the advance.
     pub has_advance: bool,
-    /// Time that collapses may take out of every 100 ms of a process that is not just filling its memory, and the time after it is first seen in
-    /// which this bound does not hold; `None` for no bound.
+    /// Time that collapses may take out of every 100 ms of a process, and its exemptions; `None` for no bound.
     pub max_stall: Option<StallBound>,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
@@ -118,7 +127,7 @@ impl Default for Config {
             tracker: None,
             max_overhead: 0.01,
             has_advance: true,
-            max_stall: Some(stall_bound(MAX_STALL_DEFAULT)),
+            max_stall: Some(default_stall_bound()),
             rate: None,
             follow: true,
             dry_run: false,

@@ -97,7 +97,8 @@ pub use colors::{
     pool_for_colors,
 };
 pub use config::{
-    Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, stall_bound,
+    Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, chosen_stall_bound,
+    default_stall_bound,
 };
 pub use cpu::cpu_time;
 pub use launch::{InheritedState, LaunchError};
@@ -106,7 +107,7 @@ pub use objects::{SharedObject, shared_objects};
 pub use pages::Pages;
 pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
-    Report, SCHEMA,
+    Report, SCHEMA, StallReport,
 };
 pub use service::serve_user;
 pub use session::{Session, SessionError, Step};

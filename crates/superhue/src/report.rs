@@ -8,7 +8,7 @@ use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
 use superhue_model::{Action, ByteCount, Errno, SkipReason, counted};
-use superhue_policy::Ledger;
+use superhue_policy::{Ledger, StallCounts};
 use superhue_sys::process::own_usage;
 
 use crate::allocator::AllocatorReport;
@@ -158,6 +158,67 @@ pub struct CollapseReport {
     pub p99_seconds: f64,
     /// Seconds that the longest took.
     pub longest_seconds: f64,
+    /// Delays of processes.
+    pub stall: StallReport,
+}
+
+/// Delay of processes by collapses: the longest sum over any 100 ms of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StallReport {
+    /// The bound (`--max-stall`), in seconds; `None` without one.
+    pub max_seconds: Option<f64>,
+    /// Seconds of collapses to which the bound applied.
+    pub bounded_seconds: f64,
+    /// Seconds of collapses to which no bound applied.
+    pub unbounded_seconds: f64,
+}
+
+impl StallReport {
+    fn new(config: &Config, counts: StallCounts) -> Self {
+        Self {
+            max_seconds: config.max_stall.map(|bound| bound.allowed.as_secs_f64()),
+            bounded_seconds: counts.bounded.as_secs_f64(),
+            unbounded_seconds: counts.unbounded.as_secs_f64(),
+        }
+    }
+
+    /// Returns true if collapses took longer than the bound allows.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.max_seconds
+            .is_some_and(|max| self.bounded_seconds > max)
+    }
+
+    /// Returns the end of a line about collapses.
+    fn describe(&self) -> String {
+        let mut line = String::new();
+        if self.bounded_seconds > 0.0 {
+            let _ = write!(
+                line,
+                "; they took {:.1} ms of any 100 ms of a process at most",
+                self.bounded_seconds * 1e3
+            );
+        }
+        if let Some(max) = self.max_seconds.filter(|_| self.is_broken()) {
+            let _ = write!(
+                line,
+                ", more than the {:.1} ms of --max-stall: some took longer than those before them",
+                max * 1e3
+            );
+        }
+        if self.unbounded_seconds > 0.0 {
+            let without = match self.max_seconds {
+                Some(_) => "while --max-stall did not apply",
+                None => "without a bound",
+            };
+            let _ = write!(
+                line,
+                "; {:.1} ms of any 100 ms {without}",
+                self.unbounded_seconds * 1e3
+            );
+        }
+        line
+    }
 }
 
 /// Results of splits.
@@ -221,6 +282,12 @@ pub struct ProcessesReport {
 pub struct OwnCost {
     /// Seconds of CPU.
     pub cpu_seconds: f64,
+    /// Of these, seconds of collapses and splits.
+    pub acting_seconds: f64,
+    /// Of these, all other seconds: start, looks, samples, decisions.
+    pub watching_seconds: f64,
+    /// Seconds of watching that `--max-overhead` allows in this time, and in 10 s at least.
+    pub max_watching_seconds: f64,
     /// Seconds of wall time spent looking.
     pub looking_seconds: f64,
     /// Largest resident set.
@@ -229,6 +296,36 @@ pub struct OwnCost {
     pub looks: u64,
     /// Looks at the page tables of a process.
     pub full_looks: u64,
+}
+
+/// Shortest time over which `--max-overhead` holds on average.
+const OVERHEAD_PERIOD: Duration = Duration::from_secs(10);
+
+impl OwnCost {
+    /// Returns true if watching took more than `--max-overhead` allows.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.watching_seconds > self.max_watching_seconds
+    }
+
+    fn line(&self, wall_seconds: f64) -> String {
+        let share = match wall_seconds > 0.0 {
+            true => format!(" ({:.1} % of one)", self.cpu_seconds / wall_seconds * 100.0),
+            false => String::new(),
+        };
+        let bound = match self.is_broken() {
+            true => "more than",
+            false => "of",
+        };
+        format!(
+            "own cost: {:.2} s CPU{share}: {:.2} s for collapses and splits, {:.2} s for watching, {bound} the {:.2} s of --max-overhead; {} resident",
+            self.cpu_seconds,
+            self.acting_seconds,
+            self.watching_seconds,
+            self.max_watching_seconds,
+            self.max_rss_bytes
+        )
+    }
 }
 
 /// Facts that the caller of a watch knows.
@@ -341,6 +438,7 @@ impl Report {
                 seconds: collapses.took.total().as_secs_f64(),
                 p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
                 longest_seconds: collapses.took.longest().as_secs_f64(),
+                stall: StallReport::new(config, ledger.stalls),
             },
             splits: SplitReport {
                 done: splits.done,
@@ -362,6 +460,10 @@ impl Report {
             },
             superhue: OwnCost {
                 cpu_seconds: own_cpu.as_secs_f64(),
+                acting_seconds: watched.acting.as_secs_f64(),
+                watching_seconds: own_cpu.saturating_sub(watched.acting).as_secs_f64(),
+                max_watching_seconds: config.max_overhead
+                    * frame.wall.max(OVERHEAD_PERIOD).as_secs_f64(),
                 looking_seconds: watched.looking.as_secs_f64(),
                 max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
                 looks: watched.looks,
@@ -437,10 +539,7 @@ impl Report {
             ));
         }
         lines.extend(self.plan_lines());
-        lines.push(format!(
-            "own cost: {:.2} s CPU ({:.2} s looking), {} resident",
-            self.superhue.cpu_seconds, self.superhue.looking_seconds, self.superhue.max_rss_bytes
-        ));
+        lines.push(self.superhue.line(self.wall_seconds));
         lines
     }
 
@@ -517,7 +616,8 @@ impl Report {
             let (p99, longest) = (c.p99_seconds * 1e3, c.longest_seconds * 1e3);
             let _ = write!(
                 line,
-                "; each took {p99:.2} ms (99 %), {longest:.2} ms at most"
+                "; each took {p99:.2} ms (99 %), {longest:.2} ms at most{}",
+                c.stall.describe()
             );
         }
         for (what, count) in &c.waiting {

@@ -7,7 +7,9 @@ use std::thread;
 use serde_json::Value;
 
 use crate::support::group::Group;
-use crate::support::{User, folder, is_root, output, python, run_reported, skip, text};
+use crate::support::{
+    User, collapse_works, folder, is_root, output, python, run_reported, skip, text,
+};
 
 /// Enters the group given first. Fills 48 MiB, and 8 pages in each of 1024 regions: huge pages for all would take 2 GiB. A part
 /// follows a second later. Then it stands still while it is watched: for the given seconds, and with `huge` until some of it is
@@ -110,4 +112,46 @@ fn just_fits(python: &str, limit: u64, pages: &str, still: &str) {
     if thread::available_parallelism().unwrap().get() <= 16 {
         assert!(collapses["done"].as_u64() > Some(0), "{collapses}");
     }
+}
+
+/// Fills 32 MiB in one go, and stands still until some of it is huge, at most half a minute.
+const FILLED: &str = r"
+import mmap, time
+memory = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(memory), 4096): memory[at] = 1
+def huge():
+    lines = [line.split() for line in open('/proc/self/smaps_rollup') if line.startswith('AnonHugePages:')]
+    return int(lines[0][1])
+until = time.monotonic() + 30
+while not huge() and time.monotonic() < until: time.sleep(0.05)
+";
+
+/// The default bound on stalls does not apply to a program that has just been started; one that a user gives does.
+#[test]
+fn a_chosen_bound_on_stalls_has_no_exemption() {
+    let Some(python) = python() else { return };
+    if !collapse_works() {
+        return;
+    }
+    let folder = folder();
+    let stall = |more: &[&str]| {
+        let path = folder.path().join("report.json");
+        let mut run = run_reported(User::Same, "resident", &path, more);
+        let done = output(run.args([python, "-c", FILLED]));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let report: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(report["collapses"]["done"].as_u64() > Some(0), "{report}");
+        report["collapses"]["stall"].clone()
+    };
+    let usual = stall(&["--"]);
+    assert_eq!(usual["max_seconds"], 0.01, "{usual}");
+    assert_eq!(usual["bounded_seconds"], 0.0, "{usual}");
+    assert!(usual["unbounded_seconds"].as_f64() > Some(0.0), "{usual}");
+    let chosen = stall(&["--max-stall", "10ms", "--"]);
+    assert_eq!(chosen["max_seconds"], 0.01, "{chosen}");
+    assert!(chosen["bounded_seconds"].as_f64() > Some(0.0), "{chosen}");
+    assert_eq!(chosen["unbounded_seconds"], 0.0, "{chosen}");
+    let none = stall(&["--max-stall", "0", "--"]);
+    assert_eq!(none["max_seconds"], Value::Null, "{none}");
+    assert_eq!(none["bounded_seconds"], 0.0, "{none}");
 }

@@ -120,7 +120,8 @@ use promoter::Promoter;
 use resident::{AnyPage, NearlyFull};
 
 pub use ledger::{
-    Account, Compaction, Durations, GivenUpCounts, Ledger, TrackedCounts, WaitingCounts,
+    Account, Compaction, Durations, GivenUpCounts, Ledger, StallCounts, TrackedCounts,
+    WaitingCounts,
 };
 pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
 

@@ -391,7 +391,8 @@ impl<R: Rule> Promoter<R> {
         let consequence = Consequence::of(result.effect).about(&result.action);
         let was_tried = !matches!(result.effect, Effect::Skipped { .. });
         if was_tried && matches!(result.action, Action::Collapse { .. }) {
-            memory.stall.spend(now, result.took, self.max_stall);
+            let recent = memory.stall.spend(now, result.took, self.max_stall);
+            self.ledger.stalls.enter(recent);
         }
         let Some(record) = memory.find_mut(region) else {
             return 0;

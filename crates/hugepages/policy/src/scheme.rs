@@ -113,8 +113,7 @@ pub struct Quota {
     /// Bytes of huge pages that may be made per second, with half a second's worth at once; `None` for no limit. 2 GiB/s by default, about what one
     /// core copies.
     pub rate: Option<ByteCount>,
-    /// Time that collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default. The bound does not
-    /// apply to a process that fills its memory: one that grows in a second by an eighth beyond its largest size.
+    /// Time that collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default.
     pub max_stall: Option<StallBound>,
     /// True to leave memory alone while its program fills it.
     pub spares_filling: bool,
@@ -150,6 +149,20 @@ pub struct StallBound {
     pub allowed: Duration,
     /// Time from the first sight of a process for which the bound does not apply.
     pub grace: Duration,
+    /// True if the bound applies to a process that fills its memory too: one that grows in a second by an eighth beyond its largest size.
+    pub while_filling: bool,
+}
+
+impl StallBound {
+    /// Returns the bound that always applies.
+    #[must_use]
+    pub const fn always(allowed: Duration) -> Self {
+        Self {
+            allowed,
+            grace: Duration::ZERO,
+            while_filling: true,
+        }
+    }
 }
 
 impl Scheme {

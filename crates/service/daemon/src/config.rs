@@ -546,7 +546,7 @@ impl Reader<'_> {
             pages: pages.flatten(),
             budget,
             max_overhead: max_overhead.unwrap_or(usual.max_overhead),
-            max_stall: max_stall.unwrap_or(usual.max_stall),
+            max_stall,
             colors,
             swap: swap.is_some(),
         })

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
-use superhue::{MAX_STALL_DEFAULT, Pages};
+use superhue::Pages;
 use superhue_model::{ColorRequest, Share};
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::path_of_process;
@@ -99,8 +99,8 @@ pub struct RulePolicy {
     pub budget: Option<Share>,
     /// Cost that the rule's watch may have, as a share of one CPU's time.
     pub max_overhead: f64,
-    /// Time of every 100 ms of a process that collapses may take; zero means no bound.
-    pub max_stall: Duration,
+    /// Time of every 100 ms of a process that collapses may take; zero means no bound, `None` the default one with its exemptions.
+    pub max_stall: Option<Duration>,
     /// Page colors.
     pub colors: ColorRequest,
     /// True to make a small swap in memory for page colors where no swap is on.
@@ -117,7 +117,7 @@ impl Default for RulePolicy {
             pages: None,
             budget: None,
             max_overhead: MAX_OVERHEAD,
-            max_stall: MAX_STALL_DEFAULT,
+            max_stall: None,
             colors: ColorRequest::Off,
             swap: false,
         }
@@ -475,9 +475,9 @@ impl fmt::Display for RulePolicy {
         }
         write!(f, ", at most {}% of a CPU", self.max_overhead * 100.0)?;
         match self.max_stall {
-            MAX_STALL_DEFAULT => {}
-            Duration::ZERO => f.write_str(", stalls without a bound")?,
-            bound => write!(f, ", max-stall {bound:?}")?,
+            None => {}
+            Some(Duration::ZERO) => f.write_str(", stalls without a bound")?,
+            Some(bound) => write!(f, ", max-stall {bound:?}")?,
         }
         match &self.colors {
             ColorRequest::Off => {}

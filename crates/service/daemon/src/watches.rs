@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use superhue::held_up::SleepLimits;
 use superhue::live::{Members, WatchAccount};
-use superhue::{Config, stall_bound};
+use superhue::{Config, chosen_stall_bound};
 use superhue_heat::{Scope, TrackerKind, choose};
 use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_procfs::Roots;
@@ -1097,9 +1097,7 @@ pub(crate) fn config(placement: &RulePolicy, roots: &Roots) -> Config {
         pages: placement.pages,
         budget: placement.budget,
         max_overhead: placement.max_overhead,
-        max_stall: Some(placement.max_stall)
-            .filter(|bound| !bound.is_zero())
-            .map(stall_bound),
+        max_stall: chosen_stall_bound(placement.max_stall),
         colors: placement.colors.clone(),
         swap: placement.swap,
         roots: roots.clone(),

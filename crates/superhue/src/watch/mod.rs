@@ -147,6 +147,8 @@ pub(crate) struct WatchResults {
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
+    /// CPU time of collapses and splits.
+    pub(crate) acting: Duration,
     pub(crate) processes_seen: u64,
     pub(crate) processes_denied: u64,
     pub(crate) processes_unreachable: u64,
@@ -622,7 +624,9 @@ impl Watch {
             };
             // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
+            let before = cpu_time();
             let outcome = self.actuator.perform(&part, &ends);
+            self.watched.acting += cpu_time().saturating_sub(before);
             is_stale |= self.note_stale(&outcome);
             for result in &outcome.results {
                 let (region, owner) = (result.action.region(), result.action.owner());

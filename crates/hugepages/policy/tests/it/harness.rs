@@ -586,10 +586,13 @@ pub(crate) fn subject() -> impl Strategy<Value = Scheme> {
     let max_stall = || {
         prop_oneof![
             2 => Just(None),
-            1 => (0u64..200_000, 0u64..3000).prop_map(|(us, ms)| Some(StallBound {
-                allowed: Duration::from_micros(us),
-                grace: Duration::from_millis(ms),
-            })),
+            1 => (0u64..200_000, 0u64..3000, any::<bool>()).prop_map(|(us, ms, while_filling)| {
+                Some(StallBound {
+                    allowed: Duration::from_micros(us),
+                    grace: Duration::from_millis(ms),
+                    while_filling,
+                })
+            }),
         ]
     };
     let min_resident = prop_oneof![

@@ -1,5 +1,6 @@
 use super::*;
-use superhue::MAX_STALL_DEFAULT;
+use std::time::Duration;
+
 use superhue_model::{ColorRequest, Share};
 
 fn source(name: &str, text: &str) -> Source {
@@ -83,7 +84,7 @@ pages = "off"
     assert_eq!(placement.pages, Some(Pages::Hot));
     assert_eq!(placement.budget, Some("64M".parse::<Share>().unwrap()));
     assert!((placement.max_overhead - 0.005).abs() < 1e-12);
-    assert_eq!(placement.max_stall.as_micros(), 2000);
+    assert_eq!(placement.max_stall, Some(Duration::from_millis(2)));
     assert_eq!(placement.colors, ColorRequest::Spread);
     assert!(placement.swap);
     assert!(placement.to_string().ends_with(", colors spread, swap"));
@@ -95,7 +96,7 @@ fn what_is_not_said_has_a_default() {
     let settings = read("[[rule]]\nname = \"a\"\nuser = \"12\"").unwrap();
     let placement = settings.rules[0].placement.as_ref().unwrap();
     assert_eq!((placement.pages, placement.budget), (None, None));
-    assert_eq!(placement.max_stall, MAX_STALL_DEFAULT);
+    assert_eq!(placement.max_stall, None);
     assert!(!placement.swap);
     assert_eq!(
         settings.rules[0].conditions.user.as_ref().unwrap().number,

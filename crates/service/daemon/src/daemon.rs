@@ -42,7 +42,7 @@ use crate::roster::{Facts, Roster};
 use crate::rules::{GroupFacts, Rule, mismatch};
 use crate::users::Users;
 use crate::watches::Watches;
-use crate::workers::{cpu_time_of_fork_server, read_one};
+use crate::workers::{TRIM_INTERVAL, cpu_time_of_fork_server, read_one};
 
 /// The group whose members may send requests, besides root.
 const GROUP: &str = "superhue";
@@ -122,6 +122,7 @@ pub struct Daemon {
     users: Users,
     handle: AccountHandle,
     next_tending: Duration,
+    next_trim: Duration,
     /// Time of the last periodic account, and of the last request for one.
     published: Duration,
     asked: Duration,
@@ -170,6 +171,7 @@ impl Daemon {
             users,
             handle: AccountHandle::default(),
             next_tending: Duration::ZERO,
+            next_trim: TRIM_INTERVAL,
             published: Duration::ZERO,
             asked: Duration::ZERO,
             told: Duration::ZERO,
@@ -305,10 +307,11 @@ impl Daemon {
             if at.saturating_sub(self.published) >= every || self.told.is_zero() {
                 self.published = at;
                 self.publish();
-                if every == ACCOUNT_EVERY {
-                    heap::trim();
-                }
             }
+        }
+        if at >= self.next_trim {
+            self.next_trim = at + TRIM_INTERVAL;
+            heap::trim();
         }
         // The server is taken out meanwhile, since answering needs all of `self`.
         if let Some(mut server) = self.server.take() {

@@ -49,7 +49,7 @@ use fork_server::{ForkedWorker, Role};
 
 pub(crate) use fork_server::cpu_time as cpu_time_of_fork_server;
 pub(crate) use reader::{Reader, ReaderOutcome, read_one};
-pub(crate) use watch::BEAT;
+pub(crate) use watch::{BEAT, TRIM_INTERVAL};
 pub(crate) use wire::{
     MemberTable, ProcessAnswer, Question, Task, WatchMessage, WatchTask, WatchUpdate,
 };

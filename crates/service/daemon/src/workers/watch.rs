@@ -23,6 +23,9 @@ use crate::watches::config;
 /// Longest time between two messages to the daemon.
 pub(crate) const BEAT: Duration = Duration::from_secs(10);
 
+/// Shortest time between two returns of free memory to the kernel.
+pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Watches until the daemon closes the connection, or the watch has ended.
 pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkError> {
     let told = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -39,6 +42,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     });
     let mut said = LastReport::default();
     let mut measured: Option<Instant> = None;
+    let mut trimmed = Instant::now();
     loop {
         for wanted in channel.receive().map_err(WorkError::Malformed)? {
             obey(&watch, wanted);
@@ -50,12 +54,15 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             channel.say(&news);
             if measured.is_none_or(|at| at.elapsed() >= BEAT) {
                 measured = Some(Instant::now());
-                // There are many workers, and looks have left gaps in their heaps.
-                heap::trim();
                 if let Some(memory) = own_memory(&task.roots) {
                     channel.say(&WatchMessage::Memory(memory));
                 }
             }
+        }
+        // There are many workers, and looks have left gaps in their heaps.
+        if trimmed.elapsed() >= TRIM_INTERVAL {
+            trimmed = Instant::now();
+            heap::trim();
         }
         channel.flush();
         if channel.is_over || (watch.has_ended() && channel.pending.is_empty()) {

@@ -129,6 +129,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/fill table --check
 	scripts/figures --check
 	scripts/papers table --check
+	scripts/round-results --check
 	scripts/house --words --check
 
 fuzz: ## Run every fuzz target for FUZZ_SECONDS (3)

@@ -9,12 +9,33 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Significant digits of a kept float. Documents show at most six; with one more, rounding twice changed the last digit of a table.
+DIGITS = 8
+# Length of a line of a result, in characters. Only a list of numbers and a text may be longer.
+COLUMNS = 150
+
+
+def rounded(number):
+    """Returns the JSON of a float rounded to `DIGITS` significant digits, as a float. A longer integer part stays whole: it may be a time."""
+    value = float(number)
+    return float(f"{value:.{DIGITS}g}") if abs(value) < 10**DIGITS else float(round(value))
+
+
+def layout(value, column=0):
+    """Returns JSON on one line if the line is short or a list of numbers, otherwise on a line for each part, so that a diff shows what differs."""
+    line = json.dumps(value, separators=(",", ":"))
+    is_plain = not isinstance(value, dict) and not (isinstance(value, list) and any(isinstance(part, (dict, list)) for part in value))
+    if is_plain or column + len(line) <= COLUMNS:
+        return line
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(map(layout, value)) + "\n]"
+    names = {json.dumps(key) + ":": part for key, part in value.items()}
+    return "{\n" + ",\n".join(name + layout(part, len(name)) for name, part in names.items()) + "\n}"
 
 
 def keep(path, document):
-    """Writes a result as JSON, one line for each part: thousands of samples are no reading matter."""
-    parts = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    """Writes a result as JSON with rounded floats: no figure needs more digits, and thousands of samples are no reading matter."""
+    path.write_text(layout(json.loads(json.dumps(document), parse_float=rounded)) + "\n", encoding="utf-8")
 
 
 def write_between(path, begin, end, new, is_checked):

@@ -1,4 +1,4 @@
-//! Helpers that the tests of several crates share: visible skips that can be forbidden, locks, users, child processes.
+//! Helpers that the tests of several crates share: visible skips that can be forbidden, locks, users, child processes, recorded trees.
 //!
 //! Only tests depend on this crate, so its functions panic on any failure: a test that cannot go on has failed.
 
@@ -16,6 +16,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+mod tree;
+
+pub use tree::{recorded_file, unpack_tree};
 
 /// User that every system has: `nobody`.
 pub const NOBODY: u32 = 65534;

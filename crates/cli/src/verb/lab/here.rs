@@ -347,14 +347,12 @@ mod tests {
 
     /// The recorded machines of the crate that parses them.
     fn recorded(name: &str) -> Hardware {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../ground/procfs/fixtures/machines");
-        let folder = folder.join(name);
-        assert!(folder.exists(), "{}", folder.display());
-        let cpuid = std::fs::read_to_string(folder.join("cpuid.txt")).ok();
+        let folder = tempfile::tempdir().unwrap();
+        superhue_testing::unpack_tree(&format!("machines/{name}"), folder.path());
+        let cpuid = std::fs::read_to_string(folder.path().join("cpuid.txt")).ok();
         let table = cpuid.and_then(|text| CpuidTable::parse(&text).ok());
         let cpuid = table.map_or_else(Cpuid::none, Cpuid::recorded);
-        Hardware::read(&Roots::under(&folder), &cpuid)
+        Hardware::read(&Roots::under(folder.path()), &cpuid)
     }
 
     #[track_caller]

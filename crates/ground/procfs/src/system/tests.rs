@@ -1,9 +1,11 @@
 //! Tests on the recorded machines of `fixtures/machines`, read whole, and on the running machine.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde::Serialize;
 use superhue_model::{BASE_PAGE_SHIFT, ByteCount, PageCount};
+use superhue_testing::unpack_tree;
+use tempfile::TempDir;
 
 use super::buddyinfo::HUGE_PAGE_ORDER;
 use super::thp::{MthpMode, ThpDefrag, ThpMode};
@@ -19,25 +21,26 @@ pub(crate) const MACHINES: [&str; 6] = [
     "vm-impossible-l3",
 ];
 
-/// Returns the directory of a recorded machine.
-pub(crate) fn machine(name: &str) -> PathBuf {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/machines")
-        .join(name);
-    assert!(root.is_dir(), "no machine {name}");
+/// Unpacks a recorded machine into a temporary folder.
+pub(crate) fn machine(name: &str) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    unpack_tree(&format!("machines/{name}"), root.path());
     root
 }
 
 /// Formats the readings of a recorded machine as JSON, without its location.
-pub(crate) fn json(name: &str, read: &impl Serialize) -> String {
-    let root = machine(name).display().to_string();
+pub(crate) fn json(root: &Path, read: &impl Serialize) -> String {
     serde_json::to_string_pretty(read)
         .unwrap()
-        .replace(&root, "")
+        .replace(&root.display().to_string(), "")
 }
 
 fn read(name: &str) -> System {
-    let mut system = System::read(&Roots::under(&machine(name)));
+    read_under(machine(name).path())
+}
+
+fn read_under(root: &Path) -> System {
+    let mut system = System::read(&Roots::under(root));
     // The page size is always that of the running machine.
     if let Ok(kernel) = &mut system.kernel {
         kernel.page_size = ByteCount(4096);
@@ -46,13 +49,14 @@ fn read(name: &str) -> System {
 }
 
 fn buddyinfo(name: &str) -> BuddyInfo {
-    BuddyInfo::read(&Roots::under(&machine(name))).unwrap()
+    BuddyInfo::read(&Roots::under(machine(name).path())).unwrap()
 }
 
 #[test]
 fn every_machine_reads_as_recorded() {
     for name in MACHINES {
-        insta::assert_snapshot!(name, json(name, &read(name)));
+        let root = machine(name);
+        insta::assert_snapshot!(name, json(root.path(), &read_under(root.path())));
     }
 }
 

@@ -10,7 +10,7 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::{ReadError, Roots};
 
-use crate::support::{copy_without, fixture, fixture_path};
+use crate::support::{fixture, fixture_without};
 
 /// Every recorded process with memory: tree, PID, number of VMAs.
 const PROCESSES: [(&str, u32, usize); 6] = [
@@ -144,13 +144,8 @@ fn the_rollup_is_the_sum_of_the_vmas() {
         // The VMAs do not have that field.
         rollup.pss_anon = None;
 
-        let copy = tempfile::tempdir().unwrap();
-        copy_without(&fixture_path(tree), copy.path(), "smaps_rollup");
-        assert_eq!(
-            memory_use(&Roots::under(copy.path()), pid).unwrap(),
-            rollup,
-            "{tree}"
-        );
+        let by_vma = fixture_without(tree, "smaps_rollup");
+        assert_eq!(memory_use(&by_vma, pid).unwrap(), rollup, "{tree}");
     }
 }
 
@@ -308,11 +303,9 @@ fn a_wrong_identity_is_not_looked_at() {
 
 #[test]
 fn a_recorded_pagemap_is_read_by_its_words() {
-    let copy = tempfile::tempdir().unwrap();
-    copy_without(&fixture_path("linux-6.18"), copy.path(), "children");
-    let roots = Roots::under(copy.path());
+    let roots = fixture("linux-6.18");
     // At a low address, so that the file stays small: one full region, one with a single page.
-    let process = copy.path().join("proc/705");
+    let process = roots.path().join("proc/705");
     let map = "400000-a00000 rw-p 00000000 00:00 0 \n";
     fs::write(process.join("maps"), map).unwrap();
     fs::write(
@@ -349,9 +342,7 @@ fn a_recorded_pagemap_is_read_by_its_words() {
 #[test]
 fn the_tree_is_the_same_by_children_and_by_parents() {
     let with_lists = fixture("linux-6.18");
-    let copy = tempfile::tempdir().unwrap();
-    copy_without(&fixture_path("linux-6.18"), copy.path(), "children");
-    let without_lists = Roots::under(copy.path());
+    let without_lists = fixture_without("linux-6.18", "children");
     for (root, expected) in [
         (1, vec![700, 701, 702, 703, 705, 706]),
         (700, vec![701, 702, 703, 705]),
@@ -413,10 +404,8 @@ fn kernel_threads_and_zombies_are_not_listed() {
 
 #[test]
 fn a_damaged_file_is_named_with_its_line() {
-    let copy = tempfile::tempdir().unwrap();
-    copy_without(&fixture_path("arm64"), copy.path(), "smaps_rollup");
-    let roots = Roots::under(copy.path());
-    let process = copy.path().join("proc/990");
+    let roots = fixture("arm64");
+    let process = roots.path().join("proc/990");
     fs::write(
         process.join("maps"),
         "400000-a00000 rw-p 0 00:00 0\nnonsense\n",

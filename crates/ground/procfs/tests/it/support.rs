@@ -1,34 +1,57 @@
 //! Functions that the tests of `process` share.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 
 use superhue_procfs::Roots;
+use superhue_testing::unpack_tree;
+use tempfile::TempDir;
 
-/// Returns the directory of a recorded tree.
-pub(crate) fn fixture_path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/processes")
-        .join(name)
+/// Roots of a recorded tree in a temporary folder, which dropping this removes.
+pub(crate) struct Fixture {
+    folder: TempDir,
+    roots: Roots,
 }
 
-/// Returns the roots of a recorded tree.
-pub(crate) fn fixture(name: &str) -> Roots {
-    let path = fixture_path(name);
-    assert!(path.is_dir(), "no fixture {}", path.display());
-    Roots::under(&path)
+impl Fixture {
+    /// Returns the folder of the tree.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
-/// Copies a tree without the files that `leave_out` names.
-pub(crate) fn copy_without(from: &Path, to: &Path, leave_out: &str) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
+impl Deref for Fixture {
+    type Target = Roots;
+
+    fn deref(&self) -> &Roots {
+        &self.roots
+    }
+}
+
+/// Unpacks a recorded tree.
+pub(crate) fn fixture(name: &str) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    unpack_tree(&format!("processes/{name}"), folder.path());
+    let roots = Roots::under(folder.path());
+    Fixture { folder, roots }
+}
+
+/// Unpacks a tree without the files of one name.
+pub(crate) fn fixture_without(name: &str, left_out: &str) -> Fixture {
+    let tree = fixture(name);
+    remove_named(tree.path(), left_out);
+    tree
+}
+
+/// Removes the files of one name below a folder.
+fn remove_named(folder: &Path, name: &str) {
+    for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
-            copy_without(&entry.path(), &target, leave_out);
-        } else if entry.file_name() != leave_out {
-            fs::copy(entry.path(), target).unwrap();
+            remove_named(&entry.path(), name);
+        } else if entry.file_name() == name {
+            fs::remove_file(entry.path()).unwrap();
         }
     }
 }

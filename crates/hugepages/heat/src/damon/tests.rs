@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use superhue_model::VirtAddr;
 use superhue_procfs::process::identify;
+use superhue_testing::recorded_file;
 
 use super::*;
 
@@ -20,11 +21,9 @@ impl Tree {
     fn new(operations: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        let recorded = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../ground/procfs/fixtures/processes/linux-6.18/proc/700/stat");
         put(
             &path.join("proc/700/stat"),
-            &fs::read_to_string(recorded).unwrap(),
+            &recorded_file("processes/linux-6.18", "proc/700/stat"),
         );
         put(&path.join("proc/700/pagemap"), "12345678");
         put(&path.join("proc/sys/kernel/random/boot_id"), BOOT);

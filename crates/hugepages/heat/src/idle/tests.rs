@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use superhue_model::VirtAddr;
 use superhue_procfs::process::identify;
+use superhue_testing::recorded_file;
 
 use super::*;
 
@@ -31,9 +32,8 @@ impl Tree {
         let own = folder.path().join("proc/700");
         fs::create_dir_all(&own).unwrap();
         fs::create_dir_all(folder.path().join("sys/kernel/mm/page_idle")).unwrap();
-        let recorded = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../ground/procfs/fixtures/processes/linux-6.18/proc/700/stat");
-        fs::copy(recorded, own.join("stat")).unwrap();
+        let stat = recorded_file("processes/linux-6.18", "proc/700/stat");
+        fs::write(own.join("stat"), stat).unwrap();
         let line = |first: u64, pages: u64, rest: &str| {
             format!("{:x}-{:x} {rest}\n", first << 12, (first + pages) << 12)
         };

@@ -141,6 +141,7 @@ bench: results ## Measure everything in docs/results again (an hour)
 results: release
 	@scripts/setup demo
 	scripts/measure all
+	scripts/round-results
 
 # The guests of the kernels are booted once; their frames are kept below target/lab.
 lab: release ## Replay the papers' figures on models of their machines, on frames of real kernels (LAB="--quick")

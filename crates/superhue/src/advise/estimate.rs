@@ -260,8 +260,8 @@ fn gains(rate: Interval, in_order_share: f64, cost: &WalkCost) -> Interval {
 /// ```
 ///
 /// Up to about the rate at which a chain of loads can miss, a miss costs as much as a chain waits for it. At higher rates misses must overlap, and
-/// programs that overlap some misses overlap nearly all: their gain is that of loads that do not wait for each other. In 44 programs a miss costs 40
-/// to 130 ns at fewer than 4 million misses a second, and 5 to 15 ns at more than 6 million.
+/// programs that overlap some misses overlap nearly all: their gain is that of loads that do not wait for each other. In real programs a miss costs
+/// 40 to 100 ns at 2 to 4 million misses a second, and 6 to 18 ns at more than 6 million (docs/results/advise.md).
 fn at_random(rate: f64, cost: &WalkCost) -> f64 {
     let (chained_ns, chained_gain) = chained_among_work(cost);
     let waited = |rate: f64| (rate * chained_ns * 1e-9).min(chained_gain);

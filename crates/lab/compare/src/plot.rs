@@ -22,7 +22,7 @@
 pub mod axis;
 mod panel;
 
-use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
+use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width, wrap};
 
 use self::panel::{Panel, estimate};
 use crate::design::{Arm, arms_per_value};
@@ -36,6 +36,13 @@ const GAP: i32 = 36;
 /// Width of a panel; a single panel is wider, so that the explanation of the marks fits above it.
 const PANEL_WIDTHS: [i32; 2] = [760, 560];
 const TITLE_SIZE: i32 = 20;
+/// Letters and lines of the verdicts.
+const VERDICT_SIZE: i32 = 16;
+const VERDICT_LINE: i32 = 24;
+/// Most lines of verdicts; the panels have the others.
+const MOST_VERDICTS: usize = 8;
+/// Space before them, for the dot of the arm.
+const VERDICT_INDENT: i32 = 18;
 const TEXT_SIZE: i32 = 13;
 const TEXT_LINE: i32 = 20;
 
@@ -54,13 +61,14 @@ impl Comparison {
 
         let panel_height = panel::height(self.arms.len());
         let grid_rows = (panels.len() as i32 + columns - 1) / columns;
-        let top = MARGIN + TITLE_SIZE + 2 * TEXT_LINE + 26;
+        let verdicts = self.verdict_lines(width - 2 * MARGIN);
+        let top = MARGIN + TITLE_SIZE + verdicts.len() as i32 * VERDICT_LINE + 3 * TEXT_LINE + 36;
         let bottom = top + grid_rows * panel_height + (grid_rows - 1) * GAP;
         let footer_top = bottom + 26;
         let height = footer_top + footer.len() as i32 * TEXT_LINE + MARGIN / 2;
 
         let mut svg = Svg::new(width, height, &command_line(&self.command));
-        self.draw_header(&mut svg, width);
+        self.draw_header(&mut svg, width, &verdicts);
         for (index, panel) in panels.iter().enumerate() {
             let index = index as i32;
             let x = MARGIN + index % columns * (panel_width + GAP);
@@ -80,12 +88,43 @@ impl Comparison {
         svg.finish()
     }
 
-    /// Draws command, circumstances, and the explanation of the marks.
-    fn draw_header(&self, svg: &mut Svg, width: i32) {
+    /// Returns the sentences about the arms, in lines of `room` pixels: the arm of each first line, and the text.
+    fn verdict_lines(&self, room: i32) -> Vec<(Option<usize>, String)> {
+        let mut lines = Vec::new();
+        for (arm, sentence) in self.sentences_by_arm() {
+            let wrapped = wrap(&sentence, VERDICT_SIZE, room - VERDICT_INDENT);
+            let first = lines.len();
+            lines.extend(wrapped.into_iter().map(|line| (None, line)));
+            if let Some((of, _)) = lines.get_mut(first) {
+                *of = Some(arm);
+            }
+        }
+        if lines.len() > MOST_VERDICTS {
+            lines.truncate(MOST_VERDICTS - 1);
+            lines.push((None, "(more below)".to_owned()));
+        }
+        lines
+    }
+
+    /// Draws the program's name, the verdicts, command and circumstances, and the explanation of the marks.
+    fn draw_header(&self, svg: &mut Svg, width: i32, verdicts: &[(Option<usize>, String)]) {
         let room = width - 2 * MARGIN;
-        let command = fit(&command_line(&self.command), TITLE_SIZE, room);
-        svg.bold_below(MARGIN, MARGIN, TITLE_SIZE, Ink::Text, &command);
-        let y = MARGIN + TITLE_SIZE + 10;
+        let title = fit(&clean(&self.short_name()), TITLE_SIZE, room);
+        svg.bold_below(MARGIN, MARGIN, TITLE_SIZE, Ink::Text, &title);
+        let mut y = MARGIN + TITLE_SIZE + 12;
+        let each = arms_per_value(&self.arms);
+        for (arm, line) in verdicts {
+            if let Some(arm) = arm {
+                svg.dot(MARGIN + 5, y + 9, 5, Ink::Arm(arm % each), 1.0);
+            }
+            let x = MARGIN + VERDICT_INDENT;
+            svg.text_below(x, y, VERDICT_SIZE, Anchor::Left, Ink::Text, line);
+            y += VERDICT_LINE;
+        }
+        y += 6;
+        let command = fit(&command_line(&self.command), TEXT_SIZE, room);
+        svg.text_below(MARGIN, y, TEXT_SIZE, Anchor::Left, Ink::Faint, &command);
+        let y = y + TEXT_LINE;
         let settings = &self.settings;
         let runs = if self.interrupted || self.aborted.is_some() {
             format!("stopped before all {} rounds were done", settings.runs)
@@ -114,6 +153,18 @@ impl Comparison {
         estimate(svg, Some([at, at + 28]), at + 14, middle);
         let at = explain(svg, 3, "median of the reference") + 1;
         svg.dashed((at, middle - 8), (at, middle + 8));
+    }
+
+    /// Returns the name of the program's file, without its folder and arguments.
+    fn short_name(&self) -> String {
+        // A command for the shell is one word with blanks.
+        let first = self.command.first().map_or("", String::as_str);
+        let program = first.split_whitespace().next().unwrap_or_default();
+        let name = program.rsplit('/').next().unwrap_or_default();
+        match name {
+            "" => command_line(&self.command),
+            name => name.to_owned(),
+        }
     }
 
     /// Returns the names of the arms, numbered if one does not fit beside its row.

@@ -16,11 +16,20 @@ impl Comparison {
     /// ```
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
+        let all = self.sentences_by_arm().into_iter();
+        all.map(|(_, sentence)| sentence).collect()
+    }
+
+    /// Returns the same, each with the number of its arm.
+    pub(crate) fn sentences_by_arm(&self) -> Vec<(usize, String)> {
         (0..self.arms.len())
             .filter(|arm| *arm != self.reference_of(*arm))
             .map(|arm| match self.arms[arm].values() {
-                values if values.is_empty() => self.sentence(arm),
-                values => format!("With {}: {}", clean(&values), self.sentence(arm)),
+                values if values.is_empty() => (arm, self.sentence(arm)),
+                values => (
+                    arm,
+                    format!("With {}: {}", clean(&values), self.sentence(arm)),
+                ),
             })
             .collect()
     }

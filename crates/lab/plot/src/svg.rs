@@ -240,6 +240,23 @@ fn ems(letter: char) -> f64 {
     }
 }
 
+/// Breaks a text at blanks into lines of at most `room` pixels; a longer word is shortened.
+#[must_use]
+pub fn wrap(text: &str, size: i32, room: i32) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        if let Some(line) = lines.last_mut() {
+            let longer = format!("{line} {word}");
+            if text_width(&longer, size) <= room {
+                *line = longer;
+                continue;
+            }
+        }
+        lines.push(fit(word, size, room));
+    }
+    lines
+}
+
 /// Returns the text, shortened in the middle if it would be wider than `room`.
 #[must_use]
 pub fn fit(text: &str, size: i32, room: i32) -> String {
@@ -263,6 +280,26 @@ pub fn fit(text: &str, size: i32, room: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_broken_at_blanks() {
+        let text = "huge pages are worth it for this program";
+        let lines = wrap(text, 10, 100);
+        assert!(lines.len() > 1);
+        assert!(
+            lines.iter().all(|line| text_width(line, 10) <= 100),
+            "{lines:?}"
+        );
+        assert_eq!(lines.join(" "), text);
+        let long = wrap(
+            "a-word-that-is-longer-than-there-is-room-for and more",
+            10,
+            100,
+        );
+        assert!(long[0].contains('\u{2026}') && text_width(&long[0], 10) <= 100);
+        assert_eq!(long[1], "and more");
+        assert_eq!(wrap("  ", 10, 100), Vec::<String>::new());
+    }
 
     #[test]
     fn names_cannot_break_the_document() {

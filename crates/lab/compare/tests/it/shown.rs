@@ -245,6 +245,25 @@ fn every_good_run_is_a_dot() {
     }
 }
 
+/// The picture says first what the table says first: a sentence for each arm, and the program's name without folder and arguments.
+#[test]
+fn a_plot_begins_with_the_verdicts() {
+    let comparison = typical().tell(&["./tree-walk", "--depth", "9"]);
+    let svg = comparison.plot();
+    let texts: Vec<&str> = (svg.split("</text>"))
+        .filter_map(|part| part.rsplit_once('>').map(|(_, text)| text))
+        .collect();
+    assert_eq!(texts[0], "tree-walk", "{texts:?}");
+    let first = texts.iter().position(|text| text.contains("wall time [s]"));
+    let above = texts[..first.unwrap()].join(" ");
+    let sentences = comparison.sentences();
+    assert_eq!(sentences.len(), 2);
+    for sentence in sentences {
+        assert!(above.contains(&sentence), "{sentence} in {above}");
+    }
+    assert!(above.contains("./tree-walk --depth 9"), "{above}");
+}
+
 #[test]
 fn plots_of_any_size_stay_inside() {
     for (arms, metrics) in [(2, 1), (2, 2), (3, 5), (6, 10), (9, 3)] {

@@ -22,6 +22,8 @@
 //! pages = "off"
 //! ```
 //!
+//! Each of the tables `[daemon]`, `[users]` and `[kubernetes]` may stand in any one of the files. Rules are in the order of the files.
+//!
 //! All problems are reported at once, each with file, line and column, and then no setting is accepted.
 
 use std::collections::BTreeMap;
@@ -231,41 +233,51 @@ pub struct Lookups<'a> {
 /// Reads the files, the first one's rules first.
 ///
 /// # Errors
-/// The problems (the first few), in order.
+/// The problems (the first few), in the order of the files.
 pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<Problem>> {
     let mut reader = Reader {
-        settings: Settings::default(),
+        settings: Settings {
+            files: sources.iter().map(|source| source.name.clone()).collect(),
+            ..Settings::default()
+        },
         problems: Vec::new(),
         named: BTreeMap::new(),
+        tables: BTreeMap::new(),
         lookups,
     };
+    let mut files = Vec::new();
     for (index, source) in sources.iter().enumerate() {
-        reader.settings.files.push(source.name.clone());
-        let file = File::new(source);
+        let file = File::new(index, source);
         match toml::from_str::<RawFile>(&source.text) {
-            Ok(raw) => reader.file(&file, raw, index == 0),
-            Err(error) => reader
-                .problems
-                .push(file.problem(error.span(), error.message().trim_end().replace('\n', "; "))),
+            Ok(raw) => files.push((file, raw)),
+            Err(error) => {
+                let text = error.message().trim_end().replace('\n', "; ");
+                reader.problem(&file, error.span(), text);
+            }
         }
     }
-    if reader.problems.is_empty() {
-        Ok(reader.settings)
-    } else {
-        reader.problems.truncate(MOST_PROBLEMS);
-        Err(reader.problems)
+    // A rule about pods needs [kubernetes], which may stand in a later file.
+    for (file, raw) in &files {
+        reader.read_tables(file, raw);
     }
+    for (file, raw) in files {
+        reader.read_rules(&file, raw.rule);
+    }
+    reader.finish()
 }
 
 /// A file, with the lines and columns of its offsets.
 struct File<'a> {
+    /// Its place in the order of the files.
+    index: usize,
     source: &'a Source,
     places: TextPositions<'a>,
 }
 
 impl<'a> File<'a> {
-    fn new(source: &'a Source) -> Self {
+    fn new(index: usize, source: &'a Source) -> Self {
         Self {
+            index,
             source,
             places: TextPositions::new(&source.text),
         }
@@ -276,54 +288,73 @@ impl<'a> File<'a> {
         self.places.of(at)
     }
 
-    fn problem(&self, span: Option<Range<usize>>, text: impl Into<String>) -> Problem {
-        Problem {
-            file: self.source.name.clone(),
-            at: span.map(|span| self.place(span.start)),
-            text: text.into(),
-        }
+    /// Returns file and line, for people.
+    fn line_of(&self, at: usize) -> String {
+        format!("{}:{}", self.source.name, self.place(at).0)
     }
 }
 
 /// Reads one file after the other.
 struct Reader<'a> {
     settings: Settings,
-    problems: Vec<Problem>,
+    /// Problems, each with the index of its file.
+    problems: Vec<(usize, Problem)>,
     /// Place of each name.
     named: BTreeMap<Arc<str>, String>,
+    /// Place of each table that may stand in one file only.
+    tables: BTreeMap<&'static str, String>,
     lookups: &'a Lookups<'a>,
 }
 
 impl Reader<'_> {
-    fn file(&mut self, file: &File<'_>, raw: RawFile, is_first: bool) {
-        if let Some(daemon) = raw.daemon {
-            if is_first {
-                let wanted = self.value(file, &daemon.get_ref().max_overhead, parse::max_overhead);
-                self.settings.max_overhead = wanted.unwrap_or(self.settings.max_overhead);
-                self.metrics(file, daemon.get_ref());
-            } else {
-                let text = "[daemon] belongs into superhue.toml: files of conf.d have rules only";
-                self.wrong(file, daemon.span(), text);
-            }
+    /// Returns the settings, or else the problems.
+    fn finish(mut self) -> Result<Settings, Vec<Problem>> {
+        if self.problems.is_empty() {
+            return Ok(self.settings);
         }
-        if let Some(kubernetes) = raw.kubernetes {
-            if is_first {
-                self.kubernetes(file, &kubernetes);
-            } else {
-                let text =
-                    "[kubernetes] belongs into superhue.toml: files of conf.d have rules only";
-                self.wrong(file, kubernetes.span(), text);
-            }
+        self.problems.sort_by_key(|&(index, _)| index);
+        self.problems.truncate(MOST_PROBLEMS);
+        Err(self.problems.into_iter().map(|(_, it)| it).collect())
+    }
+
+    /// Reads the tables that may stand in one file only.
+    fn read_tables(&mut self, file: &File<'_>, raw: &RawFile) {
+        if let Some(daemon) = self.only(file, "daemon", &raw.daemon) {
+            let daemon = daemon.get_ref();
+            let wanted = self.value(file, &daemon.max_overhead, parse::max_overhead);
+            self.settings.max_overhead = wanted.unwrap_or(self.settings.max_overhead);
+            self.metrics(file, daemon);
         }
-        if let Some(users) = raw.users {
-            if is_first {
-                self.users(file, &users);
-            } else {
-                let text = "[users] belongs into superhue.toml: files of conf.d have rules only";
-                self.wrong(file, users.span(), text);
-            }
+        if let Some(kubernetes) = self.only(file, "kubernetes", &raw.kubernetes) {
+            self.kubernetes(file, kubernetes);
         }
-        for rule in raw.rule {
+        if let Some(users) = self.only(file, "users", &raw.users) {
+            self.users(file, users);
+        }
+    }
+
+    /// Returns the table if this file has it and no file before it does. A second one is a problem and not an override: its keys would apply to
+    /// all rules, against the text of the first file.
+    fn only<'t, T>(
+        &mut self,
+        file: &File<'_>,
+        name: &'static str,
+        table: &'t Option<Spanned<T>>,
+    ) -> Option<&'t Spanned<T>> {
+        let table = table.as_ref()?;
+        if let Some(before) = self.tables.get(name) {
+            let text =
+                format!("[{name}] is in another file, too ({before}): write its keys into one");
+            self.wrong(file, table.span(), text);
+            return None;
+        }
+        self.tables.insert(name, file.line_of(table.span().start));
+        Some(table)
+    }
+
+    /// Reads the rules of a file.
+    fn read_rules(&mut self, file: &File<'_>, rules: Vec<Spanned<RawRule>>) {
+        for rule in rules {
             if self.settings.rules.len() == MOST_RULES {
                 let text = format!("there are more than {MOST_RULES} rules: use patterns instead");
                 return self.wrong(file, rule.span(), text);
@@ -406,10 +437,9 @@ impl Reader<'_> {
             self.wrong(file, span.clone(), text);
         }
         let placement = self.placement(file, &raw);
-        let (line, _) = file.place(span.start);
         (self.problems.len() == problems_before).then(|| Rule {
             name: name.unwrap_or_default(),
-            place: format!("{}:{line}", file.source.name),
+            place: file.line_of(span.start),
             conditions,
             placement,
         })
@@ -425,8 +455,7 @@ impl Reader<'_> {
         }
         let name = self.value(file, &raw.name, rule_name)?;
         let at = raw.name.as_ref().map(Spanned::span)?;
-        let (line, _) = file.place(at.start);
-        let place = format!("{}:{line}", file.source.name);
+        let place = file.line_of(at.start);
         if let Some(before) = self.named.insert(name.clone(), place) {
             self.wrong(
                 file,
@@ -446,7 +475,7 @@ impl Reader<'_> {
         if let Some(given) = raw.of_pod().into_iter().flatten().next()
             && self.settings.kubelet.is_none()
         {
-            let text = "pods are known only where superhue.toml says whom to ask: [kubernetes] with \
+            let text = "pods are known only where the configuration says whom to ask: [kubernetes] with \
                         kubelet = \"http://127.0.0.1:10255\", or https with a token-file";
             self.wrong(file, given.span(), text);
         }
@@ -591,7 +620,16 @@ impl Reader<'_> {
     }
 
     fn wrong(&mut self, file: &File<'_>, span: Range<usize>, text: impl Into<String>) {
-        self.problems.push(file.problem(Some(span), text));
+        self.problem(file, Some(span), text);
+    }
+
+    fn problem(&mut self, file: &File<'_>, span: Option<Range<usize>>, text: impl Into<String>) {
+        let problem = Problem {
+            file: file.source.name.clone(),
+            at: span.map(|span| file.place(span.start)),
+            text: text.into(),
+        };
+        self.problems.push((file.index, problem));
     }
 }
 

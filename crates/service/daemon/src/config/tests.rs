@@ -1,6 +1,6 @@
-use super::*;
 use std::time::Duration;
 
+use super::*;
 use superhue_model::{ColorRequest, Share};
 
 fn source(name: &str, text: &str) -> Source {
@@ -240,10 +240,48 @@ fn files_follow_each_other_and_names_are_unique_in_all() {
         told[0].to_string(),
         "conf.d/b.toml:2:8: another rule is called `a` (superhue.toml:2)"
     );
-    let told = files("[daemon]\nmax-overhead = \"1%\"").unwrap_err();
-    assert!(
-        told[0].to_string().starts_with("conf.d/b.toml:1:"),
-        "{told:?}"
+}
+
+#[test]
+fn each_table_is_in_one_file_and_in_any() {
+    let files = |texts: [&str; 3]| {
+        let names = ["superhue.toml", "conf.d/a.toml", "conf.d/b.toml"];
+        let sources: Vec<Source> = (names.into_iter().zip(texts))
+            .map(|(name, text)| source(name, text))
+            .collect();
+        let told = parse(&sources, &LOOKUPS);
+        told.map_err(|problems| problems.iter().map(Problem::to_string).collect::<Vec<_>>())
+    };
+    let pods = "[[rule]]\nname = \"a\"\npod = \"x\"\n";
+    let daemon = "[daemon]\nmax-overhead = \"1%\"\n";
+    let users = "[users]\nallow = [\"redis\"]\n";
+    // The rule about pods is read although the kubelet is in a later file.
+    let settings = files(["", pods, &format!("{daemon}{LOCAL}{users}")]).unwrap();
+    assert!((settings.max_overhead - 0.01).abs() < 1e-12);
+    assert!(settings.kubelet.is_some() && settings.users.is_some());
+    assert_eq!(settings.rules.len(), 1);
+    for table in [daemon, LOCAL, users] {
+        let name = table.lines().next().unwrap();
+        let told = files(["", table, &format!("\n{table}")]).unwrap_err();
+        assert_eq!(
+            told,
+            [format!(
+                "conf.d/b.toml:2:1: {name} is in another file, too (conf.d/a.toml:1): write its keys into one"
+            )]
+        );
+    }
+    // In the order of the files, although tables are read before rules.
+    let told = files(["[[rule]]\n", "[daemon]\nmax-overhead = \"x\"\n", "["]).unwrap_err();
+    let of = |told: &String| told.split(':').next().unwrap().to_owned();
+    let of: Vec<String> = told.iter().map(of).collect();
+    assert_eq!(
+        of,
+        [
+            "superhue.toml",
+            "superhue.toml",
+            "conf.d/a.toml",
+            "conf.d/b.toml"
+        ]
     );
 }
 
@@ -485,14 +523,48 @@ fn users_that_cannot_be_allowed_are_told_with_their_place() {
         let problems = read(&format!("[users]\n{line}\n")).unwrap_err();
         assert!(problems[0].contains(expected), "{line}: {problems:?}");
     }
-    let more = [
-        source("superhue.toml", ""),
-        source("conf.d/a.toml", "[users]\nallow = [\"a\"]\n"),
-    ];
-    let problems = parse(&more, &LOOKUPS).unwrap_err();
-    let told = problems[0].to_string();
-    assert!(
-        told.contains("a.toml:1:1: [users] belongs into superhue.toml"),
-        "{told}"
-    );
+}
+
+/// Returns the keys of a table, as the parser names them when it refuses another one.
+fn keys_of(table: &str) -> Vec<String> {
+    let told = read(&format!("{table}\nno-such-key = 1\n")).unwrap_err();
+    let (_, keys) = told[0].split_once("expected one of ").unwrap();
+    let keys = keys.split('`').skip(1).step_by(2);
+    keys.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_is_in_the_manual_page_and_in_the_example() {
+    let file = |path: &str| {
+        let path = format!("{}/../../../{path}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let has = |text: &str, key: &str| {
+        let mut words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+        words.any(|word| word == key)
+    };
+    let page = file("man/superhue.toml.5").replace('\\', "");
+    // A key is described below a line with its name: `.TP`, then `.B KEY` or `.BR KEY ", " KEY`.
+    let titles: Vec<&str> = page
+        .split(".TP\n")
+        .skip(1)
+        .map(|it| it.lines().next().unwrap())
+        .collect();
+    let example = file("packaging/superhue.toml");
+    for (table, least) in [
+        ("[daemon]", 4),
+        ("[users]", 5),
+        ("[kubernetes]", 4),
+        ("[[rule]]", 17),
+    ] {
+        let keys = keys_of(table);
+        assert!(keys.len() >= least, "{table}: {keys:?}");
+        for key in keys {
+            assert!(
+                titles.iter().any(|title| has(title, &key)),
+                "superhue.toml(5): {key}"
+            );
+            assert!(has(&example, &key), "packaging/superhue.toml: {key}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod arms;
 mod files;
 mod gates;
+mod powerless;
 mod progress;
 mod suite;
 mod suite_file;
@@ -19,6 +20,7 @@ use superhue_compare::{Arm, Comparison, Context, Design, Settings, Suite, UserMe
 
 use self::arms::Arms;
 use self::files::Files;
+use self::powerless::Powerless;
 use self::progress::RunProgress;
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document};
@@ -90,6 +92,8 @@ pub fn compare(args: &CompareArgs, preserved: InheritedState) -> VerbResult {
     recover(false);
     let files = Files::of_comparison(args)?;
     gates::warn_of_few_runs(&design);
+    let powerless = Powerless::among(design.arms(), &experiment.arms);
+    powerless.warn();
 
     let started = now();
     let execution = measure(&design, experiment);
@@ -109,6 +113,7 @@ pub fn compare(args: &CompareArgs, preserved: InheritedState) -> VerbResult {
         form => form,
     };
     let concluded = conclude(&comparison, form, files, true);
+    powerless.remind();
     concluded.map(|status| cut_short(status, comparison.interrupted))
 }
 

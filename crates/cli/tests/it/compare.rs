@@ -461,3 +461,26 @@ fn a_kept_result_is_shown_and_drawn_again() {
     assert_eq!(wrong.status.code(), Some(1));
     assert_eq!(text(&wrong.stderr).lines().count(), 1, "{wrong:?}");
 }
+
+#[test]
+fn a_user_who_may_make_no_huge_pages_reads_so_beside_the_verdict() {
+    let mut compare = superhue(
+        User::Ordinary,
+        &[
+            "compare", "-n", "1", "--arm", "kernel", "--arm", "auto", "--", "true",
+        ],
+    );
+    // No daemon acts for the user either.
+    let said = output(compare.env("SUPERHUE_USERS_SOCKET", "/nonexistent/users.sock"));
+    let notes = text(&said.stderr);
+    assert!(said.status.success(), "{notes}");
+    assert!(
+        notes.contains("superhue makes no huge pages in arm `auto`: that takes CAP_SYS_NICE"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("superhue made no huge pages in arm `auto`, as noted before the first run"),
+        "{notes}"
+    );
+    assert!(!notes.contains("in arm `kernel`"), "{notes}");
+}

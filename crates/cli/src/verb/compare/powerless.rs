@@ -1,0 +1,115 @@
+//! Arms in which superhue makes no huge pages, although their policy asks for some: it may not, or cannot.
+//!
+//! Such an arm runs all the same, since superhue steps aside rather than break a program. Without a word, `compare -- COMMAND` would then compare
+//! the kernel with itself, and its "no difference" would read as a verdict on huge pages.
+
+use std::collections::BTreeMap;
+
+use superhue::{Config, Mechanism};
+use superhue_compare::Arm;
+
+use crate::output::note;
+
+/// Openings of the library's sentence on a policy that cannot act. Other notes are no obstacle, or hold only until `--system` changes a setting.
+const OPENINGS: [&str; 2] = ["no huge pages were made, as ", "no huge pages were made: "];
+
+/// Those arms by name, each with the reason.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Powerless(BTreeMap<String, String>);
+
+impl Powerless {
+    /// Finds them by trying, once for each name: under a scan there are several arms of one name.
+    pub(super) fn among(arms: &[Arm], configs: &[Config]) -> Self {
+        let mut tried = BTreeMap::new();
+        for (arm, config) in arms.iter().zip(configs) {
+            tried
+                .entry(&arm.name)
+                .or_insert_with(|| reason(&Mechanism::for_command(config)));
+        }
+        let found = tried
+            .into_iter()
+            .filter_map(|(name, why)| Some((name.clone(), why?)));
+        Self(found.collect())
+    }
+
+    /// Notes the reasons, before the first run.
+    pub(super) fn warn(&self) {
+        for (name, why) in &self.0 {
+            note(&format!(
+                "superhue makes no huge pages in arm `{name}`: {why}"
+            ));
+        }
+    }
+
+    /// Notes beside the result what it does not show.
+    pub(super) fn remind(&self) {
+        if let Some(text) = self.reminder() {
+            note(&text);
+        }
+    }
+
+    fn reminder(&self) -> Option<String> {
+        let names: Vec<String> = self.0.keys().map(|name| format!("`{name}`")).collect();
+        let arms = if names.len() == 1 { "arm" } else { "arms" };
+        (!names.is_empty()).then(|| {
+            format!(
+                "superhue made no huge pages in {arms} {}, as noted before the first run: the result shows nothing about its huge pages there",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// Returns the reason why this mechanism makes no huge pages; `None` if it makes some, or its policy asks for none.
+fn reason(mechanism: &Mechanism) -> Option<String> {
+    let notes = mechanism.notes.iter().filter(|_| !mechanism.collapses);
+    let mut reasons = notes.filter_map(|note| OPENINGS.iter().find_map(|it| note.strip_prefix(it)));
+    reasons.next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue::Pages;
+
+    use super::*;
+
+    fn config(pages: Pages) -> Config {
+        Config {
+            pages: Some(pages),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn a_mechanism_that_makes_none_has_its_reason() {
+        let mut mechanism = Mechanism::for_command(&config(Pages::Kernel));
+        assert_eq!(reason(&mechanism), None, "it is to make none");
+        for opening in OPENINGS {
+            mechanism.notes = vec!["a note".to_owned(), format!("{opening}it cannot")];
+            assert_eq!(reason(&mechanism).as_deref(), Some("it cannot"));
+        }
+        mechanism.collapses = true;
+        assert_eq!(reason(&mechanism), None, "it makes some");
+        mechanism.collapses = false;
+        mechanism.notes = vec!["the system-wide mode is `always` already".to_owned()];
+        assert_eq!(reason(&mechanism), None, "--system may change the mode");
+    }
+
+    #[test]
+    fn arms_of_one_name_are_named_once_and_others_never() {
+        let arms = ["kernel", "never"].map(|name| Arm::new(name, String::new()));
+        let configs = [config(Pages::Kernel), config(Pages::Never)];
+        let none = Powerless::among(&arms, &configs);
+        assert_eq!((none.0.len(), none.reminder()), (0, None));
+        let found = |names: &[&str]| {
+            let found = names
+                .iter()
+                .map(|name| ((*name).to_owned(), "why".to_owned()));
+            Powerless(found.collect()).reminder().unwrap()
+        };
+        assert!(
+            found(&["auto"]).starts_with("superhue made no huge pages in arm `auto`, as noted")
+        );
+        assert!(found(&["hot", "auto"]).contains(" in arms `auto`, `hot`, as noted"));
+    }
+}

@@ -1,5 +1,7 @@
 //! `superhue ctl`.
 
+mod trouble;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -118,8 +120,8 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
     }
     for rule in &status.rules {
         let Some(watch) = &rule.watch else { continue };
-        if let Some(trouble) = &watch.trouble {
-            text += &prose(&format!("rule {}: {trouble}\n", rule.name));
+        for sentence in trouble::sentences(watch) {
+            text += &prose(&format!("rule {}: {sentence}\n", rule.name));
         }
         if let Some(colors) = &watch.colors {
             text += &prose(&format!("rule {}: {}\n", rule.name, colors_text(colors)));
@@ -256,16 +258,17 @@ fn colors_text(colors: &LiveColors) -> String {
     )
 }
 
-const SERVICES: [Column; 9] = [
+const SERVICES: [Column; 10] = [
     left("RULE").cut(),
     left("SERVICE").cut().shaded(shade),
     right("PROCESSES").rank(4),
     right("RSS").rank(1),
     right("HUGE").rank(2),
     right("COVERAGE"),
+    right("CONVERGED").rank(5),
     right("COLLAPSES").rank(3),
-    right("STALLED").rank(5),
-    right("CPU").rank(6),
+    right("STALLED").rank(6),
+    right("CPU").rank(7),
 ];
 
 /// State of a rule that has had no process so far.
@@ -293,6 +296,7 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
             [&rule.name, &policy(watch)],
             &watch.memory,
             [
+                String::new(),
                 watch.collapses.done.to_string(),
                 seconds(watch.stalls.collapsing_seconds),
                 cpu,
@@ -302,10 +306,13 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
             if service.memory.processes == 0 {
                 continue;
             }
+            // The service may have begun before the daemon saw it.
+            let converged = rule.converged_seconds.get(label);
             table.row(row(
                 ["", label],
                 &service.memory,
                 [
+                    converged.map_or("?".to_owned(), |&after| seconds(after)),
                     service.actions.collapses_done.to_string(),
                     seconds(service.actions.collapsing_seconds),
                     String::new(),
@@ -316,12 +323,12 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
     fitted(&table, wide)
 }
 
-fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 3]) -> [String; 9] {
+fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 4]) -> [String; 10] {
     let huge = size(memory.huge_bytes);
     let coverage = memory
         .coverage
         .map_or("-".to_owned(), |it| format!("{:.1} %", it * 100.0));
-    let [collapses, stalled, cpu] = done;
+    let [converged, collapses, stalled, cpu] = done;
     [
         names[0].to_owned(),
         names[1].to_owned(),
@@ -329,6 +336,7 @@ fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 3]) -> [String; 9] 
         memory.resident_bytes.to_string(),
         huge,
         coverage,
+        converged,
         collapses,
         stalled,
         cpu,
@@ -420,4 +428,59 @@ fn why_text(why: &Why) -> String {
         text += &format!("but: {trouble}\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use superhue::live::ServiceAccount;
+    use superhue::model::ByteCount;
+
+    use super::*;
+
+    #[test]
+    fn a_service_shows_its_convergence_or_that_it_is_unknown() {
+        let service = ServiceAccount {
+            memory: LiveMemory {
+                processes: 1,
+                huge_bytes: Some(ByteCount(2 << 20)),
+                ..LiveMemory::default()
+            },
+            ..ServiceAccount::default()
+        };
+        let names = ["a.service", "b.service"].map(str::to_owned);
+        let watch = WatchAccount {
+            services: names.clone().map(|name| (name, service)).into(),
+            trouble: Some("no tracker works here".to_owned()),
+            ..WatchAccount::default()
+        };
+        let status = DaemonAccount {
+            rules: vec![RuleAccount {
+                name: "r".to_owned(),
+                watch: Some(Arc::new(watch)),
+                converged_seconds: BTreeMap::from([("a.service".to_owned(), 12.0)]),
+                ..RuleAccount::default()
+            }],
+            ..DaemonAccount::default()
+        };
+        let text = status_text(&status, true);
+        let [known, unknown] = names.map(|name| {
+            let mut lines = text.lines().filter(|line| line.contains(&name));
+            lines
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+        // Coverage is not known; then convergence, collapses, stalls.
+        assert!(known.ends_with(" 2.0 MiB - 12.0 s 0 0.0 ms"), "{known}");
+        assert!(unknown.ends_with(" 2.0 MiB - ? 0 0.0 ms"), "{unknown}");
+        assert!(
+            text.ends_with("\nrule r: no tracker works here\n"),
+            "{text}"
+        );
+    }
 }

@@ -241,7 +241,7 @@ fn systemd_is_told_of_every_step() {
             }
         }
     };
-    assert!(next("READY=1").contains("STATUS=1 rules"));
+    assert!(next("READY=1").contains("STATUS=1 rule\n"));
     next("WATCHDOG=1");
     next("WATCHDOG=1");
     daemon.signal(Signal::HUP);

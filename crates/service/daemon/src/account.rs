@@ -13,6 +13,7 @@
 //! Code in the daemon gets the account by [`AccountHandle::latest`], which costs a lock and no copy. Other processes request it at the control
 //! socket.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -205,6 +206,10 @@ pub struct RuleAccount {
     pub processes: u64,
     /// The account of its watch; `None` if it leaves its processes alone, or could not be started.
     pub watch: Option<Arc<WatchAccount>>,
+    /// Seconds from the start of each service until 95 % of its present huge memory was there, made by superhue or by the kernel. Without services
+    /// for which that is unknown: those that had begun before the daemon saw them, and those without huge memory.
+    #[serde(default)]
+    pub converged_seconds: BTreeMap<String, f64>,
 }
 
 /// The latest account, for code in the same process. Clones share it.
@@ -235,6 +240,7 @@ mod tests {
             rules: vec![RuleAccount {
                 name: "all".to_owned(),
                 watch: Some(Arc::default()),
+                converged_seconds: BTreeMap::from([("a.service".to_owned(), 1.5)]),
                 ..RuleAccount::default()
             }],
             ..DaemonAccount::default()

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
-use superhue_model::PageCount;
+use superhue_model::{PageCount, counted};
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
@@ -100,6 +100,17 @@ pub enum DaemonError {
         /// The kernel's reason.
         errno: Errno,
     },
+}
+
+/// Returns the line that `systemctl status` shows.
+fn status_line(rules: u64, is_paused: bool, is_refused: bool) -> String {
+    let paused = if is_paused { "paused, " } else { "" };
+    let refused = if is_refused {
+        ", the last configuration was refused"
+    } else {
+        ""
+    };
+    format!("{paused}{}{refused}", counted(rules, "rule"))
 }
 
 fn lines(problems: &[Problem]) -> String {
@@ -366,7 +377,7 @@ impl Daemon {
             });
         let result = match result {
             Ok(settings) => {
-                let count = settings.rules.len();
+                let count = settings.rules.len() as u64;
                 self.follow(settings);
                 self.config.reloads += 1;
                 self.config.error = None;
@@ -375,7 +386,9 @@ impl Daemon {
                 let users = self.users.account().error;
                 let users = users.map(|text| format!("; but {text}"));
                 Ok(format!(
-                    "read anew: {count} rules are in force{}{}",
+                    "read anew: {} {} in force{}{}",
+                    counted(count, "rule"),
+                    if count == 1 { "is" } else { "are" },
                     metrics.unwrap_or_default(),
                     users.unwrap_or_default()
                 ))
@@ -421,16 +434,12 @@ impl Daemon {
     }
 
     fn status_line(&self) -> String {
-        let paused = if self.watches.is_paused() {
-            "paused, "
-        } else {
-            ""
-        };
-        let refused = match self.config.error {
-            Some(_) => ", the last configuration was refused",
-            None => "",
-        };
-        format!("{paused}{} rules{refused}", self.rules.len())
+        let is_refused = self.config.error.is_some();
+        status_line(
+            self.rules.len() as u64,
+            self.watches.is_paused(),
+            is_refused,
+        )
     }
 
     fn publish(&mut self) {
@@ -590,17 +599,22 @@ impl Daemon {
 fn bound(rules: &mut [RuleAccount]) {
     // Bytes of one entry as JSON: rough upper bounds.
     const PROCESS: usize = 600;
-    const SERVICE: usize = 1300;
+    const SERVICE: usize = 1600;
     let count = |rules: &[RuleAccount], of: fn(&superhue::live::WatchAccount) -> usize| -> usize {
         let watches = rules.iter().filter_map(|rule| rule.watch.as_deref());
         watches.map(of).sum()
     };
     let strip = |rules: &mut [RuleAccount], services: bool| {
-        for watch in rules.iter_mut().filter_map(|rule| rule.watch.as_mut()) {
-            let watch = Arc::make_mut(watch);
-            watch.processes.clear();
+        for rule in rules {
             if services {
-                watch.services.clear();
+                rule.converged_seconds.clear();
+            }
+            if let Some(watch) = &mut rule.watch {
+                let watch = Arc::make_mut(watch);
+                watch.processes.clear();
+                if services {
+                    watch.services.clear();
+                }
             }
         }
     };
@@ -705,6 +719,16 @@ mod tests {
     }
 
     #[test]
+    fn the_service_manager_reads_how_many_rules_there_are() {
+        assert_eq!(status_line(0, false, false), "0 rules");
+        assert_eq!(status_line(1, false, false), "1 rule");
+        assert_eq!(
+            status_line(2, true, true),
+            "paused, 2 rules, the last configuration was refused"
+        );
+    }
+
+    #[test]
     fn an_answer_is_bounded_however_many_there_are() {
         use superhue::live::{PROCESSES_LISTED, ProcessAccount, WatchAccount};
         let process = ProcessAccount {
@@ -724,7 +748,9 @@ mod tests {
                 .collect(),
             ..WatchAccount::default()
         });
+        let names = watch.services.keys().cloned();
         let rule = RuleAccount {
+            converged_seconds: names.map(|name| (name, 1.0 / 3.0)).collect(),
             watch: Some(watch),
             ..RuleAccount::default()
         };

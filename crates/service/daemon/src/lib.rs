@@ -36,6 +36,7 @@ pub mod account;
 mod check;
 mod clients;
 pub mod config;
+mod convergence;
 pub mod ctl;
 mod daemon;
 pub mod groups;

@@ -29,6 +29,7 @@ use superhue_model::{ByteCount, ColorRequest, Share};
 use superhue_procfs::Roots;
 
 use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
+use crate::convergence::{Convergence, since_boot};
 use crate::metrics::WatchSample;
 use crate::privileges::{of_rule, tracks};
 use crate::rules::{Rule, RulePolicy};
@@ -132,6 +133,7 @@ struct RuleState {
     past: WatchAccount,
     /// All accounts, added up.
     all: Option<Arc<WatchAccount>>,
+    convergence: Convergence,
 }
 
 /// The tenants that a worker is for.
@@ -871,6 +873,7 @@ impl Watches {
                 off: kept.placement.is_none(),
                 processes: kept.processes,
                 watch: kept.all.clone(),
+                converged_seconds: kept.convergence.seconds(),
             })
         };
         self.rules.iter().filter_map(of_rule).collect()
@@ -982,7 +985,16 @@ impl SentSettings {
 }
 
 impl RuleState {
+    /// Adds up all accounts, and compares the sum with the one before.
     fn add_up(&mut self) {
+        self.all = self.sum();
+        match &self.all {
+            Some(all) => self.convergence.look(since_boot(), all),
+            None => self.convergence = Convergence::default(),
+        }
+    }
+
+    fn sum(&self) -> Option<Arc<WatchAccount>> {
         let mut lanes = self.lanes.values();
         if self.past == WatchAccount::default()
             && self.lanes.len() == 1
@@ -992,8 +1004,7 @@ impl RuleState {
                 ..
             }) = lanes.next()
         {
-            self.all = Some(Arc::clone(&running.account));
-            return;
+            return Some(Arc::clone(&running.account));
         }
         let mut all = self.past.clone();
         let mut any = self.placement.is_some() && self.past != WatchAccount::default();
@@ -1010,7 +1021,7 @@ impl RuleState {
         if let Some(size) = self.placement.as_ref().and_then(size_of_budget) {
             all.budget_bytes = Some(size);
         }
-        self.all = any.then(|| Arc::new(all));
+        any.then(|| Arc::new(all))
     }
 
     /// Returns the longest time since a watch was heard; `None` without a watch.

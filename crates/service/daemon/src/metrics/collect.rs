@@ -8,7 +8,7 @@ use superhue_procfs::system::ThpCounters;
 use super::families::Id;
 use super::page::{Page, Value};
 use super::sums::{Counter, OTHER, RuleSums, SERVICE_COUNTERS, Sums, UNBOUNDED};
-use crate::account::DaemonAccount;
+use crate::account::{DaemonAccount, RuleAccount};
 
 /// Rules with series of their own; there may be 10,000 that leave their processes alone.
 const RULES: usize = 1000;
@@ -159,7 +159,7 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>
         if let Some(rule) = sums.of(name) {
             counters_of(page, name, rule);
         }
-        of_services(page, name, watch, sums);
+        of_services(page, rule, watch, sums);
     }
     if has_others {
         page.number(Id::RuleProcesses, &[OTHER], float(others));
@@ -232,7 +232,8 @@ fn counters_of(page: &mut Page, name: &str, rule: &RuleSums) {
     }
 }
 
-fn of_services(page: &mut Page, name: &str, watch: &WatchAccount, sums: &Sums) {
+fn of_services(page: &mut Page, rule: &RuleAccount, watch: &WatchAccount, sums: &Sums) {
+    let name = rule.name.as_str();
     for told in sums.services(name, watch) {
         let labels = [name, told.service];
         let memory = &told.memory;
@@ -247,6 +248,9 @@ fn of_services(page: &mut Page, name: &str, watch: &WatchAccount, sums: &Sums) {
         let huge = memory.huge_bytes.map(|bytes| bytes.0);
         if let Some(huge) = huge.or((memory.processes == 0).then_some(0)) {
             page.number(Id::ServiceHuge, &labels, float(huge));
+        }
+        if let Some(&seconds) = rule.converged_seconds.get(told.service) {
+            page.number(Id::ServiceConverged, &labels, seconds);
         }
         for (id, value) in SERVICE_COUNTERS.into_iter().zip(told.counters) {
             page.number(id, &labels, value);
@@ -288,7 +292,7 @@ mod tests {
     use superhue_model::ByteCount;
 
     use super::*;
-    use crate::account::RuleAccount;
+    use crate::metrics::WatchSample;
 
     fn text(account: &DaemonAccount, sums: &Sums, parts: &mut CpuParts) -> String {
         let beside = MetricsInputs {
@@ -354,6 +358,37 @@ mod tests {
         ] {
             assert!(!told(&watch).contains(absent), "{absent}");
         }
+    }
+
+    #[test]
+    fn convergence_has_a_series_only_where_it_is_known() {
+        let mut service = superhue::live::ServiceAccount::default();
+        service.memory.processes = 1;
+        let services = ["a", "b"].map(|name| (name.to_owned(), service));
+        let watch = WatchAccount {
+            services: services.into(),
+            ..WatchAccount::default()
+        };
+        let mut sums = Sums::default();
+        let seen = WatchSample {
+            rule: "r".into(),
+            watch: 1,
+            account: Arc::new(watch.clone()),
+        };
+        sums.look(&[seen], 10);
+        let mut rule = rule("r", Some(watch));
+        rule.converged_seconds.insert("a".to_owned(), 2.5);
+        let account = DaemonAccount {
+            rules: vec![rule],
+            ..DaemonAccount::default()
+        };
+        let text = text(&account, &sums, &mut CpuParts::default());
+        let series = "\nsuperhue_service_converged_seconds{";
+        assert_eq!(text.matches(series).count(), 1, "{text}");
+        assert!(
+            text.contains(&format!("{series}rule=\"r\",service=\"a\"}} 2.5\n")),
+            "{text}"
+        );
     }
 
     #[test]

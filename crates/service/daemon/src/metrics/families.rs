@@ -143,6 +143,7 @@ families! {
     ServiceAnonymous = Gauge "service_anonymous" BYTES, ["rule", "service"] "Resident anonymous memory of a service.";
     ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Of the anonymous memory, that which huge pages map.";
     ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "What the kernel holds beside the resident memory of a service: huge pages of which parts were given back. Absent likewise.";
+    ServiceConverged = Gauge "service_converged" SECONDS, ["rule", "service"] "Time from the start of a service until 95 % of its present huge memory was there, made by superhue or by the kernel. Absent for a service that had begun before the daemon saw it.";
     ServiceCollapses = Counter "service_collapses" NONE, ["rule", "service"] "Regions of a service collapsed to huge pages.";
     ServiceCollapsesFailed = Counter "service_collapses_failed" NONE, ["rule", "service"] "Collapses that the kernel refused.";
     ServiceCollapsesSkipped = Counter "service_collapses_skipped" NONE, ["rule", "service"] "Collapses left undone.";

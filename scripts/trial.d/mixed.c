@@ -1,7 +1,10 @@
 // A server of known gain: rounds of random loads over much memory, and of arithmetic that no page size changes. How much of a round is loads
 // decides what huge pages are worth. Counts rounds in a file.
 //
-//   mixed MIB LOADS STEPS FILE [PAUSE]    until killed; sleeps PAUSE microseconds after every 1000 rounds
+//   mixed MIB LOADS STEPS FILE [PAUSE [SEED]]
+//
+// Runs until it is killed, and sleeps PAUSE microseconds after every 1000 rounds. With SEED it fills its pages in random order, which scatters
+// their frames.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -24,9 +27,23 @@ int main(int argc, char **argv)
 	if (count == MAP_FAILED)
 		return 1;
 	uint64_t *memory = (uint64_t *)(((uintptr_t)raw + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
-	for (size_t at = 0; at < words; at++)
-		memory[at] = at * 0x9e3779b97f4a7c15u;
-	uint64_t state = 1, sum = 0;
+	uint64_t state = argc > 6 ? strtoull(argv[6], 0, 0) : 0, sum = 0;
+	size_t pages = bytes >> 12, *order = malloc(pages * sizeof(*order));
+	if (!order)
+		return 1;
+	for (size_t page = 0; page < pages; page++)
+		order[page] = page;
+	for (size_t last = pages - 1; state && last; last--) {
+		state = state * 6364136223846793005u + 1442695040888963407u;
+		size_t chosen = (state >> 33) % (last + 1), other = order[chosen];
+		order[chosen] = order[last];
+		order[last] = other;
+	}
+	for (size_t page = 0; page < pages; page++)
+		for (size_t at = order[page] << 9; at < (order[page] + 1) << 9; at++)
+			memory[at] = at * 0x9e3779b97f4a7c15u;
+	free(order);
+	state = 1;
 	puts("ready");
 	fflush(stdout);
 	for (;;) {

@@ -94,8 +94,12 @@ pub enum Verb {
     /// probability of at most 2.5 %, for any kind of noise. CPU time is a metric only for a server whose load is fixed; otherwise
     /// give --metric-command.
     ///
-    /// The trial switches private memory that the policy makes huge during the trial, and no other. After the verdict keep it stays huge. After any
-    /// other end, Ctrl-C, SIGTERM and SIGHUP included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
+    /// The trial switches private memory that the policy makes huge during the trial; with --present also memory that is huge already, which is
+    /// huge again at the end. After the verdict keep the policy's memory stays huge. After any other end, Ctrl-C, SIGTERM and SIGHUP
+    /// included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
+    ///
+    /// Where frames had been scattered before, a split alone makes off too fast: the report says so, and --swap scatters them again. Where standard
+    /// error is no terminal, it gets a line on the progress every ten seconds or so.
     ///
     /// Capability: that of `attach`.
     #[command(after_help = trial_args::EXIT_HELP)]

@@ -386,6 +386,14 @@ pub fn page(verb: &str) -> Page {
                     "superhue trial --cgroup system.slice/api.service --prometheus http://127.0.0.1:9090 \
                      --query app_requests_total --block 60s --for 1h --guard 'rss < 12G'",
                 ),
+                (
+                    "Memory that is huge already, as if it had never been:",
+                    "superhue trial --unit redis-server --present --swap --report first.json",
+                ),
+                (
+                    "An undecided trial, continued:",
+                    "superhue trial --unit redis-server --present --swap --continue first.json --for 30m",
+                ),
             ],
             see_also: &[("superhue-compare", 1), ("superhue-daemon", 1)],
             ..Page::default()

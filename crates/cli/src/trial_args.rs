@@ -30,7 +30,7 @@ pub struct TrialArgs {
     pub test: TestArgs,
     /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
-          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report"])]
+          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report", "earlier"])]
     pub from: Option<PathBuf>,
     /// Draw pairs and interval over time into this file: SVG or PNG, by its name. Repeatable.
     #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
@@ -122,6 +122,20 @@ pub struct TestArgs {
     /// Seed of the order of blocks. [default: from the system]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
+    /// Switch memory that is huge already, too: by the program's own request, by the kernel or by the daemon (superhue ctl pause keeps that
+    /// from collapsing it meanwhile). It is huge again at the end.
+    #[arg(long)]
+    pub present: bool,
+    /// Make a small compressed swap in memory (zram, 64 MiB, and zswap) during the trial, if none is on. A split leaves frames side by side,
+    /// which makes off faster than the program was before huge pages if its frames had been scattered. Through swap in memory pages exchange
+    /// their frames; memory that was huge before the trial is scattered, too. Superhue removes it at the end; after a kill, `superhue restore`
+    /// does. Needs root.
+    #[arg(long)]
+    pub swap: bool,
+    /// Continue an earlier trial of the same target and metric, from its --report or --json: its pairs count, too, and the probability of a
+    /// wrong verdict holds for both trials together.
+    #[arg(long = "continue", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub earlier: Option<PathBuf>,
     /// Switch nothing: a trial of the trial, which must not find a difference.
     #[arg(long, hide = true)]
     pub nothing_switched: bool,

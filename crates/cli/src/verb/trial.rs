@@ -1,8 +1,10 @@
 //! `superhue trial`.
 
+use std::cell::Cell;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::model::counted;
@@ -29,6 +31,9 @@ use crate::verb::outputs::{Outputs, both};
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
 
+/// Interval between two lines on the progress where standard error is no terminal.
+const LINES_EVERY: Duration = Duration::from_secs(10);
+
 /// Larger files are no trials.
 const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
@@ -36,9 +41,7 @@ const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 pub fn trial(args: &TrialArgs) -> VerbResult {
     let outputs = |report| Outputs::open(report, &args.plots);
     if let Some(path) = &args.from {
-        let trial = read_document(path, MAX_DOCUMENT_BYTES)
-            .and_then(|text| Ok(Trial::from_json(&text)?))
-            .map_err(|error| Failure::new(FAILED, format!("{}: {error:#}", path.display())))?;
+        let trial = read_trial(path)?;
         outputs(None)?.pictures.draw(|| plot::to_svg(&trial))?;
         return show(args, &trial);
     }
@@ -48,15 +51,17 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
     }
     // Options that do not fit together show first, then processes that are not there.
     plan(args, TrialTargets::All).map_err(|text| Failure::new(USAGE, text))?;
-    let plan = plan(args, targets(args)?).map_err(|text| Failure::new(USAGE, text))?;
+    let mut plan = plan(args, targets(args)?).map_err(|text| Failure::new(USAGE, text))?;
+    let earlier = args.test.earlier.as_deref().map(read_trial).transpose()?;
+    plan.earlier = earlier.map(Box::new);
     let outputs = outputs(args.report.as_ref())?;
-    let progress = Progress::new(args, plan.limit);
+    let progress = Progress::new(plan.limit);
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
     let mut wait = |time: Duration| signals.wait(time).is_some();
     let result = superhue::trial::run(&plan, &mut wait, &mut |step| progress.tell(&step));
     before.apply();
-    progress.0.finish_and_clear();
+    progress.finish();
     let trial = match result {
         Ok(trial) => trial,
         Err(error) => {
@@ -84,6 +89,13 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
             ExitCode::from(FAILED)
         }
     })
+}
+
+/// Reads a document of an earlier trial.
+fn read_trial(path: &Path) -> Result<Trial, Failure> {
+    read_document(path, MAX_DOCUMENT_BYTES)
+        .and_then(|text| Ok(Trial::from_json(&text)?))
+        .map_err(|error| Failure::new(FAILED, format!("{}: {error:#}", path.display())))
 }
 
 fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
@@ -127,6 +139,7 @@ fn code_of(error: &TrialError) -> u8 {
             ReadError::Denied { .. } | ReadError::ForeignProc { .. },
         )) => UNABLE,
         TrialError::Who(TargetError::Cgroup(error)) => members::code_of(error),
+        TrialError::Continue(_) => USAGE,
         _ => FAILED,
     }
 }
@@ -201,6 +214,9 @@ fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
         block: args.test.block,
         seed: args.test.seed.unwrap_or_else(random_seed),
         nothing_switched: args.test.nothing_switched,
+        present: args.test.present,
+        swap: args.test.swap,
+        earlier: None,
     })
 }
 
@@ -274,43 +290,147 @@ fn guards(args: &TrialArgs) -> Result<Vec<Guard>, String> {
     }
 }
 
-/// A line on a terminal that shows the progress.
-struct Progress(ProgressBar);
+/// The progress: one line that changes, on a terminal; elsewhere a line now and then, so that a log shows that the trial runs.
+enum Progress {
+    Bar(ProgressBar),
+    Lines(Lines),
+}
 
 impl Progress {
-    fn new(args: &TrialArgs, limit: Duration) -> Self {
-        if args.json && !std::io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
+    fn new(limit: Duration) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines(Lines::starting(Instant::now()));
         }
         let bar =
             ProgressBar::with_draw_target(Some(limit.as_secs()), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("[{elapsed_precise}] {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message("reading the metric");
         bar.enable_steady_tick(Duration::from_secs(1));
-        Self(bar)
+        Self::Bar(bar)
     }
 
     fn tell(&self, step: &TrialStep<'_>) {
-        self.0.set_message(match step {
-            TrialStep::Learning(regions) => {
-                let regions = counted(*regions as u64, "region");
-                format!("the policy looks for what it makes huge: {regions} so far")
+        match self {
+            Self::Bar(bar) => bar.set_message(words(step)),
+            Self::Lines(lines) => {
+                if let Some(line) = lines.line(step, Instant::now()) {
+                    note(&line);
+                }
             }
-            TrialStep::Pair(trial, None) => {
-                let block = trial.pairs.last().map_or(0.0, |pair| pair.block_seconds);
-                format!(
-                    "{} of {block:.1} s blocks: {}",
-                    counted(trial.pairs.len() as u64, "pair"),
-                    trial.effect.words()
-                )
-            }
-            TrialStep::Pair(trial, Some(why)) => {
-                format!(
-                    "{}; the last one does not count: {why}",
-                    counted(trial.pairs.len() as u64, "pair")
-                )
-            }
-        });
+        }
+    }
+
+    fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Lines for a log: the first of each kind of step, and later ones at intervals.
+struct Lines {
+    begun: Instant,
+    last: Cell<Instant>,
+    kind: Cell<Option<StepKind>>,
+}
+
+/// Kinds of steps, of which the first is always shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StepKind {
+    Reading,
+    Learning,
+    Switching,
+    Pairs,
+}
+
+impl Lines {
+    const fn starting(now: Instant) -> Self {
+        Self {
+            begun: now,
+            last: Cell::new(now),
+            kind: Cell::new(None),
+        }
+    }
+
+    /// Returns the line for a step; `None` if there was one a moment ago.
+    fn line(&self, step: &TrialStep<'_>, now: Instant) -> Option<String> {
+        let kind = match step {
+            TrialStep::Reading => StepKind::Reading,
+            TrialStep::Learning(_) => StepKind::Learning,
+            TrialStep::Switching => StepKind::Switching,
+            TrialStep::Measuring { .. } | TrialStep::Pair(..) => StepKind::Pairs,
+        };
+        let is_new = self.kind.replace(Some(kind)) != Some(kind);
+        if !is_new && now.saturating_duration_since(self.last.get()) < LINES_EVERY {
+            return None;
+        }
+        self.last.set(now);
+        let seconds = now.saturating_duration_since(self.begun).as_secs();
+        Some(format!("trial, {seconds} s: {}", words(step)))
+    }
+}
+
+/// Describes a step in a line.
+fn words(step: &TrialStep<'_>) -> String {
+    match step {
+        TrialStep::Reading => "reading the metric".to_owned(),
+        TrialStep::Learning(regions) => {
+            let regions = counted(*regions as u64, "region");
+            format!("the policy looks for what it makes huge: {regions} so far")
+        }
+        TrialStep::Switching => "switching off and on twice, to see how long that takes".to_owned(),
+        TrialStep::Measuring { block, settle } => {
+            format!("measuring pairs of {block:.1} s blocks, {settle:.1} s after each switch")
+        }
+        TrialStep::Pair(trial, None) => {
+            let block = trial.pairs.last().map_or(0.0, |pair| pair.block_seconds);
+            format!(
+                "{} of {block:.1} s blocks: {}",
+                counted(trial.pairs.len() as u64, "pair"),
+                trial.effect.words()
+            )
+        }
+        TrialStep::Pair(trial, Some(why)) => {
+            format!(
+                "{}; the last one does not count: {why}",
+                counted(trial.pairs.len() as u64, "pair")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_gets_the_first_line_of_each_kind_and_later_ones_at_intervals() {
+        let begun = Instant::now();
+        let lines = Lines::starting(begun);
+        let at = |seconds: u64, step: TrialStep<'_>| {
+            lines.line(&step, begun + Duration::from_secs(seconds))
+        };
+        assert!(
+            at(0, TrialStep::Reading)
+                .unwrap()
+                .contains("reading the metric")
+        );
+        assert!(at(1, TrialStep::Learning(0)).is_some());
+        assert_eq!(at(5, TrialStep::Learning(7)), None);
+        let later = at(11, TrialStep::Learning(8)).unwrap();
+        assert!(
+            later.contains("11 s") && later.contains("8 regions"),
+            "{later}"
+        );
+        assert!(at(12, TrialStep::Switching).is_some());
+        let measuring = TrialStep::Measuring {
+            block: 2.0,
+            settle: 0.5,
+        };
+        assert!(at(13, measuring).unwrap().contains("2.0 s blocks"));
+        // Learns again, because the service was restarted.
+        assert!(at(14, TrialStep::Learning(0)).is_some());
+        assert_eq!(at(23, TrialStep::Learning(1)), None);
+        assert!(at(24, TrialStep::Learning(1)).is_some());
     }
 }

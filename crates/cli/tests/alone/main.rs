@@ -2,7 +2,7 @@
 //!
 //! `hostile.rs` has rules for users that other tests run as, and processes that hold up every reader. `journal.rs` changes
 //! the machine's huge page settings and kills superhues whose journals any other superhue would find. `advise.rs` tracks every
-//! busy process.
+//! busy process. `trial.rs` makes swap in memory.
 //!
 //! What the lock protects ([`superhue_testing::alone`]): the machine.
 
@@ -18,3 +18,4 @@ mod journal;
 mod settings;
 #[path = "../support/mod.rs"]
 mod support;
+mod trial;

@@ -14,8 +14,13 @@ use crate::support::{
 
 /// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
 fn target(mebibytes: u32) -> Option<ChildGuard> {
+    target_with(&format!("m = fill({mebibytes})"))
+}
+
+/// The same, with Python code that fills the memory `m`.
+fn target_with(fill: &str) -> Option<ChildGuard> {
     let program = format!(
-        "{FILLING}\nimport sys, time, threading\nm = fill({mebibytes})\nprint('filled', flush=True)\n\
+        "{FILLING}\nimport sys, time, threading\n{fill}\nprint('filled', flush=True)\n\
          def use():\n while True:\n  m[::4096]\n  time.sleep(.002)\n\
          threading.Thread(target=use, daemon=True).start()\n\
          sys.stdin.readline()\nprint(whole(m), flush=True)\n"
@@ -162,6 +167,198 @@ fn nothing_is_found_where_nothing_is_switched() {
         "{document}"
     );
     assert_eq!(document["switching"]["times_off"], 0);
+    assert!(is_whole(target));
+}
+
+/// Memory that the kernel makes huge at the first touch, because the program asks for it.
+const HUGE_AT_ONCE: &str = "m = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+    m.madvise(mmap.MADV_HUGEPAGE)\nfor at in range(0, len(m), 4096):\n m[at:at + 8] = at.to_bytes(8, 'little')";
+
+#[test]
+fn memory_that_is_huge_already_is_tried_if_asked_for() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target_with(HUGE_AT_ONCE) else {
+        return;
+    };
+    let (pid, before) = (target.pid().to_string(), huge(target.pid()));
+    if before < 14 << 20 {
+        return skip("huge pages", "the kernel makes none at the first touch");
+    }
+    let quick = [&QUICK[..QUICK.len() - 1], &["2s", "--json", &pid]].concat();
+    let refused = output(&mut superhue(User::Same, &quick));
+    let nothing = document(&refused);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(nothing["verdict"]["outcome"], "nothing-to-do", "{nothing}");
+    let reason = nothing["verdict"]["reason"].as_str().unwrap();
+    assert!(reason.contains("--present"), "{reason}");
+
+    // Less is better, and it is more with huge pages.
+    let metric = metric(target.pid(), 1100, 1000);
+    let options = [
+        "--present",
+        "--metric-kind",
+        "gauge",
+        "--metric-command",
+        &metric,
+        "--seed",
+        "7",
+        "--json",
+    ];
+    let ended = trial(&[&options[..], &[&pid]].concat());
+    let document = document(&ended);
+    assert_eq!(document["verdict"]["outcome"], "leave", "{document}");
+    assert_eq!(document["settings"]["present"], true);
+    assert!(
+        document["switching"]["found_huge"].as_u64().unwrap() >= 7,
+        "{document}"
+    );
+    assert_eq!(document["switching"]["found_not_restored"], 0, "{document}");
+    assert_eq!(huge(target.pid()), before);
+    assert!(is_whole(target));
+}
+
+#[test]
+fn pages_of_zeroes_are_alike_in_both_states() {
+    if !collapse_works() {
+        return;
+    }
+    let zeroes = "m = mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        for at in range(0, len(m), 4096): m[at] = 0\nwhole = lambda m: m[:] == bytes(len(m))";
+    let Some(target) = target_with(zeroes) else {
+        return;
+    };
+    let pid = target.pid().to_string();
+    let before = huge(target.pid());
+    let metric = metric(target.pid(), 1000, 1000);
+    let ended = trial(&[
+        "--metric-kind",
+        "gauge",
+        "--metric-command",
+        &metric,
+        "--json",
+        &pid,
+    ]);
+    let document = document(&ended);
+    // The interpreter may have a region of its own, which holds other bytes and is switched.
+    match document["switching"]["zero_regions"].as_u64().unwrap() {
+        // Before Linux 6.12 a split keeps pages of zeroes.
+        0 => skip("zeroes", "this kernel's splits drop no pages of zeroes"),
+        zeroed => assert!(zeroed >= 6, "{document}"),
+    }
+    if document["verdict"]["outcome"] == "nothing-to-do" {
+        let reason = document["verdict"]["reason"].as_str().unwrap();
+        assert!(reason.contains("zeroes"), "{reason}");
+    } else {
+        assert_eq!(
+            document["verdict"]["outcome"], "no-difference",
+            "{document}"
+        );
+    }
+    assert_eq!(huge(target.pid()), before);
+    assert!(is_whole(target));
+}
+
+#[test]
+fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(16) else { return };
+    let pid = target.pid().to_string();
+    let folder = folder();
+    let report = folder.path().join("first.json");
+    let report = report.to_str().unwrap();
+    // To rule out 0.1 % takes more pairs than fit into these times.
+    let metric = metric(target.pid(), 1000, 1000);
+    let common = [
+        "--metric-kind",
+        "gauge",
+        "--metric-command",
+        &metric,
+        "--within",
+        "0.1%",
+        "--alpha",
+        "0.01%",
+        "--json",
+    ];
+    let short = ["--for", "12s", "--seed", "1", "--report", report];
+    let first = document(&trial(&[&common[..], &short, &[&pid]].concat()));
+    assert_eq!(first["verdict"]["outcome"], "undecided", "{first}");
+    let pairs = first["pairs"].as_array().unwrap().len();
+    assert!(pairs > 0, "{first}");
+
+    let again = ["--for", "8s", "--seed", "2", "--continue", report];
+    let second = document(&trial(&[&common[..], &again, &[&pid]].concat()));
+    assert_eq!(second["settings"]["earlier_pairs"], pairs);
+    let all = second["pairs"].as_array().unwrap();
+    assert_eq!(all[..pairs], first["pairs"].as_array().unwrap()[..]);
+    assert!(
+        second["seconds"].as_f64() > first["seconds"].as_f64(),
+        "{second}"
+    );
+    let at = |pair: &Value| pair["at_seconds"].as_f64().unwrap();
+    assert!(
+        all.windows(2).all(|two| at(&two[0]) < at(&two[1])),
+        "{second}"
+    );
+
+    // Another metric says nothing about this one.
+    let other = [
+        "--metric-kind",
+        "gauge",
+        "--metric-command",
+        "echo 1",
+        "--continue",
+        report,
+    ];
+    let refused = trial(&[&other[..], &[&pid]].concat());
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = text(&refused.stderr);
+    assert!(said.contains("another metric"), "{said}");
+    let refused = trial(&["--continue", "/nonexistent.json", &pid]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(is_whole(target));
+}
+
+#[test]
+fn a_log_shows_the_progress() {
+    if !collapse_works() {
+        return;
+    }
+    let Some(target) = target(16) else { return };
+    let pid = target.pid().to_string();
+    let metric = metric(target.pid(), 1000, 1100);
+    let ended = trial(&[
+        "--metric-kind",
+        "gauge",
+        "--metric-command",
+        &metric,
+        "--seed",
+        "7",
+        &pid,
+    ]);
+    let said = text(&ended.stderr);
+    for words in [
+        "reading the metric",
+        "the policy looks",
+        "switching off and on",
+        "measuring pairs",
+    ] {
+        let lines = said.lines().filter(|line| line.contains(words));
+        assert!(lines.count() >= 1, "{words}: {said}");
+    }
+    assert!(
+        said.lines()
+            .all(|line| line.starts_with("superhue: trial, ")),
+        "{said}"
+    );
+    let told = text(&ended.stdout);
+    assert!(
+        told.starts_with("keep") && told.contains("mean over all blocks"),
+        "{told}"
+    );
     assert!(is_whole(target));
 }
 

@@ -74,7 +74,7 @@ pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
 pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute, go_on};
 pub use scan::{Assignment, Parameter, ScanError, assignments};
 pub use schedule::{Schedule, ScheduledRun};
-pub use sequence::{Coin, Range, Sequence, Shown};
+pub use sequence::{Coin, CorrectedEstimates, Evidence, MeanEffect, Range, Sequence, Shown};
 pub use stats::bootstrap::Interval;
 pub use suite::{Decision, Figure, Plan, Row, SUITE_SCHEMA, Suite, SuiteArm, SuiteProgram};
 pub use summary::{ArmSummary, Description, Estimate, MetricSummary, ReferenceComparison, Verdict};

@@ -21,8 +21,17 @@
 //! *The interval.* If the effect is θ (on the log scale, in all pairs alike), it is `D - θ` that is fair. So each θ of a grid is tested in this way; the
 //! interval is those that were never rejected. It holds the effect at all times together with probability 1 - α.
 //!
+//! *Beside it.* [`MeanEffect`] is the effect on the sum of all blocks, which one bad block moves. [`Evidence`] joins the two into the stopping rule of a
+//! trial, and corrects the estimates for having stopped.
+//!
+//! *Again.* A second trial of the same program can begin with the pairs of the first: the capital that these won is not lost, and the guarantee holds
+//! for both trials together.
+//!
 //! Rejected: *signs alone* (the same test with equal stakes takes 1.4 times as many pairs under normal noise), *t tests with corrections for looking*
 //! (their level holds only under normal noise), *bootstrap intervals* (wrong for few pairs, and under repeated looks).
+
+mod evidence;
+mod mean;
 
 use std::f64::consts::LN_2;
 
@@ -31,6 +40,9 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::quantile::{median, sorted};
+
+pub use evidence::{CorrectedEstimates, Evidence};
+pub use mean::MeanEffect;
 
 /// Means on which players bet, in spreads of a difference.
 const MEANS: [f64; 4] = [0.2, 0.45, 1.0, 2.2];
@@ -109,6 +121,8 @@ pub struct Sequence {
     /// Index of the table for no effect.
     none: usize,
     seen: Vec<f64>,
+    /// The same differences, ascending.
+    ascending: Vec<f64>,
     last: Range,
 }
 
@@ -147,6 +161,7 @@ impl Sequence {
             tables: effects.into_iter().map(table).collect(),
             none,
             seen: Vec::new(),
+            ascending: Vec::new(),
             last: Range::default(),
         }
     }
@@ -167,6 +182,10 @@ impl Sequence {
             table.bet(surplus, spread.max(f64::MIN_POSITIVE), self.enough);
         }
         self.seen.push(difference);
+        let place = self
+            .ascending
+            .partition_point(|&seen| seen.total_cmp(&difference).is_lt());
+        self.ascending.insert(place, difference);
         self.last = self.remaining();
     }
 
@@ -175,11 +194,11 @@ impl Sequence {
         if self.seen.len() < PAIRS_FOR_SPREAD {
             return None;
         }
-        let centre = median(&sorted(&self.seen))?;
-        let distances: Vec<f64> = self.seen.iter().map(|seen| (seen - centre).abs()).collect();
+        let centre = median(&self.ascending)?;
+        let distance = median_distance(&self.ascending, centre)?;
         let count = self.seen.len() as f64;
         // The median of few deviations is too small as often as too large, and a spread that is too small costs more.
-        Some(median(&sorted(&distances))? * NORMAL * (1.0 + 2.0 / count))
+        Some(distance * NORMAL * (1.0 + 2.0 / count))
     }
 
     /// Returns the nearest effects that are ruled out below and above those that are not; the previous range if all are ruled out.
@@ -221,12 +240,7 @@ impl Sequence {
     pub fn estimate(&self) -> Option<f64> {
         // The last 1000 pairs are enough.
         let from = self.seen.len().saturating_sub(1000);
-        let seen = &self.seen[from..];
-        let means = seen.iter().enumerate().flat_map(|(index, a)| {
-            let others = seen[index..].iter();
-            others.map(move |b| f64::midpoint(*a, *b))
-        });
-        median(&sorted(&means.collect::<Vec<f64>>()))
+        hodges_lehmann(self.seen.get(from..).unwrap_or_default())
     }
 
     /// Returns the number of pairs added.
@@ -260,6 +274,46 @@ impl Table {
             self.ruled_out = Some(Shown::Below);
         }
     }
+}
+
+/// Returns the median of the means of all two values (Hodges and Lehmann). `None` without values.
+fn hodges_lehmann(values: &[f64]) -> Option<f64> {
+    let means = values.iter().enumerate().flat_map(|(index, a)| {
+        let others = values.iter().skip(index);
+        others.map(move |b| f64::midpoint(*a, *b))
+    });
+    median(&sorted(&means.collect::<Vec<f64>>()))
+}
+
+/// Returns the median distance of ascending values from a centre, in linear time: the nearest value on either side is the next in order.
+fn median_distance(ascending: &[f64], centre: f64) -> Option<f64> {
+    let last = ascending.len().checked_sub(1)?;
+    let middle = [last / 2, last.div_ceil(2)];
+    let mut above = ascending.partition_point(|&value| value < centre);
+    let mut below = above;
+    let mut found = [0.0; 2];
+    for index in 0..=last.div_ceil(2) {
+        let left = below.checked_sub(1).and_then(|at| ascending.get(at));
+        let left = left.map(|value| centre - value);
+        let right = ascending.get(above).map(|value| value - centre);
+        let distance = match (left, right) {
+            (Some(left), right) if right.is_none_or(|right| left < right) => {
+                below -= 1;
+                left
+            }
+            (_, Some(right)) => {
+                above += 1;
+                right
+            }
+            (_, None) => return None,
+        };
+        for (found, at) in found.iter_mut().zip(middle) {
+            if at == index {
+                *found = distance;
+            }
+        }
+    }
+    Some(f64::midpoint(found[0], found[1]))
 }
 
 /// Returns the logarithm of the mean capital, from the logarithms of the players' capitals.
@@ -361,6 +415,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_median_distance_is_that_of_sorted_distances(
+            values in prop::collection::vec(-2.0..2.0f64, 1..40),
+        ) {
+            let ascending = sorted(&values);
+            let expected = crate::stats::quantile::mad(&ascending);
+            let centre = median(&ascending).unwrap();
+            prop_assert_eq!(median_distance(&ascending, centre), expected);
+        }
+
         /// A player's expected capital after a fair coin equals the capital before it, whatever came before: the whole guarantee.
         #[test]
         fn the_game_is_fair(

@@ -4,6 +4,8 @@
 //! [`sequence`](crate::sequence) explains the verdict.
 
 pub mod plot;
+#[cfg(test)]
+mod tests;
 pub mod timetable;
 mod words;
 
@@ -12,6 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::metric::Better;
+use crate::sequence::{Evidence, Shown};
 
 /// Name and version of the document's format.
 pub const TRIAL_SCHEMA: &str = "superhue-trial/1";
@@ -32,17 +35,23 @@ pub struct Trial {
     pub settings: TrialSettings,
     /// Verdict.
     pub verdict: TrialVerdict,
-    /// Effect of the policy on the metric.
+    /// Effect of the policy on the metric. At the end of a trial its estimate is corrected for the stopping rule.
     pub effect: TrialEffect,
-    /// Pairs that count, in order.
+    /// Further estimates at the end; `None` before, and in documents of earlier versions.
+    #[serde(default)]
+    pub estimates: Option<TrialEstimates>,
+    /// Pairs that count, in order; those of an earlier trial that this one continues come first.
     pub pairs: Vec<TrialPair>,
     /// Number of pairs that were begun and do not count, by reason.
     pub discarded: BTreeMap<String, u64>,
     /// Cost and result of switching.
     pub switching: TrialSwitching,
+    /// Frames of the memory that was switched; `None` in documents of earlier versions.
+    #[serde(default)]
+    pub frames: Option<TrialFrames>,
     /// Guards that were watched.
     pub guards: Vec<TrialGuard>,
-    /// Duration in seconds, learning included.
+    /// Duration in seconds, learning and an earlier trial included.
     pub seconds: f64,
     /// CPU seconds that superhue itself took, collapses and splits included.
     pub own_cpu_seconds: f64,
@@ -128,6 +137,12 @@ pub struct TrialSettings {
     pub block_seconds: Option<f64>,
     /// True if nothing was switched: a test of the trial itself.
     pub nothing_switched: bool,
+    /// True if memory that was huge before the trial was switched, too.
+    #[serde(default)]
+    pub present: bool,
+    /// Number of pairs of an earlier trial that this one continues.
+    #[serde(default)]
+    pub earlier_pairs: u64,
 }
 
 /// Outcome of a trial.
@@ -174,6 +189,40 @@ pub struct TrialEffect {
     pub high: Option<f64>,
 }
 
+/// Estimates of the change of the metric by the policy, as shares of its value without the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialEstimates {
+    /// Usual change as the pairs show it, without the correction for the stopping rule.
+    pub usual_as_measured: Option<f64>,
+    /// Change of the mean over all blocks, corrected for the stopping rule where that is possible.
+    pub mean: Option<f64>,
+    /// Change of the mean as the pairs show it.
+    pub mean_as_measured: Option<f64>,
+    /// Least change of the mean that is not ruled out; `None` before the second pair.
+    pub mean_low: Option<f64>,
+    /// Greatest change of the mean that is not ruled out; `None` before the second pair.
+    pub mean_high: Option<f64>,
+    /// Number of orders of the pairs on which the corrections rest; 0 if nothing was corrected.
+    pub orders: u64,
+}
+
+/// Frames of the memory that was switched: base pages whose frames are neighbors miss the TLB at a lower cost.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialFrames {
+    /// Share of neighboring pages whose frames were neighbors before the policy collapsed them; `None` if that is unknown.
+    pub neighbors_before: Option<f64>,
+    /// The same share with the policy off; `None` if that is unknown.
+    pub neighbors_off: Option<f64>,
+    /// Number of pages that were moved to other frames, over all switches, without those that the program itself brought in.
+    pub moved_pages: u64,
+    /// Swap area that they went through; `None` if no page was moved.
+    pub through: Option<String>,
+    /// Reason why pages were not moved although their frames had been scattered before; `None` if there is none.
+    pub not_moved_because: Option<String>,
+}
+
 /// Two blocks that are compared with each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -202,11 +251,11 @@ pub struct TrialPair {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialSwitching {
-    /// Number of regions that the policy made huge, at the end.
+    /// Number of regions that were switched, at the end.
     pub regions: u64,
     /// Bytes of these regions.
     pub bytes: u64,
-    /// Bytes that were huge before the trial, which the trial did not change; `None` if the kernel does not report them.
+    /// Bytes that were huge before the trial. It leaves them unchanged, or restores them; `None` if the kernel does not report them.
     pub huge_before_bytes: Option<u64>,
     /// Most memory that collapses added.
     pub growth_bytes: u64,
@@ -224,6 +273,15 @@ pub struct TrialSwitching {
     pub not_split: u64,
     /// Number of the policy's regions that are huge after the trial.
     pub left_huge: u64,
+    /// Number of regions that were huge before the trial and were switched.
+    #[serde(default)]
+    pub found_huge: u64,
+    /// Number of those that could not be made huge again at the end.
+    #[serde(default)]
+    pub found_not_restored: u64,
+    /// Number of regions that stayed huge in both states, because a split would have replaced their pages of zeroes by one shared page.
+    #[serde(default)]
+    pub zero_regions: u64,
 }
 
 /// Limit on a quantity that the policy must not worsen.
@@ -240,6 +298,28 @@ pub struct TrialGuard {
     pub worst: Option<f64>,
 }
 
+/// Reason why a trial cannot continue an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContinueError {
+    /// They differ in a point on which the pairs depend.
+    #[error(
+        "it was a trial of another {what} ({earlier}, now {now}), and its pairs say nothing about this one"
+    )]
+    Different {
+        /// The point.
+        what: &'static str,
+        /// Its value in the earlier trial.
+        earlier: String,
+        /// Its value now.
+        now: String,
+    },
+    /// Its pairs already show a result at the present settings.
+    #[error(
+        "its pairs already show `{0}`: there is nothing to continue (a smaller --within or --alpha asks for more)"
+    )]
+    Shown(&'static str),
+}
+
 /// Reason why a text is not a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialReadError {
@@ -252,6 +332,62 @@ pub enum TrialReadError {
 }
 
 impl Trial {
+    /// Returns the evidence of its pairs at these settings.
+    #[must_use]
+    pub fn evidence(&self, alpha: f64, within: f64) -> Evidence {
+        let mut evidence = Evidence::new(alpha, within);
+        for pair in &self.pairs {
+            evidence.add(pair.on, pair.off);
+        }
+        evidence
+    }
+
+    /// Checks that a trial with the settings of `next` can continue this one, and returns the evidence to begin with. The process may be another
+    /// one of the same service; a process named by number may have been restarted.
+    ///
+    /// # Errors
+    /// See [`ContinueError`].
+    pub fn continued_by(&self, next: &Self) -> Result<Evidence, ContinueError> {
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        let name = |trial: &Self| {
+            let name = &trial.target.name;
+            if is_number(name) {
+                "a process".to_owned()
+            } else {
+                name.clone()
+            }
+        };
+        let same = |what, earlier: String, now: String| {
+            if earlier == now {
+                return Ok(());
+            }
+            Err(ContinueError::Different { what, earlier, now })
+        };
+        same("target", name(self), name(next))?;
+        let metric = |trial: &Self| {
+            let metric = &trial.metric;
+            let asked = metric.asked.as_deref().unwrap_or("CPU time");
+            format!("{asked}, {:?}, {:?} is better", metric.kind, metric.better)
+        };
+        same("metric", metric(self), metric(next))?;
+        if let (Some(earlier), Some(now)) = (&self.policy.pages, &next.policy.pages) {
+            same("policy", earlier.clone(), now.clone())?;
+        }
+        let memory = |trial: &Self| match (trial.settings.nothing_switched, trial.settings.present)
+        {
+            (true, _) => "nothing switched".to_owned(),
+            (false, true) => "what was huge already, too".to_owned(),
+            (false, false) => "the policy's own huge pages".to_owned(),
+        };
+        same("kind of memory", memory(self), memory(next))?;
+        let evidence = self.evidence(next.settings.alpha, next.settings.within);
+        match evidence.shown() {
+            None => Ok(evidence),
+            Some(Shown::Small) => Err(ContinueError::Shown("no difference")),
+            Some(Shown::Above | Shown::Below) => Err(ContinueError::Shown("a difference")),
+        }
+    }
+
     /// Reads the output of `superhue trial --json`.
     ///
     /// # Errors

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //!   on     the policy's watch runs; the regions that it had made huge are collapsed again
-//!   off    the watch stands still; those regions are split, and no others
+//!   off    the watch stands still; those regions are split, and their pages exchange frames if frames had been scattered before
 //! ```
 //!
-//! A split loses and moves nothing, and a collapse makes only pages that the policy would have made: the bytes are the same in all states. So
-//! the target can stay in any of them, and does if superhue is killed. Memory that was huge before the trial stays as it is, since the lever
-//! remembers only the policy's own collapses.
+//! A collapse makes only pages that the policy would have made, and the bytes are the same in all states. So the target can stay in any of them,
+//! and does if superhue is killed. Memory that was huge before the trial stays as it is, since the lever remembers only the policy's own
+//! collapses; with `present` it is switched, too, and is huge again at the end.
+//!
+//! *Zeroes.* Since Linux 6.12 a split maps pages that hold only zeroes to one shared page, which is always in the cache. A program that uses such
+//! pages would be faster in *off* for that alone. So regions that lose more pages in a split than the collapse had added stay huge in both states.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,8 +23,10 @@ use superhue_model::{
     ProcessId, Region,
 };
 use superhue_procfs::Roots;
-use superhue_procfs::process::{is_huge_mapped, resident_pages, still_is};
+use superhue_procfs::process::{PageScanner, is_huge_mapped, resident_pages, still_is, view};
 
+use super::frames::{Neighbors, neighbors_in};
+use super::scatter::{Scatterer, SwapMover};
 use crate::Config;
 use crate::live::{LiveWatch, Members, WatchAccount};
 use crate::means::Means;
@@ -39,15 +45,27 @@ const SAMPLE: usize = 128;
 /// Period of which collapses may take a part (see [`Config::max_stall`]).
 const WINDOW: Duration = Duration::from_millis(100);
 
+/// Pages of zeroes that a region may lose in a split beyond those that the collapse had added: more would make *off* faster.
+const MOST_ZEROES: u64 = 32;
+
+/// Frames count as scattered if a smaller share of neighboring pages have neighboring frames.
+const SCATTERED: f64 = 0.5;
+
+/// Regions whose frames are recorded before they are collapsed.
+const MOST_RECORDED: usize = 1024;
+
+/// A region of a process.
+type Key = (ProcessId, Region);
+
 /// Function that sleeps, and returns true to stop.
 pub(super) type SleepFn<'a> = dyn FnMut(Duration) -> bool + 'a;
 
 /// The regions that the policy made huge, with the pages that this added.
 #[derive(Debug, Default, Clone)]
-struct CollapsedRegions(Arc<Mutex<BTreeMap<(ProcessId, Region), PageCount>>>);
+struct CollapsedRegions(Arc<Mutex<BTreeMap<Key, PageCount>>>);
 
 impl CollapsedRegions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(ProcessId, Region), PageCount>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, PageCount>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,10 +86,37 @@ impl CollapsedRegions {
     }
 }
 
+/// Frames of regions right before the policy collapsed them.
+#[derive(Debug, Default, Clone)]
+struct FramesBefore(Arc<Mutex<(Neighbors, usize)>>);
+
+impl FramesBefore {
+    fn lock(&self) -> MutexGuard<'_, (Neighbors, usize)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, roots: &Roots, action: Action) {
+        if let (Action::Collapse { region, .. }, Some(process)) = (action, action.owner().process())
+        {
+            let mut recorded = self.lock();
+            if recorded.1 < MOST_RECORDED {
+                recorded.0.add(neighbors_in(roots, process, region));
+                recorded.1 += 1;
+            }
+        }
+    }
+
+    fn share(&self) -> Option<f64> {
+        self.lock().0.share()
+    }
+}
+
 /// Actuator that passes actions to another one, and remembers the regions that become huge.
 struct RecordingActuator {
     actuator: Box<dyn Actuator>,
+    roots: Roots,
     made: CollapsedRegions,
+    before: FramesBefore,
 }
 
 impl Actuator for RecordingActuator {
@@ -79,7 +124,10 @@ impl Actuator for RecordingActuator {
         // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
         // error as from a kernel that cannot collapse it.
         let is_private = |action: &Action| matches!(action.owner(), Owner::Process(_));
-        let private = plan.actions.iter().copied().filter(is_private).collect();
+        let private: Vec<Action> = plan.actions.iter().copied().filter(is_private).collect();
+        for action in &private {
+            self.before.record(&self.roots, *action);
+        }
         let done = self.actuator.perform(&Plan { actions: private }, stop);
         done.results
             .iter()
@@ -117,18 +165,71 @@ pub(super) struct SwitchCounts {
     pub(super) not_split: u64,
 }
 
+/// Options of a switch beside those of its policy.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SwitchOptions {
+    /// Switches nothing really: a trial of the trial.
+    pub(super) is_dummy: bool,
+    /// Switches memory that is huge already, too.
+    pub(super) present: bool,
+    /// May make swap in memory, to scatter frames.
+    pub(super) make_swap: bool,
+    /// Decides the order in which pages are scattered.
+    pub(super) seed: u64,
+}
+
+/// Means of scattering frames.
+enum Scattering {
+    /// Not needed so far.
+    Wanted,
+    Ready(Scatterer),
+    /// Impossible here, for this reason.
+    Failed(String),
+}
+
+/// Frames of the switched memory, as far as they are known.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct FramesSeen {
+    /// Share of neighboring pages with neighboring frames before the policy's collapses, and with the policy off.
+    pub(super) before: Option<f64>,
+    pub(super) off: Option<f64>,
+    /// Number of pages moved, and the area that they went through.
+    pub(super) moved: u64,
+    pub(super) through: Option<String>,
+    /// Reason why pages were not moved.
+    pub(super) why_not: Option<String>,
+}
+
+/// State of the policy's regions after the trial.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Remains {
+    /// Regions of the policy that are huge.
+    pub(super) huge: u64,
+    /// Regions that were huge before the trial and were switched.
+    pub(super) found: u64,
+    /// Number of those that are not huge again.
+    pub(super) found_not_restored: u64,
+}
+
 /// Switches a policy on and off.
 pub(super) struct PolicySwitch {
     roots: Roots,
     watch: LiveWatch,
     made: CollapsedRegions,
-    /// Absent pages of each region after it was split.
-    absent: BTreeMap<(ProcessId, Region), PageCount>,
+    /// Regions that were huge before the trial, and processes in which they were looked for.
+    found: BTreeSet<Key>,
+    adopted: BTreeSet<ProcessId>,
+    /// Regions that stay huge in both states, because a split would drop pages of zeroes.
+    zeroed: BTreeSet<Key>,
+    /// Absent pages of each region after its last split.
+    absent: BTreeMap<Key, PageCount>,
+    before: FramesBefore,
+    off: Neighbors,
+    scattering: Scattering,
     actuator: Box<dyn Actuator>,
     max_stall: Option<Duration>,
     is_on: bool,
-    /// Switches nothing really: a trial of the trial.
-    is_dummy: bool,
+    options: SwitchOptions,
     pub(super) switched: SwitchCounts,
 }
 
@@ -137,32 +238,76 @@ impl PolicySwitch {
     ///
     /// # Errors
     /// The system cannot start a thread for it.
-    pub(super) fn new(config: &Config, means: &Means, is_dummy: bool) -> std::io::Result<Self> {
-        let made = CollapsedRegions::default();
-        let theirs = made.clone();
+    pub(super) fn new(
+        config: &Config,
+        means: &Means,
+        options: SwitchOptions,
+    ) -> std::io::Result<Self> {
+        let (made, before) = (CollapsedRegions::default(), FramesBefore::default());
+        let theirs = (made.clone(), before.clone());
+        let roots = config.roots.clone();
         let watch = LiveWatch::start_with(config, "superhue-watch", |actuator| {
+            let (made, before) = theirs;
             Box::new(RecordingActuator {
                 actuator,
-                made: theirs,
+                roots,
+                made,
+                before,
             })
         })?;
         let config = config.for_running();
+        let scattering = match means {
+            Means::Own => Scattering::Wanted,
+            Means::Service(_) => Scattering::Failed(
+                "the daemon acts for this user, and moves no pages: run the trial as root"
+                    .to_owned(),
+            ),
+        };
         Ok(Self {
             actuator: new_actuator(&config, means, Mappings::default()),
             roots: config.roots,
             watch,
             made,
+            found: BTreeSet::new(),
+            adopted: BTreeSet::new(),
+            zeroed: BTreeSet::new(),
             max_stall: config.max_stall.map(|bound| bound.allowed),
             is_on: true,
             absent: BTreeMap::new(),
-            is_dummy,
+            before,
+            off: Neighbors::default(),
+            scattering,
+            options,
             switched: SwitchCounts::default(),
         })
     }
 
     /// Sets the processes of the target.
-    pub(super) fn feed(&self, members: Members) {
+    pub(super) fn feed(&mut self, members: Members) {
+        if self.options.present && !self.options.is_dummy {
+            // Before the watch makes more of them huge.
+            members.keys().for_each(|&process| self.adopt(process));
+        }
         self.watch.feed(members);
+    }
+
+    /// Takes the regions of a new process that are huge already.
+    fn adopt(&mut self, process: ProcessId) {
+        if !self.adopted.insert(process) {
+            return;
+        }
+        // The watch reports processes that cannot be read.
+        let Ok(view) = view(&self.roots, &mut PageScanner::new(), process) else {
+            return;
+        };
+        let huge = view.regions.iter().filter(|it| it.huge == Some(true));
+        let mut made = self.made.lock();
+        for region in huge.map(|it| it.region) {
+            if let Entry::Vacant(entry) = made.entry((process, region)) {
+                entry.insert(PageCount(0));
+                self.found.insert((process, region));
+            }
+        }
     }
 
     /// Returns the last account of the watch.
@@ -170,9 +315,23 @@ impl PolicySwitch {
         self.watch.account()
     }
 
-    /// Returns the number of regions that the policy made huge.
+    /// Returns the number of regions that the policy made huge, or that were huge already.
     pub(super) fn regions(&self) -> usize {
         self.made.lock().len()
+    }
+
+    /// Returns the regions that are switched, with the pages that their collapses added.
+    fn switched_regions(&self) -> Vec<(Key, PageCount)> {
+        let made = self.made.lock();
+        let switched = made.iter().filter(|(key, _)| !self.zeroed.contains(key));
+        switched.map(|(key, growth)| (*key, *growth)).collect()
+    }
+
+    /// Returns the numbers of regions that are switched, and that stay huge in both states for their pages of zeroes.
+    pub(super) fn switched_and_zeroed(&self) -> (usize, usize) {
+        let all = self.regions();
+        let switched = self.switched_regions().len();
+        (switched, all.saturating_sub(switched))
     }
 
     /// Forgets regions of processes that have ended; returns the numbers of regions before and after.
@@ -191,17 +350,19 @@ impl PolicySwitch {
     /// Switches; returns the time that it took. A stop in the middle leaves a state in between, which harms no process.
     pub(super) fn switch(&mut self, on: bool, nap: &mut SleepFn<'_>) -> Duration {
         let begun = Instant::now();
-        if on == self.is_on || self.is_dummy {
+        if on == self.is_on || self.options.is_dummy {
             return begun.elapsed();
         }
         self.is_on = on;
         if on {
-            let failed = self.collapse_all(nap);
-            self.switched.not_collapsed += failed;
+            self.switched.not_collapsed += self.collapse(self.switched_regions(), nap);
             self.watch.hold(false);
         } else {
             self.hold(nap);
-            self.switched.not_split += self.split_all(self.max_stall, nap);
+            let switched: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+            self.switched.not_split += self.split(&switched, self.max_stall, nap);
+            self.leave_out_zeroes(nap);
+            self.scatter(nap);
         }
         let took = begun.elapsed();
         let (times, longest) = if on {
@@ -214,8 +375,8 @@ impl PolicySwitch {
         took
     }
 
-    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Returns the number of regions that are huge.
-    pub(super) fn finish(&mut self, keep: bool) -> u64 {
+    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Regions that were huge before become huge again.
+    pub(super) fn finish(&mut self, keep: bool) -> Remains {
         let mut nap = |time: Duration| {
             std::thread::sleep(time);
             false
@@ -224,13 +385,35 @@ impl PolicySwitch {
             self.switch(true, &mut nap);
         }
         self.hold(&mut nap);
+        let all: Vec<Key> = self.made.lock().keys().copied().collect();
+        let (found, made): (Vec<Key>, Vec<Key>) =
+            all.into_iter().partition(|key| self.found.contains(key));
         if !keep {
             // Also after a switch that was broken off; without pauses, since nothing is measured any more.
-            self.split_all(None, &mut nap);
+            self.split(&made, None, &mut nap);
             self.is_on = false;
         }
+        let lost = self.without_huge_page(&found);
+        if !keep && !lost.is_empty() && !self.options.is_dummy {
+            let lost = lost.into_iter().map(|key| (key, PageCount(0)));
+            self.collapse(lost.collect(), &mut nap);
+        }
         self.watch.stop();
-        self.huge()
+        Remains {
+            huge: (made.len() - self.without_huge_page(&made).len()) as u64,
+            found: found.len() as u64,
+            found_not_restored: self.without_huge_page(&found).len() as u64,
+        }
+    }
+
+    /// Returns those of the regions that no huge page maps.
+    fn without_huge_page(&self, regions: &[Key]) -> Vec<Key> {
+        let is_huge = |(process, region): Key| {
+            is_huge_mapped(&self.roots, process, region).is_ok_and(|huge| huge == Some(true))
+        };
+        let mut regions = regions.to_vec();
+        regions.retain(|key| !is_huge(*key));
+        regions
     }
 
     /// Waits until the watch stands still.
@@ -244,9 +427,9 @@ impl PolicySwitch {
         }
     }
 
-    fn collapse_all(&mut self, nap: &mut SleepFn<'_>) -> u64 {
-        let made = self.made.lock().clone();
-        let actions = made.into_iter().map(|((process, region), growth)| {
+    /// Collapses regions; each grows by the number of pages given, or by its absent pages if those are more. Returns the number of failures.
+    fn collapse(&mut self, regions: Vec<(Key, PageCount)>, nap: &mut SleepFn<'_>) -> u64 {
+        let actions = regions.into_iter().map(|((process, region), growth)| {
             let absent = self.absent.get(&(process, region)).copied();
             Action::Collapse {
                 owner: process.into(),
@@ -257,23 +440,87 @@ impl PolicySwitch {
         self.perform(actions.collect(), self.max_stall, nap)
     }
 
-    fn split_all(&mut self, max_stall: Option<Duration>, nap: &mut SleepFn<'_>) -> u64 {
-        let made: Vec<(ProcessId, Region)> = self.made.lock().keys().copied().collect();
-        let actions = made.iter().map(|&(process, region)| Action::Split {
+    /// Splits regions; returns the number of failures.
+    fn split(
+        &mut self,
+        regions: &[Key],
+        max_stall: Option<Duration>,
+        nap: &mut SleepFn<'_>,
+    ) -> u64 {
+        let actions = regions.iter().map(|&(process, region)| Action::Split {
             owner: process.into(),
             region,
         });
         let failed = self.perform(actions.collect(), max_stall, nap);
         // A split drops all pages of zeroes: the absent pages now are the growth of the next collapse.
-        self.absent = made
-            .into_iter()
-            .filter_map(|(process, region)| {
-                let resident = resident_pages(&self.roots, process, region).ok()?;
-                let absent = PAGES_PER_REGION.saturating_sub(resident.0);
-                Some(((process, region), PageCount(absent)))
-            })
-            .collect();
+        let absent = regions.iter().filter_map(|&(process, region)| {
+            let resident = resident_pages(&self.roots, process, region).ok()?;
+            let absent = PAGES_PER_REGION.saturating_sub(resident.0);
+            Some(((process, region), PageCount(absent)))
+        });
+        self.absent.extend(absent);
         failed
+    }
+
+    /// Makes those regions huge again, and leaves them so in both states, that have lost pages of zeroes in the split.
+    fn leave_out_zeroes(&mut self, nap: &mut SleepFn<'_>) {
+        let mut zeroed = self.switched_regions();
+        zeroed.retain(|(key, growth)| {
+            let absent = self.absent.get(key).copied().unwrap_or_default();
+            absent.0.saturating_sub(growth.0) > MOST_ZEROES
+        });
+        if zeroed.is_empty() {
+            return;
+        }
+        self.zeroed.extend(zeroed.iter().map(|(key, _)| *key));
+        self.switched.not_collapsed += self.collapse(zeroed, nap);
+    }
+
+    /// Lets the pages of the split regions exchange frames, if these had been scattered before the policy.
+    fn scatter(&mut self, nap: &mut SleepFn<'_>) {
+        let regions: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+        let is_wanted = match self.before.share() {
+            Some(share) => share < SCATTERED,
+            // All of it was huge before. A user who asks for swap wants it as the kernel hands out frames one by one.
+            None => self.options.make_swap,
+        };
+        if is_wanted {
+            if matches!(self.scattering, Scattering::Wanted) {
+                let mover = SwapMover::new(&self.roots, self.options.make_swap);
+                self.scattering = match mover {
+                    Ok(mover) => {
+                        Scattering::Ready(Scatterer::new(Box::new(mover), self.options.seed))
+                    }
+                    Err(why) => Scattering::Failed(why),
+                };
+            }
+            if let Scattering::Ready(scatterer) = &mut self.scattering {
+                scatter_all(scatterer, &regions, self.max_stall, nap);
+            }
+        }
+        for (process, region) in sample(&regions) {
+            self.off.add(neighbors_in(&self.roots, process, region));
+        }
+    }
+
+    /// Returns the frames of the switched memory, as far as they are known.
+    pub(super) fn frames(&self) -> FramesSeen {
+        let (moved, through, why_not) = match &self.scattering {
+            Scattering::Wanted => (0, None, None),
+            Scattering::Ready(it) if it.moved() == 0 => {
+                let why = format!("no page could be moved through {}", it.describe());
+                (0, None, Some(why))
+            }
+            Scattering::Ready(it) => (it.moved(), Some(it.describe()), None),
+            Scattering::Failed(why) => (0, None, Some(why.clone())),
+        };
+        FramesSeen {
+            before: self.before.share(),
+            off: self.off.share(),
+            moved,
+            through,
+            why_not,
+        }
     }
 
     /// Performs all actions, with pauses so that they keep within `max_stall`; returns the number of failures.
@@ -284,28 +531,19 @@ impl PolicySwitch {
         nap: &mut SleepFn<'_>,
     ) -> u64 {
         let mut failed = 0;
-        let (mut window, mut spent) = (Instant::now(), Duration::ZERO);
+        let mut pacer = Pacer::new(max_stall);
         for actions in actions.chunks(CHUNK) {
             let plan = Plan {
                 actions: actions.to_vec(),
             };
             let outcome = self.actuator.perform(&plan, &|| false);
+            let mut spent = Duration::ZERO;
             for result in &outcome.results {
                 spent += result.took;
                 failed += u64::from(!matches!(result.effect, Effect::Done | Effect::Vanished));
             }
-            let elapsed = window.elapsed();
-            let rest = match max_stall {
-                Some(allowed) if spent >= allowed => WINDOW
-                    .mul_f64(spent.as_secs_f64() / allowed.as_secs_f64().max(1e-6))
-                    .saturating_sub(elapsed),
-                _ => Duration::ZERO,
-            };
-            if nap(rest) {
+            if nap(pacer.rest(spent, Instant::now())) {
                 break;
-            }
-            if elapsed >= WINDOW || !rest.is_zero() {
-                (window, spent) = (Instant::now(), Duration::ZERO);
             }
         }
         failed
@@ -313,26 +551,13 @@ impl PolicySwitch {
 
     /// Returns the share of its regions that are huge, from a sample; `None` without regions, or where the kernel does not show it.
     pub(super) fn huge_share(&self) -> Option<f64> {
-        let made = self.made.lock();
-        let step = made.len().div_ceil(SAMPLE).max(1);
-        let some: Vec<(ProcessId, Region)> = made.keys().copied().step_by(step).collect();
-        drop(made);
-        let seen = some
-            .iter()
-            .filter_map(|&(process, region)| is_huge_mapped(&self.roots, process, region).ok()?);
+        let regions: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+        let seen = sample(&regions)
+            .filter_map(|(process, region)| is_huge_mapped(&self.roots, process, region).ok()?);
         let seen: Vec<bool> = seen.collect();
         let huge = seen.iter().filter(|huge| **huge).count();
         #[allow(clippy::cast_precision_loss, reason = "a share of a hundred")]
         (!seen.is_empty()).then(|| huge as f64 / seen.len() as f64)
-    }
-
-    /// Returns the number of its regions that are huge.
-    fn huge(&self) -> u64 {
-        let made = self.made.lock().clone();
-        let huge = made.into_keys().filter(|&(process, region)| {
-            is_huge_mapped(&self.roots, process, region).is_ok_and(|huge| huge == Some(true))
-        });
-        huge.count() as u64
     }
 
     /// Returns the reason why the watch cannot work here, if it cannot.
@@ -341,10 +566,193 @@ impl PolicySwitch {
     }
 }
 
+/// Returns a sample of regions, evenly over all.
+fn sample(regions: &[Key]) -> impl Iterator<Item = Key> {
+    let step = regions.len().div_ceil(SAMPLE).max(1);
+    regions.iter().copied().step_by(step)
+}
+
+/// Scatters the pages of all regions, with pauses so that waits of the program keep within `max_stall`.
+fn scatter_all(
+    scatterer: &mut Scatterer,
+    regions: &[Key],
+    max_stall: Option<Duration>,
+    nap: &mut SleepFn<'_>,
+) {
+    scatterer.begin(regions);
+    let mut pacer = Pacer::new(max_stall);
+    while let Some(held_up) = scatterer.step() {
+        if nap(pacer.rest(held_up, Instant::now())) {
+            return;
+        }
+    }
+}
+
+/// Pauses between actions that hold a program up, so that this takes at most `allowed` of each [`WINDOW`].
+struct Pacer {
+    allowed: Option<Duration>,
+    window: Option<Instant>,
+    spent: Duration,
+}
+
+impl Pacer {
+    const fn new(allowed: Option<Duration>) -> Self {
+        Self {
+            allowed,
+            window: None,
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// Returns the pause after an action that ended `now` and held the program up for `took`.
+    fn rest(&mut self, took: Duration, now: Instant) -> Duration {
+        let begun = *self
+            .window
+            .get_or_insert(now.checked_sub(took).unwrap_or(now));
+        self.spent += took;
+        let elapsed = now.saturating_duration_since(begun);
+        let rest = match self.allowed {
+            Some(allowed) if self.spent >= allowed => WINDOW
+                .mul_f64(self.spent.as_secs_f64() / allowed.as_secs_f64().max(1e-6))
+                .saturating_sub(elapsed),
+            _ => Duration::ZERO,
+        };
+        if elapsed >= WINDOW || !rest.is_zero() {
+            (self.window, self.spent) = (now.checked_add(rest), Duration::ZERO);
+        }
+        rest
+    }
+}
+
 impl Drop for PolicySwitch {
     /// Stops the watch, and lets it run on to its end if it stands still. Regions stay as they are.
     fn drop(&mut self) {
         self.watch.stop();
         self.watch.hold(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use superhue_model::VirtAddr;
+
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn pauses_keep_what_holds_the_program_up_within_the_bound() {
+        let begun = Instant::now();
+        let mut pacer = Pacer::new(Some(10 * MILLISECOND));
+        assert_eq!(
+            pacer.rest(4 * MILLISECOND, begun + 4 * MILLISECOND),
+            Duration::ZERO
+        );
+        // Twice the bound in 20 ms: the window grows to 200 ms.
+        let rest = pacer.rest(16 * MILLISECOND, begun + 20 * MILLISECOND);
+        assert_eq!(rest, 180 * MILLISECOND);
+        // The next window begins after the pause.
+        let after = begun + 200 * MILLISECOND;
+        assert_eq!(
+            pacer.rest(9 * MILLISECOND, after + 9 * MILLISECOND),
+            Duration::ZERO
+        );
+        assert_eq!(
+            pacer.rest(MILLISECOND, after + 100 * MILLISECOND),
+            Duration::ZERO
+        );
+        assert_eq!(
+            pacer.rest(9 * MILLISECOND, after + 110 * MILLISECOND),
+            Duration::ZERO
+        );
+        let mut unbound = Pacer::new(None);
+        assert_eq!(unbound.rest(Duration::from_secs(9), begun), Duration::ZERO);
+    }
+
+    fn regions(count: u64) -> Vec<Key> {
+        let process = ProcessId {
+            pid: u32::MAX,
+            start_ticks: 1,
+        };
+        let region = |index: u64| Region::containing(VirtAddr(0x7f00_0000_0000 + (index << 21)));
+        (0..count).map(|index| (process, region(index))).collect()
+    }
+
+    #[test]
+    fn a_sample_is_spread_over_all_regions() {
+        let all = regions(1000);
+        let sampled: Vec<Key> = sample(&all).collect();
+        assert!((100..=SAMPLE).contains(&sampled.len()), "{}", sampled.len());
+        assert_eq!(sampled[0], all[0]);
+        assert!(sampled[sampled.len() - 1] >= all[990]);
+        assert_eq!(sample(&all[..3]).count(), 3);
+        assert_eq!(sample(&[]).count(), 0);
+    }
+
+    /// Actuator that does everything, and counts.
+    struct FakeActuator(Arc<AtomicU64>);
+
+    impl Actuator for FakeActuator {
+        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
+            let result = |&action: &Action| {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                ActionResult {
+                    action,
+                    effect: Effect::Done,
+                    took: Duration::ZERO,
+                }
+            };
+            Outcome {
+                results: plan.actions.iter().map(result).collect(),
+            }
+        }
+    }
+
+    #[test]
+    fn the_policy_s_own_collapses_are_remembered_until_it_splits_them() {
+        let performed = Arc::new(AtomicU64::new(0));
+        let made = CollapsedRegions::default();
+        let before = FramesBefore::default();
+        let mut recording = RecordingActuator {
+            actuator: Box::new(FakeActuator(Arc::clone(&performed))),
+            roots: Roots::default(),
+            made: made.clone(),
+            before: before.clone(),
+        };
+        let regions = regions(3);
+        let collapses = regions.iter().map(|&(process, region)| Action::Collapse {
+            owner: process.into(),
+            region,
+            growth: PageCount(5),
+        });
+        let plan = Plan {
+            actions: collapses.collect(),
+        };
+        let outcome = recording.perform(&plan, &|| false);
+        assert_eq!(outcome.results.len(), 3);
+        assert_eq!(
+            made.lock().values().copied().collect::<Vec<_>>(),
+            [PageCount(5); 3]
+        );
+        // No such process: nothing is known of its frames.
+        assert_eq!((before.share(), before.lock().1), (None, 3));
+        let (process, region) = regions[1];
+        let split = Action::Split {
+            owner: process.into(),
+            region,
+        };
+        recording.perform(
+            &Plan {
+                actions: vec![split],
+            },
+            &|| false,
+        );
+        assert_eq!(
+            made.lock().keys().copied().collect::<Vec<_>>(),
+            [regions[0], regions[2]]
+        );
+        assert_eq!(performed.load(Ordering::Relaxed), 4);
     }
 }

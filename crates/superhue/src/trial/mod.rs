@@ -1,10 +1,10 @@
 //! A trial: is a policy worth it for a program as it runs?
 //!
 //! ```text
-//!   learn     the policy's watch runs until it has made all the huge pages it wants  (lever)
+//!   learn     the policy's watch runs until it has made all the huge pages it wants  (lever, scatter)
 //!   pairs     | settle | on  | settle | off |     or off first, by a coin            (timetable)
 //!                        measured       measured                                     (meter)
-//!   each pair --ln(on / off)--> sequence: another pair, or keep / leave / no difference
+//!   each pair --(on, off)--> evidence: another pair, or keep / leave / no difference
 //!   always    guards, signals, the target's processes; any of them ends it
 //!   end       keep: the policy's pages stay; else: pages that the trial made huge are split
 //! ```
@@ -14,9 +14,11 @@
 //! report shows how far switches took effect. Statistics: `superhue_compare::sequence`.
 
 mod ask;
+mod frames;
 mod guard;
 mod lever;
 mod meter;
+mod scatter;
 mod who;
 
 use std::collections::BTreeMap;
@@ -25,10 +27,11 @@ use std::time::{Duration, Instant};
 
 use superhue_compare::trial::timetable::Timetable;
 use superhue_compare::trial::{
-    MetricKind, TRIAL_SCHEMA, Trial, TrialEffect, TrialMetric, TrialOutcome, TrialPair,
-    TrialPolicy, TrialSettings, TrialSource, TrialSwitching, TrialTarget, TrialVerdict,
+    ContinueError, MetricKind, TRIAL_SCHEMA, Trial, TrialEffect, TrialEstimates, TrialFrames,
+    TrialMetric, TrialOutcome, TrialPair, TrialPolicy, TrialSettings, TrialSource, TrialSwitching,
+    TrialTarget, TrialVerdict,
 };
-use superhue_compare::{Better, Coin, Sequence, Shown};
+use superhue_compare::{Better, Coin, Evidence, Range, Shown};
 use superhue_model::{ProcessId, counted};
 use superhue_procfs::process::{numbers_are_ours, resident_now};
 use superhue_procfs::{ReadError, Roots};
@@ -42,7 +45,7 @@ use crate::Config;
 use crate::attach::{AttachError, first_look, running_mechanism};
 use crate::live::{Members, WatchAccount};
 use guard::{Alarm, Guards};
-use lever::{PolicySwitch, SwitchCounts};
+use lever::{FramesSeen, PolicySwitch, Remains, SwitchCounts, SwitchOptions};
 use meter::{BlockError, CpuTimes, Meter, MeterEnvironment};
 use who::TargetSearch;
 
@@ -87,6 +90,12 @@ pub struct TrialPlan {
     pub seed: u64,
     /// Switches nothing: a trial of the trial.
     pub nothing_switched: bool,
+    /// Switches memory that is huge before the trial, too, and makes it huge again at the end.
+    pub present: bool,
+    /// True if Superhue may make a small swap in memory where none is on: frames are scattered through swap.
+    pub swap: bool,
+    /// Trial that this one continues: its pairs count, too.
+    pub earlier: Option<Box<Trial>>,
 }
 
 /// Reason why a trial did not begin. The machine is unchanged then.
@@ -101,6 +110,9 @@ pub enum TrialError {
     /// The metric gives no number.
     #[error("the metric cannot be used: {0}")]
     Metric(String),
+    /// The earlier trial cannot be continued.
+    #[error("cannot continue the earlier trial: {0}")]
+    Continue(#[from] ContinueError),
     /// A guard's limit was crossed before the trial changed anything.
     #[error("before the trial, {0}: nothing was changed")]
     Guard(String),
@@ -115,8 +127,19 @@ pub enum TrialError {
 /// Progress of a trial.
 #[derive(Debug)]
 pub enum TrialStep<'a> {
+    /// The metric is read for the first time.
+    Reading,
     /// The policy looks for regions to make huge; the number of them so far.
     Learning(usize),
+    /// The policy is switched off and on, to see how long that takes.
+    Switching,
+    /// The first pair begins: seconds of a block, and of the time before each block that does not count.
+    Measuring {
+        /// Seconds of a block.
+        block: f64,
+        /// Seconds before each block.
+        settle: f64,
+    },
     /// A pair was measured, or has no value for the given reason.
     Pair(&'a Trial, Option<&'a str>),
 }
@@ -148,13 +171,9 @@ pub fn run(
     let members = who.members().unwrap_or_default();
     may_look(&config.roots, &plan.targets, &members)?;
     let means = running_mechanism(&config)?.means;
-    let guards = {
-        let (roots, members) = (config.roots.clone(), Arc::default());
-        Guards::start(plan.guards.clone(), resident_of(roots, &members))
-            .map(|guards| (guards, members))
-            .map_err(TrialError::Thread)?
-    };
-    let (guards, shared_members) = guards;
+    let shared_members = SharedMembers::default();
+    let resident = resident_of(config.roots.clone(), &shared_members);
+    let guards = Guards::start(plan.guards.clone(), resident).map_err(TrialError::Thread)?;
     let mut world = TrialEnvironment {
         cpu: CpuTimes::of_group(who.cpu_file()),
         who,
@@ -169,26 +188,18 @@ pub fn run(
     world.share();
     let meter = Meter::new(plan.source.clone(), plan.kind);
     // All faults of the plan show here, before the trial changes anything.
-    while !world.guards.has_looked() {
-        if world.nap(Duration::from_millis(10)) && world.guards.alarm().is_none() {
-            return Err(TrialError::Interrupted);
-        }
-    }
-    match world.guards.alarm() {
-        Some(Alarm::Crossed(text) | Alarm::Unreadable(text)) => {
-            return Err(TrialError::Guard(text));
-        }
-        None => {}
-    }
+    let (mut trial, evidence) = first_document(plan, &world)?;
+    tell(TrialStep::Reading);
+    world.wait_for_guards()?;
     let reading = meter.try_out(&mut world).map_err(|error| match error {
         BlockError::Stopped | BlockError::Reading(MetricError::Stopped) => TrialError::Interrupted,
         error => TrialError::Metric(error.to_string()),
     })?;
     let begun = Instant::now();
     let before = own_usage();
-    let huge_before = huge_of(&config.roots, &world.members);
-    let lever =
-        PolicySwitch::new(&config, &means, plan.nothing_switched).map_err(TrialError::Thread)?;
+    trial.switching.huge_before_bytes = huge_of(&config.roots, &world.members);
+    let lever = PolicySwitch::new(&config, &means, switch_options(plan));
+    let lever = lever.map_err(TrialError::Thread)?;
     let limit = plan.limit.as_secs_f64();
     let block = plan.block.map(|block| block.as_secs_f64());
     let mut course = TrialRun {
@@ -197,9 +208,9 @@ pub fn run(
         lever,
         begun,
         coin: Coin::new(plan.seed),
-        sequence: Sequence::new(plan.alpha, plan.within),
+        evidence,
         timetable: Timetable::new(block, limit, reading.as_secs_f64()),
-        trial: blank(plan, &world, huge_before),
+        trial,
         growth: 0,
         broken: false,
     };
@@ -207,9 +218,47 @@ pub fn run(
     let mut trial = course.conclude(end, &mut world);
     let used = own_usage();
     let cpu = (used.user + used.system).saturating_sub(before.user + before.system);
-    trial.own_cpu_seconds = cpu.as_secs_f64();
-    trial.seconds = begun.elapsed().as_secs_f64();
+    let earlier = plan.earlier.as_deref();
+    trial.own_cpu_seconds = cpu.as_secs_f64() + earlier.map_or(0.0, |it| it.own_cpu_seconds);
+    trial.seconds = begun.elapsed().as_secs_f64() + earlier.map_or(0.0, |it| it.seconds);
     Ok(trial)
+}
+
+const fn switch_options(plan: &TrialPlan) -> SwitchOptions {
+    SwitchOptions {
+        is_dummy: plan.nothing_switched,
+        present: plan.present,
+        make_swap: plan.swap,
+        seed: plan.seed,
+    }
+}
+
+/// Returns the document and the evidence with which the trial begins: empty, or those of an earlier trial.
+fn first_document(
+    plan: &TrialPlan,
+    world: &TrialEnvironment<'_>,
+) -> Result<(Trial, Evidence), ContinueError> {
+    let mut trial = blank(plan, world);
+    let Some(earlier) = &plan.earlier else {
+        return Ok((trial, Evidence::new(plan.alpha, plan.within)));
+    };
+    let evidence = earlier.continued_by(&trial)?;
+    continue_with(earlier, &mut trial);
+    Ok((trial, evidence))
+}
+
+/// Enters the pairs of an earlier trial.
+fn continue_with(earlier: &Trial, trial: &mut Trial) {
+    trial.pairs.clone_from(&earlier.pairs);
+    trial.discarded.clone_from(&earlier.discarded);
+    trial.effect = earlier
+        .pairs
+        .last()
+        .map(|pair| pair.effect)
+        .unwrap_or_default();
+    trial.settings.earlier_pairs = earlier.pairs.len() as u64;
+    trial.target.restarts = earlier.target.restarts;
+    trial.seconds = earlier.seconds;
 }
 
 /// Makes sure that the caller may inspect a process that is given by number, or at least one process of a group.
@@ -266,7 +315,7 @@ fn resident_of(roots: Roots, members: &SharedMembers) -> guard::Rss {
     })
 }
 
-fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>, huge_before: Option<u64>) -> Trial {
+fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>) -> Trial {
     let source = match &plan.source {
         None => TrialSource::Cpu,
         // Also for the kind that measures CPU time for each piece of work.
@@ -299,18 +348,19 @@ fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>, huge_before: Option<u64
             seed: plan.seed,
             block_seconds: plan.block.map(|block| block.as_secs_f64()),
             nothing_switched: plan.nothing_switched,
+            present: plan.present,
+            earlier_pairs: 0,
         },
         verdict: TrialVerdict {
             outcome: TrialOutcome::Undecided,
             reason: None,
         },
         effect: TrialEffect::default(),
+        estimates: None,
         pairs: Vec::new(),
         discarded: BTreeMap::new(),
-        switching: TrialSwitching {
-            huge_before_bytes: huge_before,
-            ..TrialSwitching::default()
-        },
+        switching: TrialSwitching::default(),
+        frames: None,
         guards: Vec::new(),
         seconds: 0.0,
         own_cpu_seconds: 0.0,
@@ -347,6 +397,19 @@ impl TrialEnvironment<'_> {
         self.share();
     }
 
+    /// Waits until all guards have been read once.
+    fn wait_for_guards(&mut self) -> Result<(), TrialError> {
+        while !self.guards.has_looked() {
+            if self.nap(Duration::from_millis(10)) && self.guards.alarm().is_none() {
+                return Err(TrialError::Interrupted);
+            }
+        }
+        match self.guards.alarm() {
+            Some(Alarm::Crossed(text) | Alarm::Unreadable(text)) => Err(TrialError::Guard(text)),
+            None => Ok(()),
+        }
+    }
+
     fn share(&self) {
         let mut shared = self
             .shared_members
@@ -356,7 +419,7 @@ impl TrialEnvironment<'_> {
     }
 
     /// Passes the target's processes to the lever.
-    fn feed(&mut self, lever: &PolicySwitch) {
+    fn feed(&mut self, lever: &mut PolicySwitch) {
         let label: Arc<str> = self.who.name().into();
         let members = self.members.iter().map(|&id| (id, Arc::clone(&label)));
         let members: Members = members.collect();
@@ -394,7 +457,7 @@ struct TrialRun<'a> {
     lever: PolicySwitch,
     begun: Instant,
     coin: Coin,
-    sequence: Sequence,
+    evidence: Evidence,
     timetable: Timetable,
     trial: Trial,
     growth: u64,
@@ -408,9 +471,14 @@ impl TrialRun<'_> {
         if let Err(end) = self.learn(world, tell) {
             return end;
         }
+        tell(TrialStep::Switching);
         if let Err(end) = self.try_switching(world) {
             return end;
         }
+        tell(TrialStep::Measuring {
+            block: self.timetable.block(),
+            settle: self.timetable.settle(),
+        });
         let mut in_vain = 0;
         loop {
             let left = self.plan.limit.saturating_sub(self.begun.elapsed());
@@ -432,13 +500,13 @@ impl TrialRun<'_> {
                         return end;
                     }
                 }
-                Ok((pair, difference, halves)) => {
+                Ok((pair, halves)) => {
                     in_vain = 0;
-                    self.sequence.add(difference);
-                    self.timetable.add(difference, &halves);
+                    self.evidence.add(pair.on, pair.off);
+                    self.timetable.add((pair.on / pair.off).ln(), &halves);
                     self.enter(pair);
                     tell(TrialStep::Pair(&self.trial, None));
-                    if let Some(shown) = self.sequence.shown() {
+                    if let Some(shown) = self.evidence.shown() {
                         return End::Shown(shown);
                     }
                 }
@@ -471,15 +539,16 @@ impl TrialRun<'_> {
         world: &mut TrialEnvironment<'_>,
         tell: &mut dyn FnMut(TrialStep<'_>),
     ) -> Result<(), End> {
-        world.feed(&self.lever);
+        world.feed(&mut self.lever);
         self.lever.switch(true, &mut |time| world.nap(time));
+        tell(TrialStep::Learning(self.lever.regions()));
         let mut until = Instant::now() + self.plan.learn;
         let (mut regions, mut changed) = (self.lever.regions(), Instant::now());
         loop {
             if world.nap(Duration::from_millis(100)) {
                 return Err(world.end.take().unwrap_or(End::Signal));
             }
-            world.feed(&self.lever);
+            world.feed(&mut self.lever);
             if let Some(trouble) = self.lever.trouble() {
                 return Err(End::Failed(trouble));
             }
@@ -517,7 +586,7 @@ impl TrialRun<'_> {
         let huge = account.memory.huge_bytes.unwrap_or_default();
         if huge.0 > 0 {
             reasons.push(format!(
-                "{huge} of {} are huge already",
+                "{huge} of {} are huge already, by the program, the kernel or the daemon: --present tries those, too",
                 account.memory.anonymous_bytes
             ));
         }
@@ -564,6 +633,13 @@ impl TrialRun<'_> {
             }
         }
         self.timetable.switched(longest.as_secs_f64());
+        if let (0, zeroed @ 1..) = self.lever.switched_and_zeroed() {
+            return Err(End::NothingToDo(format!(
+                "{} hold pages of zeroes, which a split replaces by one shared page: without huge pages the program would be faster for that \
+                 alone. Try it when its memory is filled",
+                counted(zeroed as u64, "region")
+            )));
+        }
         if let Some(huge) = self.lever.huge_share().filter(|huge| *huge < 0.5)
             && !self.plan.nothing_switched
         {
@@ -575,13 +651,13 @@ impl TrialRun<'_> {
         Ok(())
     }
 
-    /// Measures two blocks; returns the pair, the difference between its blocks, and the differences between the halves of each block.
+    /// Measures two blocks; returns the pair, and the differences between the halves of each block.
     fn pair(
         &mut self,
         world: &mut TrialEnvironment<'_>,
         block: f64,
         settle: f64,
-    ) -> Result<(TrialPair, f64, Vec<f64>), BlockError> {
+    ) -> Result<(TrialPair, Vec<f64>), BlockError> {
         let on_first = self.coin.toss();
         let mut values = [None; 2];
         let mut huge = [None; 2];
@@ -598,14 +674,14 @@ impl TrialRun<'_> {
             let value = self.meter.block(Duration::from_secs_f64(block), world)?;
             values[usize::from(on)] = Some(value);
             huge[usize::from(on)] = self.lever.huge_share();
-            world.feed(&self.lever);
+            world.feed(&mut self.lever);
         }
         self.timetable.switched(longest.as_secs_f64());
         let [Some(off), Some(on)] = values else {
             return Err(BlockError::Stopped);
         };
         let pair = TrialPair {
-            at_seconds: self.begun.elapsed().as_secs_f64(),
+            at_seconds: self.seconds(),
             on_first,
             block_seconds: block,
             settle_seconds: settle,
@@ -616,12 +692,18 @@ impl TrialRun<'_> {
             effect: TrialEffect::default(),
         };
         let halves = [on, off].iter().filter_map(|value| value.halves).collect();
-        Ok((pair, (on.value / off.value).ln(), halves))
+        Ok((pair, halves))
+    }
+
+    /// Returns the seconds since the start, an earlier trial included.
+    fn seconds(&self) -> f64 {
+        let earlier = self.plan.earlier.as_deref().map_or(0.0, |it| it.seconds);
+        self.begun.elapsed().as_secs_f64() + earlier
     }
 
     /// Updates members, lost regions and growth after a pair.
     fn tend(&mut self, world: &mut TrialEnvironment<'_>) {
-        world.feed(&self.lever);
+        world.feed(&mut self.lever);
         let (before, left) = self.lever.forget_the_dead();
         #[allow(clippy::cast_precision_loss, reason = "counts of regions")]
         if before > 0 && (before - left) as f64 > GONE * before as f64 {
@@ -639,43 +721,51 @@ impl TrialRun<'_> {
     }
 
     fn enter(&mut self, mut pair: TrialPair) {
-        let range = self.sequence.range();
-        let share = |log: Option<f64>| log.map(f64::exp_m1);
+        let (estimate, Range { low, high }) = self.evidence.usual_shares();
         pair.effect = TrialEffect {
-            estimate: share(self.sequence.estimate()),
-            low: share(range.low),
-            high: share(range.high),
+            estimate,
+            low,
+            high,
         };
         self.trial.effect = pair.effect;
         self.trial.pairs.push(pair);
-        self.trial.seconds = self.begun.elapsed().as_secs_f64();
+        self.trial.seconds = self.seconds();
+    }
+
+    /// Enters the final estimates, corrected for the stopping rule.
+    fn estimate(&mut self) {
+        let mean = self.evidence.mean();
+        let Some(mean_as_measured) = mean.estimate() else {
+            return;
+        };
+        let Range { low, high } = mean.range();
+        let corrected = self.evidence.corrected(self.plan.seed);
+        let (usual_as_measured, _) = self.evidence.usual_shares();
+        self.trial.estimates = Some(TrialEstimates {
+            usual_as_measured,
+            mean: Some(corrected.map_or(mean_as_measured, |it| it.mean)),
+            mean_as_measured: Some(mean_as_measured),
+            mean_low: low,
+            mean_high: high,
+            orders: corrected.map_or(0, |it| it.orders as u64),
+        });
+        if let Some(corrected) = corrected {
+            self.trial.effect.estimate = Some(corrected.usual);
+        }
     }
 
     /// Leaves the target in its final state, and returns the result.
     fn conclude(mut self, end: End, world: &mut TrialEnvironment<'_>) -> Trial {
-        let keeps = match self.plan.better {
-            Better::Lower => Shown::Below,
-            Better::Higher | Better::Neither => Shown::Above,
-        };
-        let (outcome, reason) = match end {
-            End::Shown(Shown::Small) => (TrialOutcome::NoDifference, None),
-            End::Shown(shown) if shown == keeps => (TrialOutcome::Keep, None),
-            End::Shown(_) => (TrialOutcome::Leave, None),
-            End::Limit => (TrialOutcome::Undecided, None),
-            End::NothingToDo(why) => (TrialOutcome::NothingToDo, Some(why)),
-            End::Alarm(Alarm::Crossed(why)) => (TrialOutcome::Guarded, Some(why)),
-            End::Signal => {
-                let why = "a signal asked for it".to_owned();
-                (TrialOutcome::Interrupted, Some(why))
-            }
-            End::Alarm(Alarm::Unreadable(why)) | End::Failed(why) => {
-                (TrialOutcome::Failed, Some(why))
-            }
-        };
+        let (outcome, reason) = verdict_of(end, self.plan.better);
         // The processes for which the trial's huge pages are split.
         world.search();
         let account: Arc<WatchAccount> = self.lever.account();
-        let left = self.lever.finish(outcome == TrialOutcome::Keep);
+        let Remains {
+            huge: left,
+            found,
+            found_not_restored,
+        } = self.lever.finish(outcome == TrialOutcome::Keep);
+        self.estimate();
         let SwitchCounts {
             times_on,
             times_off,
@@ -685,8 +775,11 @@ impl TrialRun<'_> {
             not_split,
         } = self.lever.switched;
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
-        let regions = self.lever.regions() as u64;
+        let (regions, zeroed) = self.lever.switched_and_zeroed();
+        let regions = regions as u64;
+        let frames = self.lever.frames();
         let mut trial = self.trial;
+        trial.frames = (times_off > 0).then(|| frames_of(frames));
         trial.verdict = TrialVerdict { outcome, reason };
         trial.guards = world.guards.told();
         trial.switching = TrialSwitching {
@@ -701,6 +794,9 @@ impl TrialRun<'_> {
             not_collapsed,
             not_split,
             left_huge: left,
+            found_huge: found,
+            found_not_restored,
+            zero_regions: zeroed as u64,
         };
         trial.policy.pages = account
             .pages
@@ -715,5 +811,37 @@ impl TrialRun<'_> {
             .max_by_key(|it| it.memory.resident_bytes);
         trial.target.program = largest.map(|it| it.name.clone()).unwrap_or_default();
         trial
+    }
+}
+
+/// Returns the outcome of a trial that ended for this reason, and the reason in words where the outcome does not name it.
+fn verdict_of(end: End, better: Better) -> (TrialOutcome, Option<String>) {
+    let keeps = match better {
+        Better::Lower => Shown::Below,
+        Better::Higher | Better::Neither => Shown::Above,
+    };
+    match end {
+        End::Shown(Shown::Small) => (TrialOutcome::NoDifference, None),
+        End::Shown(shown) if shown == keeps => (TrialOutcome::Keep, None),
+        End::Shown(_) => (TrialOutcome::Leave, None),
+        End::Limit => (TrialOutcome::Undecided, None),
+        End::NothingToDo(why) => (TrialOutcome::NothingToDo, Some(why)),
+        End::Alarm(Alarm::Crossed(why)) => (TrialOutcome::Guarded, Some(why)),
+        End::Signal => {
+            let why = "a signal asked for it".to_owned();
+            (TrialOutcome::Interrupted, Some(why))
+        }
+        End::Alarm(Alarm::Unreadable(why)) | End::Failed(why) => (TrialOutcome::Failed, Some(why)),
+    }
+}
+
+/// Returns the frames for the document.
+fn frames_of(seen: FramesSeen) -> TrialFrames {
+    TrialFrames {
+        neighbors_before: seen.before,
+        neighbors_off: seen.off,
+        moved_pages: seen.moved,
+        through: seen.through,
+        not_moved_because: seen.why_not,
     }
 }

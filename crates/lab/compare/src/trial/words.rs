@@ -2,9 +2,12 @@
 
 use superhue_plot::size;
 
-use super::{MetricKind, Trial, TrialEffect, TrialOutcome, TrialPair, TrialSource};
+use super::{MetricKind, Trial, TrialEffect, TrialFrames, TrialOutcome, TrialPair, TrialSource};
 use crate::human::exact_percent;
 use crate::metric::Better;
+
+/// Shares of neighboring frames that differ by more than this lie differently.
+const FRAMES_ALIKE: f64 = 0.25;
 
 impl Trial {
     /// Returns a short name of the metric.
@@ -49,9 +52,9 @@ impl Trial {
                 exact_percent(self.settings.within)
             ),
             TrialOutcome::Undecided => format!(
-                "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); a longer --for, or a metric \
-                 that varies less, decides",
-                time(self.settings.limit_seconds)
+                "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); {}",
+                time(self.settings.limit_seconds),
+                self.way_to_decide()
             ),
             TrialOutcome::NothingToDo => format!("nothing to switch: {reason}"),
             TrialOutcome::Guarded => format!("a guard ended the trial: {reason}"),
@@ -91,6 +94,7 @@ impl Trial {
                 self.settings.seed
             ));
         }
+        lines.extend(self.mean_line());
         if !self.discarded.is_empty() {
             let reasons = self.discarded.iter();
             let reasons: Vec<String> = reasons.map(|(why, n)| format!("{n} {why}")).collect();
@@ -110,6 +114,8 @@ impl Trial {
             ));
         }
         lines.extend(self.diluted());
+        lines.extend(self.zeroes());
+        lines.extend(self.frames.as_ref().map(TrialFrames::line));
         for guard in &self.guards {
             let worst = guard.worst;
             let worst = worst.map_or_else(|| "-".to_owned(), |it| format!("{it:.6}"));
@@ -119,16 +125,78 @@ impl Trial {
                 guard.condition
             ));
         }
+        lines.push(self.left_behind());
+        lines.extend(self.found());
+        lines.extend(self.policy.notes.iter().map(|note| format!("note: {note}")));
+        lines
+    }
+
+    /// Returns what would decide a trial that ended undecided.
+    fn way_to_decide(&self) -> &'static str {
+        let evidence = self.evidence(self.settings.alpha, self.settings.within);
+        if evidence.only_usual_is_small() {
+            "the usual change is small, and the mean is not shown to be: single blocks differ much, and a longer --for shows whether that is the \
+             policy"
+        } else {
+            "a longer --for, a metric that varies less, or a second trial with --continue decides"
+        }
+    }
+
+    /// Returns the change of the mean, and the size of the correction for the stopping rule.
+    fn mean_line(&self) -> Option<String> {
+        let estimates = self.estimates?;
+        let mean = TrialEffect {
+            estimate: Some(estimates.mean?),
+            low: estimates.mean_low,
+            high: estimates.mean_high,
+        };
+        let mut line = format!("mean over all blocks: {}", mean.words());
+        if estimates.orders > 0 {
+            let as_measured = |share: Option<f64>| share.map_or_else(|| "?".to_owned(), signed);
+            line += &format!(
+                "; corrected for the stopping rule, as the pairs stand {} usually and {} in the mean",
+                as_measured(estimates.usual_as_measured),
+                as_measured(estimates.mean_as_measured)
+            );
+        } else if self.pairs.len() > 1 {
+            line += "; not corrected for the stopping rule, which exaggerates an effect";
+        }
+        Some(line)
+    }
+
+    /// Returns the final state of the policy's huge pages.
+    fn left_behind(&self) -> String {
+        let switching = &self.switching;
         let left = counted(switching.left_huge, "region");
-        lines.push(if self.verdict.outcome == TrialOutcome::Keep {
+        if self.verdict.outcome == TrialOutcome::Keep {
             format!("the policy's huge pages stay: {left}")
         } else if switching.left_huge > 0 {
             format!("{left} could not be split again; the program runs on with them")
         } else {
             "what the trial had made huge is on base pages again".to_owned()
-        });
-        lines.extend(self.policy.notes.iter().map(|note| format!("note: {note}")));
-        lines
+        }
+    }
+
+    /// Returns the final state of memory that was huge before the trial, if the trial switched it.
+    fn found(&self) -> Option<String> {
+        let switching = &self.switching;
+        let found = Some(switching.found_huge).filter(|found| *found > 0)?;
+        let found = counted(found, "region");
+        Some(match switching.found_not_restored {
+            0 => format!("{found} that were huge before the trial are huge again"),
+            lost => format!(
+                "{lost} of {found} that were huge before the trial could not be made huge again"
+            ),
+        })
+    }
+
+    /// Returns a remark on regions that were not switched because of their pages of zeroes.
+    fn zeroes(&self) -> Option<String> {
+        let zeroes = Some(self.switching.zero_regions).filter(|zeroes| *zeroes > 0)?;
+        Some(format!(
+            "{} stayed huge in both states: they hold pages of zeroes, which a split would replace by one shared page",
+            counted(zeroes, "region")
+        ))
     }
 
     /// Returns a remark if switching did not take effect everywhere.
@@ -153,12 +221,52 @@ impl TrialEffect {
     #[must_use]
     pub fn words(&self) -> String {
         let bound = |bound: Option<f64>| bound.map_or_else(|| "?".to_owned(), signed);
+        if let (Some(estimate), None, None) = (self.estimate, self.low, self.high) {
+            return format!("{} so far, with nothing ruled out", signed(estimate));
+        }
         format!(
             "{} ({} to {})",
             bound(self.estimate),
             bound(self.low),
             bound(self.high)
         )
+    }
+}
+
+impl TrialFrames {
+    /// Returns a sentence on the frames of base pages: as before, or not, and in which direction that moves the effect.
+    fn line(&self) -> String {
+        let percent = |share: f64| exact_percent((share * 100.0).round() / 100.0);
+        let why = self.not_moved_because.as_deref();
+        let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+        match (self.neighbors_before, self.neighbors_off) {
+            (Some(before), Some(off)) => {
+                let shares = format!(
+                    "{} of neighboring pages had neighboring frames before, and {} when off",
+                    percent(before),
+                    percent(off)
+                );
+                if (off - before).abs() <= FRAMES_ALIKE {
+                    format!("off was as before the policy: {shares}")
+                } else if off > before {
+                    format!(
+                        "off was faster than before the policy: a split leaves frames side by side{why}; {shares}: the policy's effect \
+                         is probably larger than measured"
+                    )
+                } else {
+                    format!(
+                        "off was slower than before the policy: {shares}: the policy's effect is probably smaller than measured"
+                    )
+                }
+            }
+            (None, Some(off)) => format!(
+                "{} of neighboring pages had neighboring frames when off{why}; how they lay before is not known",
+                percent(off)
+            ),
+            (_, None) => format!(
+                "off was split, with frames side by side{why}: where they had been scattered, the policy's effect is larger than measured"
+            ),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Cauchy, Distribution, Normal, StandardNormal};
-use superhue_compare::{Sequence, Shown};
+use superhue_compare::{Evidence, MeanEffect, Sequence, Shown};
 
 /// Number of trials of each kind.
 const TRIALS: u64 = 500;
@@ -193,6 +193,93 @@ fn power(noise: Noise, effect: f64, pairs: usize) -> (usize, usize) {
     needed.sort_unstable();
     let found = needed.iter().filter(|&&needed| needed <= pairs).count();
     (needed[50], found)
+}
+
+/// Mean of the values, and the standard error of that mean.
+fn mean_of(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (count - 1.0);
+    (mean, (variance / count).sqrt())
+}
+
+#[test]
+fn estimates_of_trials_that_stop_early_do_not_lean() {
+    let effect = 0.03;
+    let [mut usual, mut mean, mut removed] = [const { Vec::new() }; 3];
+    let mut uncorrected = 0;
+    for seed in 0..300 {
+        let mut evidence = Evidence::new(ALPHA, 0.02);
+        for difference in Noise::Normal.differences(40, effect, seed) {
+            evidence.add(difference.exp(), 1.0);
+            if evidence.shown().is_some() {
+                break;
+            }
+        }
+        let Some(corrected) = evidence.corrected(seed) else {
+            uncorrected += 1;
+            continue;
+        };
+        usual.push(corrected.usual.ln_1p());
+        mean.push(corrected.mean);
+        removed.push(evidence.usual().estimate().unwrap() - corrected.usual.ln_1p());
+    }
+    assert!(uncorrected <= 6, "{uncorrected} of 300");
+    let (usual, error) = mean_of(&usual);
+    assert!((usual - effect).abs() < 3.0 * error, "{usual} +- {error}");
+    // A plain estimate leans away from 0.
+    let (removed, error) = mean_of(&removed);
+    assert!(removed > 3.0 * error, "{removed} +- {error}");
+    // The mean of ratios is above the ratio of means, by half of the variance of a difference.
+    let (mean, error) = mean_of(&mean);
+    let expected = effect.exp_m1() + 0.028_f64.powi(2) / 2.0;
+    assert!((mean - expected).abs() < 3.0 * error, "{mean} +- {error}");
+}
+
+#[test]
+fn a_mean_effect_is_not_called_small() {
+    for noise in Noise::ALL {
+        // A normal approximation does not hold for noise without a mean.
+        if matches!(noise, Noise::Cauchy) {
+            continue;
+        }
+        let wrong = (0..TRIALS).filter(|&seed| {
+            let mut mean = MeanEffect::new(ALPHA);
+            let mut is_wrong = false;
+            for (index, difference) in noise.differences(60, 0.0, seed).into_iter().enumerate() {
+                mean.add((0.025 + difference / 2.0).exp(), (-difference / 2.0).exp());
+                // The usual effect shows nothing before the seventh pair.
+                is_wrong |= index >= 6 && mean.is_within(0.02);
+            }
+            is_wrong
+        });
+        let wrong = wrong.count();
+        // An approximation for many pairs: with few it fails more often than it promises.
+        assert!(
+            wrong as f64 <= TRIALS as f64 * ALPHA * 1.5,
+            "{noise:?}: {wrong} of {TRIALS}"
+        );
+    }
+}
+
+#[test]
+fn a_second_trial_begins_with_what_the_first_has_won() {
+    let right = |pairs: &[f64]| {
+        let mut evidence = Evidence::new(ALPHA, 0.02);
+        pairs.iter().for_each(|pair| evidence.add(pair.exp(), 1.0));
+        evidence.shown()
+    };
+    let (mut alone, mut together) = (0, 0);
+    for seed in 0..100 {
+        let pairs = Noise::Normal.differences(16, 0.03, seed);
+        alone += u32::from(right(&pairs[8..]).is_some());
+        together += u32::from(right(&pairs).is_some());
+    }
+    assert!(together >= alone + 20, "{alone} {together}");
 }
 
 #[test]

@@ -1,0 +1,167 @@
+use super::*;
+
+/// A document of an earlier version: without estimates, frames, and the newer settings.
+const OLDER: &str = r#"{
+  "schema": "superhue-trial/1",
+  "target": {"name": "redis.service", "program": "redis-server", "processes": 1, "restarts": 0},
+  "policy": {"pages": "hot", "because": "", "notes": []},
+  "metric": {"source": "cpu", "asked": null, "kind": "counter", "better": "lower"},
+  "settings": {"alpha": 0.025, "within": 0.02, "limit_seconds": 60, "seed": 1, "block_seconds": null, "nothing_switched": false},
+  "verdict": {"outcome": "undecided", "reason": null},
+  "effect": {"estimate": -0.05, "low": null, "high": null},
+  "pairs": [],
+  "discarded": {},
+  "switching": {"regions": 8, "bytes": 16777216, "huge_before_bytes": 0, "growth_bytes": 0, "times_on": 3, "times_off": 3,
+    "longest_on_seconds": 0.1, "longest_off_seconds": 0.1, "not_collapsed": 0, "not_split": 0, "left_huge": 0},
+  "guards": [],
+  "seconds": 60.5,
+  "own_cpu_seconds": 0.5
+}"#;
+
+fn older() -> Trial {
+    Trial::from_json(OLDER).unwrap()
+}
+
+/// The document with these pairs, of which each has the value 1 with the policy off.
+fn with_pairs(on: &[f64]) -> Trial {
+    let pair = |on: &f64| TrialPair {
+        at_seconds: 1.0,
+        on_first: true,
+        block_seconds: 1.0,
+        settle_seconds: 0.1,
+        on: *on,
+        off: 1.0,
+        huge_on: Some(1.0),
+        huge_off: Some(0.0),
+        effect: TrialEffect::default(),
+    };
+    Trial {
+        pairs: on.iter().map(pair).collect(),
+        ..older()
+    }
+}
+
+#[test]
+fn documents_of_earlier_versions_are_read() {
+    let trial = older();
+    assert_eq!((trial.estimates, trial.frames.as_ref()), (None, None));
+    assert_eq!(
+        (trial.settings.present, trial.settings.earlier_pairs),
+        (false, 0)
+    );
+    assert_eq!(trial.switching.zero_regions, 0);
+    let again = serde_json::to_string(&trial).unwrap();
+    assert_eq!(Trial::from_json(&again).unwrap(), trial);
+    assert!(
+        trial.sentence().contains("nothing ruled out"),
+        "{}",
+        trial.sentence()
+    );
+}
+
+#[test]
+fn a_trial_is_continued_by_one_of_the_same_kind_only() {
+    let earlier = with_pairs(&[0.97, 1.01, 0.98]);
+    let evidence = earlier.continued_by(&older()).unwrap();
+    assert_eq!(evidence.usual().pairs(), 3);
+    let differs = |change: fn(&mut Trial)| {
+        let mut next = older();
+        change(&mut next);
+        match earlier.continued_by(&next) {
+            Err(ContinueError::Different { what, .. }) => what,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        differs(|next| next.target.name = "web.service".to_owned()),
+        "target"
+    );
+    assert_eq!(
+        differs(|next| next.metric.kind = MetricKind::Work),
+        "metric"
+    );
+    assert_eq!(
+        differs(|next| next.policy.pages = Some("resident".to_owned())),
+        "policy"
+    );
+    assert_eq!(
+        differs(|next| next.settings.present = true),
+        "kind of memory"
+    );
+    // The policy need not be named, and a process may have another number now.
+    let mut unnamed = older();
+    unnamed.policy.pages = None;
+    assert!(earlier.continued_by(&unnamed).is_ok());
+    let mut restarted = [earlier, older()];
+    restarted[0].target.name = "4711".to_owned();
+    restarted[1].target.name = "815".to_owned();
+    assert!(restarted[0].continued_by(&restarted[1]).is_ok());
+}
+
+#[test]
+fn a_trial_that_has_decided_is_continued_with_stricter_settings_only() {
+    let decided = with_pairs(&[0.9, 0.91, 0.9, 0.92, 0.9, 0.91, 0.9, 0.9, 0.91, 0.9]);
+    let refused = decided.continued_by(&older()).unwrap_err();
+    assert_eq!(refused, ContinueError::Shown("a difference"));
+    let mut strict = older();
+    strict.settings.alpha = 1e-6;
+    assert!(decided.continued_by(&strict).is_ok());
+}
+
+#[test]
+fn the_lines_have_the_mean_and_what_off_was() {
+    let mut trial = with_pairs(&[0.97, 1.01, 0.98]);
+    trial.estimates = Some(TrialEstimates {
+        usual_as_measured: Some(-0.05),
+        mean: Some(-0.031),
+        mean_as_measured: Some(-0.04),
+        mean_low: Some(-0.1),
+        mean_high: Some(0.02),
+        orders: 200,
+    });
+    trial.switching.zero_regions = 2;
+    trial.switching.found_huge = 3;
+    let frames = |before, off| TrialFrames {
+        neighbors_before: before,
+        neighbors_off: off,
+        not_moved_because: Some("no swap".to_owned()),
+        ..TrialFrames::default()
+    };
+    trial.frames = Some(frames(Some(0.02), Some(0.99)));
+    let lines = trial.lines().join("\n");
+    for words in [
+        "mean over all blocks: -3.1 % (-10.0 % to +2.0 %); corrected for the stopping rule, as the pairs stand -5.0 % usually and -4.0 % in the mean",
+        "2 regions stayed huge in both states",
+        "off was faster than before the policy: a split leaves frames side by side (no swap); 2 % of neighboring pages",
+        "3 regions that were huge before the trial are huge again",
+    ] {
+        assert!(lines.contains(words), "{words}: {lines}");
+    }
+    for (before, off, words) in [
+        (Some(0.02), Some(0.0), "off was as before the policy"),
+        (Some(0.9), Some(0.0), "off was slower than before"),
+        (None, Some(0.9), "how they lay before is not known"),
+        (None, None, "frames side by side"),
+    ] {
+        trial.frames = Some(frames(before, off));
+        let lines = trial.lines().join("\n");
+        assert!(lines.contains(words), "{words}: {lines}");
+    }
+}
+
+#[test]
+fn an_undecided_trial_names_what_would_decide_it() {
+    let noise = |index: usize| 1.0 + ((index * 7 % 11) as f64 - 5.0) * 2e-4;
+    let mut on: Vec<f64> = (0..60).map(noise).collect();
+    on.iter_mut()
+        .skip(9)
+        .step_by(10)
+        .for_each(|slow| *slow *= 2.0);
+    let rarely_slow = with_pairs(&on).sentence();
+    assert!(
+        rarely_slow.contains("single blocks differ much"),
+        "{rarely_slow}"
+    );
+    let short = with_pairs(&[0.97, 1.01, 0.98]).sentence();
+    assert!(short.contains("--continue"), "{short}");
+}

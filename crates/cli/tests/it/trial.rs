@@ -283,7 +283,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
         "0.01%",
         "--json",
     ];
-    let short = ["--for", "12s", "--seed", "1", "--report", report];
+    let short = ["--for", "20s", "--seed", "1", "--report", report];
     let first = document(&trial(&[&common[..], &short, &[&pid]].concat()));
     assert_eq!(first["verdict"]["outcome"], "undecided", "{first}");
     let pairs = first["pairs"].as_array().unwrap().len();

@@ -140,6 +140,9 @@ pub struct TrialSettings {
     /// True if memory that was huge before the trial was switched, too.
     #[serde(default)]
     pub present: bool,
+    /// True if swap in memory could be made to scatter frames.
+    #[serde(default)]
+    pub swap: bool,
     /// Number of pairs of an earlier trial that this one continues.
     #[serde(default)]
     pub earlier_pairs: u64,
@@ -380,6 +383,11 @@ impl Trial {
             (false, false) => "the policy's own huge pages".to_owned(),
         };
         same("kind of memory", memory(self), memory(next))?;
+        let frames = |trial: &Self| match trial.settings.swap {
+            true => "scattered in off (--swap)".to_owned(),
+            false => "as a split leaves them in off".to_owned(),
+        };
+        same("place of frames", frames(self), frames(next))?;
         let evidence = self.evidence(next.settings.alpha, next.settings.within);
         match evidence.shown() {
             None => Ok(evidence),

@@ -243,6 +243,7 @@ pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<
         problems: Vec::new(),
         named: BTreeMap::new(),
         tables: BTreeMap::new(),
+        is_complete: true,
         lookups,
     };
     let mut files = Vec::new();
@@ -256,6 +257,8 @@ pub fn parse(sources: &[Source], lookups: &Lookups<'_>) -> Result<Settings, Vec<
             }
         }
     }
+    // [kubernetes] may be in the file that cannot be read.
+    reader.is_complete = files.len() == sources.len();
     // A rule about pods needs [kubernetes], which may stand in a later file.
     for (file, raw) in &files {
         reader.read_tables(file, raw);
@@ -303,6 +306,8 @@ struct Reader<'a> {
     named: BTreeMap<Arc<str>, String>,
     /// Place of each table that may stand in one file only.
     tables: BTreeMap<&'static str, String>,
+    /// True if all files could be parsed.
+    is_complete: bool,
     lookups: &'a Lookups<'a>,
 }
 
@@ -474,6 +479,7 @@ impl Reader<'_> {
     fn pod(&mut self, file: &File<'_>, raw: &RawRule) -> PodConditions {
         if let Some(given) = raw.of_pod().into_iter().flatten().next()
             && self.settings.kubelet.is_none()
+            && self.is_complete
         {
             let text = "pods are known only where the configuration says whom to ask: [kubernetes] with \
                         kubelet = \"http://127.0.0.1:10255\", or https with a token-file";

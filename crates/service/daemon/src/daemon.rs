@@ -158,7 +158,7 @@ impl Daemon {
     /// See [`DaemonError`]; nothing was changed then.
     pub fn new(options: Options) -> Result<Self, DaemonError> {
         let settings = load(&options.folder).map_err(DaemonError::Config)?;
-        let listener = Listener::with(&options.socket, access())?;
+        let listener = Listener::within(&options.socket, access(), Listener::AFTER_KILL)?;
         let pause_file = PauseFile::beside(&options.socket);
         let paused = pause_file.is_there()?;
         // Every process watched may take a few descriptors.

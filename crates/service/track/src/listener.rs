@@ -90,19 +90,30 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes the path as [`Self::with`] does, for all users.
+    /// Wait for the lock of a service that has just been killed: a process that it was starting has its descriptors until it executes its program.
+    pub const AFTER_KILL: Duration = Duration::from_secs(1);
+
+    /// Takes the path as [`Self::within`] does, for all users, after a kill too.
     ///
     /// # Errors
     /// See [`ListenError`].
     pub fn new(path: &Path) -> Result<Self, ListenError> {
-        Self::with(path, Access::EVERYBODY)
+        Self::within(path, Access::EVERYBODY, Self::AFTER_KILL)
     }
 
-    /// Takes the path: makes its folder if that is missing, and replaces the socket of a dead service.
+    /// Takes the path as [`Self::within`] does, without waiting.
     ///
     /// # Errors
     /// See [`ListenError`].
     pub fn with(path: &Path, access: Access) -> Result<Self, ListenError> {
+        Self::within(path, access, Duration::ZERO)
+    }
+
+    /// Takes the path within `patience` if another process has its lock: makes its folder if that is missing, and replaces the socket of a dead service.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn within(path: &Path, access: Access, patience: Duration) -> Result<Self, ListenError> {
         let io = |what| {
             let path = path.to_owned();
             move |error: io::Error| ListenError::Io {
@@ -128,7 +139,7 @@ impl Listener {
         if fs::symlink_metadata(path).is_ok_and(|found| is_other(&found)) {
             return Err(ListenError::NoSocket(path.to_owned()));
         }
-        let lock = match folder.lock(lock_beside(path), Duration::ZERO) {
+        let lock = match folder.lock(lock_beside(path), patience) {
             Ok(lock) => lock,
             Err(StateError::Locked { .. }) => return Err(ListenError::InUse(path.to_owned())),
             Err(error) => return Err(error.into()),

@@ -109,6 +109,11 @@ impl FramesBefore {
     fn share(&self) -> Option<f64> {
         self.lock().0.share()
     }
+
+    /// Records no more.
+    fn end(&self) {
+        self.lock().1 = MOST_RECORDED;
+    }
 }
 
 /// Actuator that passes actions to another one, and remembers the regions that become huge.
@@ -359,10 +364,16 @@ impl PolicySwitch {
             self.watch.hold(false);
         } else {
             self.hold(nap);
+            // Frames after the first split are not those of before.
+            self.before.end();
             let switched: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+            // Pages that are absent in these were not dropped by the split.
+            let was_split: BTreeSet<Key> = self.without_huge_page(&switched).into_iter().collect();
             self.switched.not_split += self.split(&switched, self.max_stall, nap);
-            self.leave_out_zeroes(nap);
-            self.scatter(nap);
+            if !nap(Duration::ZERO) {
+                self.leave_out_zeroes(&was_split, nap);
+                self.scatter(nap);
+            }
         }
         let took = begun.elapsed();
         let (times, longest) = if on {
@@ -463,11 +474,11 @@ impl PolicySwitch {
     }
 
     /// Makes those regions huge again, and leaves them so in both states, that have lost pages of zeroes in the split.
-    fn leave_out_zeroes(&mut self, nap: &mut SleepFn<'_>) {
+    fn leave_out_zeroes(&mut self, was_split: &BTreeSet<Key>, nap: &mut SleepFn<'_>) {
         let mut zeroed = self.switched_regions();
         zeroed.retain(|(key, growth)| {
             let absent = self.absent.get(key).copied().unwrap_or_default();
-            absent.0.saturating_sub(growth.0) > MOST_ZEROES
+            !was_split.contains(key) && absent.0.saturating_sub(growth.0) > MOST_ZEROES
         });
         if zeroed.is_empty() {
             return;
@@ -479,12 +490,14 @@ impl PolicySwitch {
     /// Lets the pages of the split regions exchange frames, if these had been scattered before the policy.
     fn scatter(&mut self, nap: &mut SleepFn<'_>) {
         let regions: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
-        let is_wanted = match self.before.share() {
-            Some(share) => share < SCATTERED,
-            // All of it was huge before. A user who asks for swap wants it as the kernel hands out frames one by one.
-            None => self.options.make_swap,
+        let was_scattered = self.before.share().is_some_and(|share| share < SCATTERED);
+        // Nobody knows how frames lay that were in huge pages before. A user who asks for swap wants them as the kernel hands them out one by one.
+        let is_wanted = |key: &&Key| match self.found.contains(key) {
+            true => self.options.make_swap,
+            false => was_scattered,
         };
-        if is_wanted {
+        let chosen: Vec<Key> = regions.iter().filter(is_wanted).copied().collect();
+        if !chosen.is_empty() {
             if matches!(self.scattering, Scattering::Wanted) {
                 let mover = SwapMover::new(&self.roots, self.options.make_swap);
                 self.scattering = match mover {
@@ -495,7 +508,7 @@ impl PolicySwitch {
                 };
             }
             if let Scattering::Ready(scatterer) = &mut self.scattering {
-                scatter_all(scatterer, &regions, self.max_stall, nap);
+                scatter_all(scatterer, &chosen, self.max_stall, nap);
             }
         }
         for (process, region) in sample(&regions) {
@@ -520,6 +533,25 @@ impl PolicySwitch {
             moved,
             through,
             why_not,
+        }
+    }
+
+    /// Removes swap that was made to scatter frames; returns a sentence for each part that was left.
+    pub(super) fn finish_scattering(&mut self) -> Vec<String> {
+        let ended = Scattering::Failed("the trial has ended".to_owned());
+        match std::mem::replace(&mut self.scattering, ended) {
+            Scattering::Ready(scatterer) => {
+                let left = scatterer.finish().left.into_iter();
+                left.map(|it| {
+                    format!(
+                        "{} was left as it is: {}; `superhue restore` puts it back",
+                        it.path.display(),
+                        it.reason
+                    )
+                })
+                .collect()
+            }
+            Scattering::Wanted | Scattering::Failed(_) => Vec::new(),
         }
     }
 

@@ -349,6 +349,7 @@ fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>) -> Trial {
             block_seconds: plan.block.map(|block| block.as_secs_f64()),
             nothing_switched: plan.nothing_switched,
             present: plan.present,
+            swap: plan.swap,
             earlier_pairs: 0,
         },
         verdict: TrialVerdict {
@@ -624,9 +625,14 @@ impl TrialRun<'_> {
         let mut longest = Duration::ZERO;
         // In a guest, first use of a frame costs more than use of a frame that was in a huge page before: only the second round counts.
         for (on, counts) in [(false, false), (true, false), (false, true), (true, true)] {
-            let took = self.lever.switch(on, &mut |time| world.nap(time));
+            let (begun, limit) = (self.begun, self.plan.limit);
+            let is_over = || begun.elapsed() >= limit;
+            let took = (self.lever).switch(on, &mut |time| world.nap(time) || is_over());
             if let Some(end) = world.end.take() {
                 return Err(end);
+            }
+            if is_over() {
+                return Err(End::Limit);
             }
             if counts {
                 longest = longest.max(took);
@@ -759,6 +765,7 @@ impl TrialRun<'_> {
         let (outcome, reason) = verdict_of(end, self.plan.better);
         // The processes for which the trial's huge pages are split.
         world.search();
+        self.lever.forget_the_dead();
         let account: Arc<WatchAccount> = self.lever.account();
         let Remains {
             huge: left,
@@ -778,6 +785,7 @@ impl TrialRun<'_> {
         let (regions, zeroed) = self.lever.switched_and_zeroed();
         let regions = regions as u64;
         let frames = self.lever.frames();
+        let left_on = self.lever.finish_scattering();
         let mut trial = self.trial;
         trial.frames = (times_off > 0).then(|| frames_of(frames));
         trial.verdict = TrialVerdict { outcome, reason };
@@ -804,6 +812,7 @@ impl TrialRun<'_> {
             .or(trial.policy.pages);
         trial.policy.because.clone_from(&account.pages_because);
         trial.policy.notes.clone_from(&account.notes);
+        trial.policy.notes.extend(left_on);
         trial.target.processes = world.members.len() as u64;
         let largest = account
             .processes

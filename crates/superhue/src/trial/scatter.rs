@@ -16,15 +16,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use superhue_act::{Journal, SwapError, SwapInUse, ZswapInUse};
+use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
 use superhue_model::{BASE_PAGE_SIZE, ProcessId, Region, VirtAddr, VirtRange};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageWord, VmFlags, stat, still_is, vma_uses};
-use superhue_sys::advise::process_page_out;
+use superhue_sys::advise::{process_page_out, process_will_need};
 
 use super::frames::{word_in, words_in};
 
@@ -55,6 +54,8 @@ pub(super) trait PageMover: Send {
     fn waits(&self) -> u64;
     /// Returns a few words on the place of pages that are out.
     fn describe(&self) -> String;
+    /// Removes swap that was made for this.
+    fn finish(self: Box<Self>) -> RestoreReport;
 }
 
 /// Exchanges frames among regions.
@@ -84,6 +85,11 @@ impl Scatterer {
     /// Returns a few words on the place of pages that are out.
     pub(super) fn describe(&self) -> String {
         self.mover.describe()
+    }
+
+    /// Removes swap that was made for this; returns what was removed, and what was left.
+    pub(super) fn finish(self) -> RestoreReport {
+        self.mover.finish()
     }
 
     /// Begins a pass over these regions.
@@ -150,15 +156,20 @@ pub(super) struct SwapMover {
     roots: Roots,
     swap: SwapInUse,
     /// Makes taking out pages safe to which another part of the kernel holds a reference. Dropped after `swap`.
-    _zswap: ZswapInUse,
+    zswap: ZswapInUse,
     open: BTreeMap<ProcessId, OpenProcess>,
 }
 
 struct OpenProcess {
     pidfd: OwnedFd,
     pagemap: File,
-    memory: File,
+    /// Time until which the process is taken not to have a userfaultfd.
+    valid_until: Instant,
 }
+
+/// Shortest time between two looks for a userfaultfd, and the least number of times that this is longer than the look.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_RATIO: u32 = 50;
 
 impl SwapMover {
     /// Finds swap in memory and zswap; with `make`, makes or switches on what is missing.
@@ -177,7 +188,7 @@ impl SwapMover {
         };
         Ok(Self {
             swap: SwapInUse::find_or_make(&journal, make).map_err(clause)?,
-            _zswap: ZswapInUse::find_or_switch(&journal, make).map_err(clause)?,
+            zswap: ZswapInUse::find_or_switch(&journal, make).map_err(clause)?,
             roots: roots.clone(),
             open: BTreeMap::new(),
         })
@@ -186,16 +197,36 @@ impl SwapMover {
     fn open(&self, process: ProcessId) -> Option<OpenProcess> {
         let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
         let file = |name| File::open(self.roots.of_process(process.pid, name)).ok();
-        let open = OpenProcess {
+        let begun = Instant::now();
+        let mut open = OpenProcess {
             pidfd: pidfd_open(pid, PidfdFlags::empty()).ok()?,
             pagemap: file("pagemap")?,
-            memory: file("mem")?,
+            valid_until: begun,
         };
         // `UFFDIO_MOVE` fails on pages that are out (see the crate `superhue-recolor`).
         let vmas = vma_uses(&self.roots, process.pid).ok()?;
         let mut flags = vmas.iter().filter_map(|vma| vma.flags);
         let is_watched = flags.any(|flags| flags.intersects(VmFlags::USERFAULTFD));
+        open.valid_until += LOOK_INTERVAL.max(begun.elapsed() * LOOK_RATIO);
         (!is_watched && still_is(&self.roots, process)).then_some(open)
+    }
+
+    /// Looks again whether the process has a userfaultfd, or another program, where the last look is too old.
+    fn renew(&mut self, process: ProcessId) {
+        let is_old = |open: &OpenProcess| Instant::now() >= open.valid_until;
+        if self.open.get(&process).is_some_and(is_old) {
+            match self.open(process) {
+                Some(open) => self.open.insert(process, open),
+                None => self.open.remove(&process),
+            };
+        }
+    }
+}
+
+const fn one_page(page: VirtAddr) -> VirtRange {
+    VirtRange {
+        start: page,
+        end: VirtAddr(page.0 + BASE_PAGE_SIZE),
     }
 }
 
@@ -216,19 +247,17 @@ impl PageMover for SwapMover {
         let words = open.and_then(|open| words_in(&open.pagemap, region));
         let addresses = (0..).map(|page| VirtAddr(region.start().0 + page * BASE_PAGE_SIZE));
         let pages = addresses.zip(words.unwrap_or_default());
-        // Pages that other processes map, too, stay where they are; so does the shared zero page.
-        let movable = pages.filter(|(_, word)| word.is_present() && word.is_exclusive());
+        // Pages that other processes map, too, stay where they are; so do the shared zero page, and pages that a file or shared memory may have.
+        let movable =
+            pages.filter(|(_, word)| word.is_present() && word.is_exclusive() && !word.is_file());
         movable.map(|(page, _)| page).collect()
     }
 
     fn page_out(&mut self, process: ProcessId, page: VirtAddr) {
+        self.renew(process);
         if let Some(open) = self.open.get(&process) {
-            let range = VirtRange {
-                start: page,
-                end: VirtAddr(page.0 + BASE_PAGE_SIZE),
-            };
             // A page that the kernel does not take out stays in its frame.
-            let _ = process_page_out(&open.pidfd, range);
+            let _ = process_page_out(&open.pidfd, one_page(page));
         }
     }
 
@@ -238,11 +267,12 @@ impl PageMover for SwapMover {
             .is_some_and(PageWord::is_swapped)
     }
 
-    /// Reads a byte of the page through `/proc/PID/mem`: the kernel then maps the page, and the program's next use costs no fault.
+    /// Has the kernel bring the page into memory; the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but also
+    /// map a page of zeroes where the program has given the page back meanwhile.
     fn page_in(&mut self, process: ProcessId, page: VirtAddr) {
         if let Some(open) = self.open.get(&process) {
-            // A page that the program has unmapped meanwhile needs none.
-            let _ = open.memory.read_at(&mut [0], page.0);
+            // A page that the program has given back needs none.
+            let _ = process_will_need(&open.pidfd, one_page(page));
         }
     }
 
@@ -256,6 +286,13 @@ impl PageMover for SwapMover {
 
     fn describe(&self) -> String {
         self.swap.describe()
+    }
+
+    fn finish(self: Box<Self>) -> RestoreReport {
+        let Self { swap, zswap, .. } = *self;
+        let mut report = swap.finish();
+        report.add(zswap.finish());
+        report
     }
 }
 
@@ -325,6 +362,10 @@ mod tests {
 
         fn describe(&self) -> String {
             "a fake".to_owned()
+        }
+
+        fn finish(self: Box<Self>) -> RestoreReport {
+            RestoreReport::default()
         }
     }
 

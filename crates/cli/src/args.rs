@@ -98,8 +98,8 @@ pub enum Verb {
     /// huge again at the end. After the verdict keep the policy's memory stays huge. After any other end, Ctrl-C, SIGTERM and SIGHUP
     /// included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
     ///
-    /// Where frames had been scattered before, a split alone makes off too fast: the report says so, and --swap scatters them again. Where standard
-    /// error is no terminal, it gets a line on the progress every ten seconds or so.
+    /// A split alone makes off too fast if frames had been scattered before: the report says so, and --swap scatters them again. Standard error gets a
+    /// line on the progress every ten seconds or so if it is no terminal.
     ///
     /// Capability: that of `attach`.
     #[command(after_help = trial_args::EXIT_HELP)]

@@ -8,7 +8,7 @@ use superhue::model::counted;
 
 use crate::output::size;
 
-/// One collapse in so many that came to nothing is worth a sentence. Fewer are normal: programs change their memory meanwhile.
+/// Part of the collapses, one in this number, that must come to nothing to be worth a sentence. Fewer are normal: programs change their memory.
 const ONE_IN: u64 = 10;
 
 /// Reasons and programs that are listed of each kind.

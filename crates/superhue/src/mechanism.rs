@@ -32,6 +32,9 @@ pub struct Mechanism {
     pub collapses: bool,
     /// Sentences for the report on what works here and what does not.
     pub notes: Vec<String>,
+    /// Reason why no huge pages are made although the policy asks for some; `None` if some can be made, or none are to be.
+    #[serde(skip)]
+    pub obstacle: Option<String>,
     /// Process that collapses them.
     #[serde(skip)]
     pub(crate) means: Means,
@@ -44,15 +47,24 @@ impl Mechanism {
         let mode = ThpSettings::read_huge_page_mode(&config.roots);
         let mut mechanism = Self::plan(config.likely_pages(), mode, only_advised_works());
         if let Err(why) = mechanism.find_means(config) {
-            mechanism.collapses = false;
-            mechanism.notes.push(match why {
-                MeansError::NotPermitted(why) => format!(
-                    "no huge pages were made, as that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"
-                ),
-                MeansError::Impossible(why) => format!("no huge pages were made: {why}"),
-            });
+            mechanism.give_up(why);
         }
         mechanism
+    }
+
+    /// Collapses nothing, for this reason.
+    fn give_up(&mut self, why: MeansError) {
+        self.collapses = false;
+        let (link, why) = match why {
+            MeansError::NotPermitted(why) => (
+                ", as",
+                format!("that takes CAP_SYS_NICE, and {why}: {WITHOUT_CAPABILITY}"),
+            ),
+            MeansError::Impossible(why) => (":", why),
+        };
+        self.notes
+            .push(format!("no huge pages were made{link} {why}"));
+        self.obstacle = Some(why);
     }
 
     /// Returns the mechanism for running processes: the caller cannot set their switch from outside.
@@ -83,6 +95,7 @@ impl Mechanism {
             switch: ThpSwitch::System,
             collapses: pages.promotes(),
             notes,
+            obstacle: None,
             means: Means::default(),
         };
         match mechanism.find_means(config) {
@@ -105,6 +118,7 @@ impl Mechanism {
             switch: ThpSwitch::System,
             collapses: pages.promotes(),
             notes: Vec::new(),
+            obstacle: None,
             means: Means::default(),
         };
         match (pages, mode) {
@@ -161,6 +175,32 @@ fn only_advised_works() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mechanism_that_gives_up_has_its_reason() {
+        let plan = || Mechanism::plan(Pages::Resident, Some(ThpMode::Madvise), true);
+        assert_eq!(plan().obstacle, None);
+        // It is to make none; --system may change the mode.
+        for (pages, mode) in [
+            (Pages::Kernel, ThpMode::Never),
+            (Pages::Always, ThpMode::Always),
+        ] {
+            let plan = Mechanism::plan(pages, Some(mode), true);
+            assert_eq!((plan.collapses, plan.obstacle), (false, None));
+        }
+        let mut refused = plan();
+        refused.give_up(MeansError::NotPermitted("nobody helps".to_owned()));
+        let why = format!("that takes CAP_SYS_NICE, and nobody helps: {WITHOUT_CAPABILITY}");
+        assert_eq!(
+            refused.notes,
+            [format!("no huge pages were made, as {why}")]
+        );
+        assert_eq!((refused.collapses, refused.obstacle), (false, Some(why)));
+        let mut impossible = plan();
+        impossible.give_up(MeansError::Impossible("it cannot".to_owned()));
+        assert_eq!(impossible.notes, ["no huge pages were made: it cannot"]);
+        assert_eq!(impossible.obstacle.as_deref(), Some("it cannot"));
+    }
 
     #[test]
     fn each_policy_finds_its_way_under_each_system_mode() {

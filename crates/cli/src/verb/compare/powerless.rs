@@ -10,9 +10,6 @@ use superhue_compare::Arm;
 
 use crate::output::note;
 
-/// Openings of the library's sentence on a policy that cannot act. Other notes are no obstacle, or hold only until `--system` changes a setting.
-const OPENINGS: [&str; 2] = ["no huge pages were made, as ", "no huge pages were made: "];
-
 /// Those arms by name, each with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Powerless(BTreeMap<String, String>);
@@ -24,7 +21,7 @@ impl Powerless {
         for (arm, config) in arms.iter().zip(configs) {
             tried
                 .entry(&arm.name)
-                .or_insert_with(|| reason(&Mechanism::for_command(config)));
+                .or_insert_with(|| Mechanism::for_command(config).obstacle);
         }
         let found = tried
             .into_iter()
@@ -60,13 +57,6 @@ impl Powerless {
     }
 }
 
-/// Returns the reason why this mechanism makes no huge pages; `None` if it makes some, or its policy asks for none.
-fn reason(mechanism: &Mechanism) -> Option<String> {
-    let notes = mechanism.notes.iter().filter(|_| !mechanism.collapses);
-    let mut reasons = notes.filter_map(|note| OPENINGS.iter().find_map(|it| note.strip_prefix(it)));
-    reasons.next().map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use superhue::Pages;
@@ -78,21 +68,6 @@ mod tests {
             pages: Some(pages),
             ..Config::default()
         }
-    }
-
-    #[test]
-    fn a_mechanism_that_makes_none_has_its_reason() {
-        let mut mechanism = Mechanism::for_command(&config(Pages::Kernel));
-        assert_eq!(reason(&mechanism), None, "it is to make none");
-        for opening in OPENINGS {
-            mechanism.notes = vec!["a note".to_owned(), format!("{opening}it cannot")];
-            assert_eq!(reason(&mechanism).as_deref(), Some("it cannot"));
-        }
-        mechanism.collapses = true;
-        assert_eq!(reason(&mechanism), None, "it makes some");
-        mechanism.collapses = false;
-        mechanism.notes = vec!["the system-wide mode is `always` already".to_owned()];
-        assert_eq!(reason(&mechanism), None, "--system may change the mode");
     }
 
     #[test]

@@ -65,6 +65,12 @@ fn trial(options: &[&str]) -> Output {
     output(&mut superhue(User::Same, &[&QUICK, options].concat()))
 }
 
+/// Runs a trial on the values that a command prints.
+fn trial_of(metric: &str, options: &[&str]) -> Output {
+    let of = ["--metric-kind", "gauge", "--metric-command", metric];
+    trial(&[&of[..], options].concat())
+}
+
 #[track_caller]
 fn document(output: &Output) -> Value {
     let document: Value = serde_json::from_slice(&output.stdout)
@@ -107,18 +113,17 @@ fn decided(high: u32, low: u32, outcome: &str) {
     let before = huge(target.pid());
     let metric = metric(target.pid(), high, low);
     let plot = folder.path().join(format!("{outcome}.svg"));
-    let ended = trial(&[
-        "--metric-kind",
-        "gauge",
-        "--metric",
+    let ended = trial_of(
         &metric,
-        "--seed",
-        "7",
-        "--json",
-        "--plot",
-        plot.to_str().unwrap(),
-        &pid,
-    ]);
+        &[
+            "--seed",
+            "7",
+            "--json",
+            "--plot",
+            plot.to_str().unwrap(),
+            &pid,
+        ],
+    );
     let document = document(&ended);
     assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
     assert_eq!(document["verdict"]["outcome"], outcome, "{document}");
@@ -150,17 +155,10 @@ fn nothing_is_found_where_nothing_is_switched() {
     let Some(target) = target(8) else { return };
     let pid = target.pid().to_string();
     let metric = metric(target.pid(), 1000, 1000);
-    let ended = trial(&[
-        "--metric-kind",
-        "gauge",
-        "--metric",
+    let ended = trial_of(
         &metric,
-        "--nothing-switched",
-        "--json",
-        "--seed",
-        "1",
-        &pid,
-    ]);
+        &["--nothing-switched", "--json", "--seed", "1", &pid],
+    );
     let document = document(&ended);
     assert_eq!(
         document["verdict"]["outcome"], "no-difference",
@@ -196,17 +194,7 @@ fn memory_that_is_huge_already_is_tried_if_asked_for() {
 
     // Less is better, and it is more with huge pages.
     let metric = metric(target.pid(), 1100, 1000);
-    let options = [
-        "--present",
-        "--metric-kind",
-        "gauge",
-        "--metric-command",
-        &metric,
-        "--seed",
-        "7",
-        "--json",
-    ];
-    let ended = trial(&[&options[..], &[&pid]].concat());
+    let ended = trial_of(&metric, &["--present", "--seed", "7", "--json", &pid]);
     let document = document(&ended);
     assert_eq!(document["verdict"]["outcome"], "leave", "{document}");
     assert_eq!(document["settings"]["present"], true);
@@ -232,14 +220,7 @@ fn pages_of_zeroes_are_alike_in_both_states() {
     let pid = target.pid().to_string();
     let before = huge(target.pid());
     let metric = metric(target.pid(), 1000, 1000);
-    let ended = trial(&[
-        "--metric-kind",
-        "gauge",
-        "--metric-command",
-        &metric,
-        "--json",
-        &pid,
-    ]);
+    let ended = trial_of(&metric, &["--json", &pid]);
     let document = document(&ended);
     // The interpreter may have a region of its own, which holds other bytes and is switched.
     match document["switching"]["zero_regions"].as_u64().unwrap() {
@@ -272,25 +253,15 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
     let report = report.to_str().unwrap();
     // To rule out 0.1 % takes more pairs than fit into these times.
     let metric = metric(target.pid(), 1000, 1000);
-    let common = [
-        "--metric-kind",
-        "gauge",
-        "--metric-command",
-        &metric,
-        "--within",
-        "0.1%",
-        "--alpha",
-        "0.01%",
-        "--json",
-    ];
+    let common = ["--within", "0.1%", "--alpha", "0.01%", "--json"];
     let short = ["--for", "20s", "--seed", "1", "--report", report];
-    let first = document(&trial(&[&common[..], &short, &[&pid]].concat()));
+    let first = document(&trial_of(&metric, &[&common[..], &short, &[&pid]].concat()));
     assert_eq!(first["verdict"]["outcome"], "undecided", "{first}");
     let pairs = first["pairs"].as_array().unwrap().len();
     assert!(pairs > 0, "{first}");
 
     let again = ["--for", "8s", "--seed", "2", "--continue", report];
-    let second = document(&trial(&[&common[..], &again, &[&pid]].concat()));
+    let second = document(&trial_of(&metric, &[&common[..], &again, &[&pid]].concat()));
     assert_eq!(second["settings"]["earlier_pairs"], pairs);
     let all = second["pairs"].as_array().unwrap();
     assert_eq!(all[..pairs], first["pairs"].as_array().unwrap()[..]);
@@ -305,15 +276,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
     );
 
     // Another metric says nothing about this one.
-    let other = [
-        "--metric-kind",
-        "gauge",
-        "--metric-command",
-        "echo 1",
-        "--continue",
-        report,
-    ];
-    let refused = trial(&[&other[..], &[&pid]].concat());
+    let refused = trial_of("echo 1", &["--continue", report, &pid]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let said = text(&refused.stderr);
     assert!(said.contains("another metric"), "{said}");
@@ -330,15 +293,7 @@ fn a_log_shows_the_progress() {
     let Some(target) = target(16) else { return };
     let pid = target.pid().to_string();
     let metric = metric(target.pid(), 1000, 1100);
-    let ended = trial(&[
-        "--metric-kind",
-        "gauge",
-        "--metric-command",
-        &metric,
-        "--seed",
-        "7",
-        &pid,
-    ]);
+    let ended = trial_of(&metric, &["--seed", "7", &pid]);
     let said = text(&ended.stderr);
     for words in [
         "reading the metric",

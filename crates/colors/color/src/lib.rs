@@ -36,4 +36,5 @@ mod page;
 pub mod place;
 pub mod walks;
 
+pub use oracles::random::Random;
 pub use page::Page;

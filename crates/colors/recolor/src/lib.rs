@@ -35,4 +35,5 @@ mod want;
 
 pub use frames::FrameColors;
 pub use recolorer::{Price, RecolorError, Recolorer};
+pub use target::{MovablePage, Target};
 pub use want::{Kept, RecolorResult, TargetColors};

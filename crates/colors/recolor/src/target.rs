@@ -28,7 +28,7 @@ const RUN: usize = 512;
 
 /// A process and its files, open while it is being recolored. After an `exec` they show the old memory, which is gone.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub struct Target {
     pidfd: OwnedFd,
     pagemap: File,
     /// Time until which the last check is valid that found no userfaultfd on its memory.
@@ -37,16 +37,19 @@ pub(crate) struct Target {
 
 /// A page that may be taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MovablePage {
+pub struct MovablePage {
     /// Its current frame.
-    pub(crate) frame: Pfn,
+    pub frame: Pfn,
     /// True for private anonymous memory, false for shared memory.
-    pub(crate) private: bool,
+    pub private: bool,
 }
 
 impl Target {
     /// Opens the files of a process, and ensures that they belong to the process meant.
-    pub(crate) fn open(roots: &Roots, id: ProcessId) -> Result<Self, RecolorError> {
+    ///
+    /// # Errors
+    /// [`RecolorError::Gone`]; [`RecolorError::NotPermitted`].
+    pub fn open(roots: &Roots, id: ProcessId) -> Result<Self, RecolorError> {
         let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(RecolorError::Gone)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| RecolorError::Gone)?;
@@ -74,12 +77,11 @@ impl Target {
     ///
     /// Linux 6.18 moves a page that is in swap, but fails that call with `EAGAIN`, and the next one with `EEXIST`
     /// (seen; pages that the kernel takes out by itself have the same effect). So no page of such a process is taken
-    /// out.
-    pub(crate) fn is_unwatched(
-        &mut self,
-        roots: &Roots,
-        id: ProcessId,
-    ) -> Result<(), RecolorError> {
+    /// out. A check is valid for a second, or longer if it takes long: callers ask before each page.
+    ///
+    /// # Errors
+    /// [`RecolorError::Userfaultfd`] if one does; [`RecolorError::Gone`]; [`RecolorError::NotPermitted`].
+    pub fn is_unwatched(&mut self, roots: &Roots, id: ProcessId) -> Result<(), RecolorError> {
         let begun = Instant::now();
         if self.unwatched_until.is_some_and(|until| begun < until) {
             return Ok(());
@@ -99,7 +101,10 @@ impl Target {
     }
 
     /// Returns the `pagemap` words of some pages, in their order.
-    pub(crate) fn words(&self, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
+    ///
+    /// # Errors
+    /// [`RecolorError::Gone`].
+    pub fn words(&self, pages: &[VirtAddr]) -> Result<Vec<PageWord>, RecolorError> {
         let mut words = Vec::with_capacity(pages.len());
         let mut buffer = [0; RUN * WORD];
         while let Some(rest) = pages.get(words.len()..)
@@ -129,7 +134,10 @@ impl Target {
     /// The kernel decides again when the page is taken out; this refuses pages for which that would fail, or would
     /// change more than the frame. A part of a larger folio may be taken out only with `may_split`: the kernel then
     /// splits the whole folio into base pages first.
-    pub(crate) fn movable(
+    ///
+    /// # Errors
+    /// [`RecolorError::NotPermitted`] if frames or their flags are hidden.
+    pub fn movable(
         word: PageWord,
         flags: &PageFlagsFile,
         may_split: bool,
@@ -175,7 +183,10 @@ impl Target {
     }
 
     /// Has the kernel take one page out.
-    pub(crate) fn page_out(&self, page: VirtAddr) -> Result<(), Kept> {
+    ///
+    /// # Errors
+    /// The reason why it stays where it is.
+    pub fn page_out(&self, page: VirtAddr) -> Result<(), Kept> {
         process_page_out(&self.pidfd, one_page(page)).map_err(|errno| match errno {
             Errno::INVAL => Kept::Locked,
             Errno::NOMEM | Errno::SRCH => Kept::Absent,
@@ -188,7 +199,7 @@ impl Target {
     /// The page enters the swap cache, and the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but would
     /// also map a page of zeroes if the program has just given the page back: a userfaultfd would get an event for that, and a
     /// `UFFDIO_MOVE` to that place would fail (seen). This advice adds no page where there is none.
-    pub(crate) fn page_in(&self, page: VirtAddr) {
+    pub fn page_in(&self, page: VirtAddr) {
         // A page that the program has given back meanwhile needs none.
         let _ = process_will_need(&self.pidfd, one_page(page));
     }

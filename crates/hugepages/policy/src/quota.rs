@@ -291,12 +291,11 @@ impl Stall {
     ) -> RecentStall {
         // A thread that took longer did not collapse all the time; it had no CPU.
         let took = took.min(WINDOW);
+        self.expect(nanos(took));
         // If the bound does not apply now, this collapse must not count later.
         let Some(max) = max.filter(|max| !self.is_free(now, *max)) else {
-            self.expect(nanos(took));
             return RecentStall::Unbounded(self.unbounded.add(now, took));
         };
-        self.expect(nanos(took));
         self.free = self.free.max(now).after_nanos(max.rest_after(nanos(took)));
         RecentStall::Bounded(self.bounded.add(now, took))
     }

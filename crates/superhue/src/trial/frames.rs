@@ -4,18 +4,10 @@
 //! level of the page walk finds its entries cached. So a program in *off* is faster than it was before the policy if its frames had been scattered
 //! then (`scripts/trial off` measures by how much).
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
-use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, Pfn, ProcessId, Region, VirtAddr};
+use superhue_model::{BASE_PAGE_SIZE, PAGES_PER_REGION, Pfn, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{PageWord, page_words, still_is};
-
-/// Bytes in a word of `/proc/PID/pagemap`.
-const WORD: u64 = 8;
-
-/// Bytes of the words of one region.
-const WORDS_OF_REGION: usize = (PAGES_PER_REGION * WORD) as usize;
+use superhue_procfs::process::PageWord;
+use superhue_recolor::Target;
 
 /// Fewest pairs of pages that give a share.
 const LEAST_PAIRS: u64 = 64;
@@ -53,31 +45,16 @@ impl Neighbors {
     }
 }
 
+/// Returns the addresses of the pages of a region.
+pub(super) fn base_pages(region: Region) -> impl Iterator<Item = VirtAddr> {
+    (0..PAGES_PER_REGION).map(move |page| VirtAddr(region.start().0 + page * BASE_PAGE_SIZE))
+}
+
 /// Returns the words of the pages of a region; `None` if the process has ended or may not be inspected.
-pub(super) fn words_of(roots: &Roots, process: ProcessId, region: Region) -> Option<Vec<PageWord>> {
-    let pagemap = File::open(roots.of_process(process.pid, "pagemap")).ok()?;
-    // The file belongs to the process that had the number when it was opened.
-    if !still_is(roots, process) {
-        return None;
-    }
-    words_in(&pagemap, region)
-}
-
-/// Returns the words of the pages of a region, from an open `pagemap`.
-pub(super) fn words_in(pagemap: &File, region: Region) -> Option<Vec<PageWord>> {
-    let mut bytes = [0; WORDS_OF_REGION];
-    let offset = (region.start().0 >> BASE_PAGE_SHIFT) * WORD;
-    pagemap.read_exact_at(&mut bytes, offset).ok()?;
-    Some(page_words(&bytes).collect())
-}
-
-/// Returns the word of one page, from an open `pagemap`.
-pub(super) fn word_in(pagemap: &File, page: VirtAddr) -> Option<PageWord> {
-    let mut bytes = [0; WORD as usize];
-    pagemap
-        .read_exact_at(&mut bytes, (page.0 >> BASE_PAGE_SHIFT) * WORD)
-        .ok()?;
-    page_words(&bytes).next()
+fn words_of(roots: &Roots, process: ProcessId, region: Region) -> Option<Vec<PageWord>> {
+    let target = Target::open(roots, process).ok()?;
+    let pages: Vec<VirtAddr> = base_pages(region).collect();
+    target.words(&pages).ok()
 }
 
 /// Counts neighbors in a region; nothing where frames are hidden.

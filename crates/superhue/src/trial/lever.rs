@@ -332,6 +332,12 @@ impl PolicySwitch {
         switched.map(|(key, growth)| (*key, *growth)).collect()
     }
 
+    /// Returns the same regions alone.
+    fn switched_keys(&self) -> Vec<Key> {
+        let switched = self.switched_regions().into_iter();
+        switched.map(|(key, _)| key).collect()
+    }
+
     /// Returns the numbers of regions that are switched, and that stay huge in both states for their pages of zeroes.
     pub(super) fn switched_and_zeroed(&self) -> (usize, usize) {
         let all = self.regions();
@@ -366,7 +372,7 @@ impl PolicySwitch {
             self.hold(nap);
             // Frames after the first split are not those of before.
             self.before.end();
-            let switched: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+            let switched = self.switched_keys();
             // Pages that are absent in these were not dropped by the split.
             let was_split: BTreeSet<Key> = self.without_huge_page(&switched).into_iter().collect();
             self.switched.not_split += self.split(&switched, self.max_stall, nap);
@@ -489,7 +495,7 @@ impl PolicySwitch {
 
     /// Lets the pages of the split regions exchange frames, if these had been scattered before the policy.
     fn scatter(&mut self, nap: &mut SleepFn<'_>) {
-        let regions: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+        let regions = self.switched_keys();
         let was_scattered = self.before.share().is_some_and(|share| share < SCATTERED);
         // Nobody knows how frames lay that were in huge pages before. A user who asks for swap wants them as the kernel hands them out one by one.
         let is_wanted = |key: &&Key| match self.found.contains(key) {
@@ -583,7 +589,7 @@ impl PolicySwitch {
 
     /// Returns the share of its regions that are huge, from a sample; `None` without regions, or where the kernel does not show it.
     pub(super) fn huge_share(&self) -> Option<f64> {
-        let regions: Vec<Key> = self.switched_regions().into_iter().map(|it| it.0).collect();
+        let regions = self.switched_keys();
         let seen = sample(&regions)
             .filter_map(|(process, region)| is_huge_mapped(&self.roots, process, region).ok()?);
         let seen: Vec<bool> = seen.collect();

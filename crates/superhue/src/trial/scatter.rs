@@ -14,18 +14,17 @@
 //! frames; swap on a disk brings most pages back in their old frames.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
-use superhue_model::{BASE_PAGE_SIZE, ProcessId, Region, VirtAddr, VirtRange};
+use superhue_color::Random;
+use superhue_model::{BASE_PAGE_SIZE, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{PageWord, VmFlags, stat, still_is, vma_uses};
-use superhue_sys::advise::{process_page_out, process_will_need};
+use superhue_procfs::process::stat;
+use superhue_procfs::system::PageFlagsFile;
+use superhue_recolor::Target;
 
-use super::frames::{word_in, words_in};
+use super::frames::base_pages;
 
 /// Pages that are out at a time.
 const GROUP: usize = 256;
@@ -125,51 +124,15 @@ impl Scatterer {
     }
 }
 
-/// Generator of numbers for shuffling (xorshift64*, Marsaglia 2003 and Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    const fn new(seed: u64) -> Self {
-        // A state of 0 would stay 0.
-        Self((seed ^ 0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    const fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Brings the items into a random order (Fisher and Yates).
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            // The upper bits are the best; a bias below 2^-32 does not matter here.
-            let chosen = ((self.next() >> 32) * (last as u64 + 1)) >> 32;
-            items.swap(last, usize::try_from(chosen).unwrap_or(0));
-        }
-    }
-}
-
 /// Moves pages through swap in memory.
 pub(super) struct SwapMover {
     roots: Roots,
     swap: SwapInUse,
     /// Makes taking out pages safe to which another part of the kernel holds a reference. Dropped after `swap`.
     zswap: ZswapInUse,
-    open: BTreeMap<ProcessId, OpenProcess>,
+    flags: PageFlagsFile,
+    open: BTreeMap<ProcessId, Target>,
 }
-
-struct OpenProcess {
-    pidfd: OwnedFd,
-    pagemap: File,
-    /// Time until which the process is taken not to have a userfaultfd.
-    valid_until: Instant,
-}
-
-/// Shortest time between two looks for a userfaultfd, and the least number of times that this is longer than the look.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-const LOOK_RATIO: u32 = 50;
 
 impl SwapMover {
     /// Finds swap in memory and zswap; with `make`, makes or switches on what is missing.
@@ -189,53 +152,21 @@ impl SwapMover {
         Ok(Self {
             swap: SwapInUse::find_or_make(&journal, make).map_err(clause)?,
             zswap: ZswapInUse::find_or_switch(&journal, make).map_err(clause)?,
+            flags: PageFlagsFile::open(roots).map_err(|error| error.to_string())?,
             roots: roots.clone(),
             open: BTreeMap::new(),
         })
-    }
-
-    fn open(&self, process: ProcessId) -> Option<OpenProcess> {
-        let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
-        let file = |name| File::open(self.roots.of_process(process.pid, name)).ok();
-        let begun = Instant::now();
-        let mut open = OpenProcess {
-            pidfd: pidfd_open(pid, PidfdFlags::empty()).ok()?,
-            pagemap: file("pagemap")?,
-            valid_until: begun,
-        };
-        // `UFFDIO_MOVE` fails on pages that are out (see the crate `superhue-recolor`).
-        let vmas = vma_uses(&self.roots, process.pid).ok()?;
-        let mut flags = vmas.iter().filter_map(|vma| vma.flags);
-        let is_watched = flags.any(|flags| flags.intersects(VmFlags::USERFAULTFD));
-        open.valid_until += LOOK_INTERVAL.max(begun.elapsed() * LOOK_RATIO);
-        (!is_watched && still_is(&self.roots, process)).then_some(open)
-    }
-
-    /// Looks again whether the process has a userfaultfd, or another program, where the last look is too old.
-    fn renew(&mut self, process: ProcessId) {
-        let is_old = |open: &OpenProcess| Instant::now() >= open.valid_until;
-        if self.open.get(&process).is_some_and(is_old) {
-            match self.open(process) {
-                Some(open) => self.open.insert(process, open),
-                None => self.open.remove(&process),
-            };
-        }
-    }
-}
-
-const fn one_page(page: VirtAddr) -> VirtRange {
-    VirtRange {
-        start: page,
-        end: VirtAddr(page.0 + BASE_PAGE_SIZE),
     }
 }
 
 impl PageMover for SwapMover {
     fn begin(&mut self, processes: &BTreeSet<ProcessId>) {
-        let open = processes
-            .iter()
-            .filter_map(|&id| Some((id, self.open(id)?)));
-        self.open = open.collect();
+        let open = |&id: &ProcessId| {
+            let mut target = Target::open(&self.roots, id).ok()?;
+            target.is_unwatched(&self.roots, id).ok()?;
+            Some((id, target))
+        };
+        self.open = processes.iter().filter_map(open).collect();
     }
 
     fn room(&self) -> u64 {
@@ -243,36 +174,40 @@ impl PageMover for SwapMover {
     }
 
     fn pages(&mut self, process: ProcessId, region: Region) -> Vec<VirtAddr> {
-        let open = self.open.get(&process);
-        let words = open.and_then(|open| words_in(&open.pagemap, region));
-        let addresses = (0..).map(|page| VirtAddr(region.start().0 + page * BASE_PAGE_SIZE));
-        let pages = addresses.zip(words.unwrap_or_default());
-        // Pages that other processes map, too, stay where they are; so do the shared zero page, and pages that a file or shared memory may have.
-        let movable =
-            pages.filter(|(_, word)| word.is_present() && word.is_exclusive() && !word.is_file());
+        let pages: Vec<VirtAddr> = base_pages(region).collect();
+        let target = self.open.get(&process);
+        let words = target.and_then(|target| target.words(&pages).ok());
+        let words = words.unwrap_or_default();
+        let is_movable = |word| {
+            let movable = Target::movable(word, &self.flags, true);
+            matches!(movable, Ok(Ok(page)) if page.private)
+        };
+        let movable = pages.into_iter().zip(words);
+        let movable = movable.filter(|&(_, word)| is_movable(word));
         movable.map(|(page, _)| page).collect()
     }
 
     fn page_out(&mut self, process: ProcessId, page: VirtAddr) {
-        self.renew(process);
-        if let Some(open) = self.open.get(&process) {
-            // A page that the kernel does not take out stays in its frame.
-            let _ = process_page_out(&open.pidfd, one_page(page));
+        let Some(target) = self.open.get_mut(&process) else {
+            return;
+        };
+        if target.is_unwatched(&self.roots, process).is_err() {
+            self.open.remove(&process);
+            return;
         }
+        // A page that the kernel does not take out stays in its frame.
+        let _ = target.page_out(page);
     }
 
     fn is_out(&self, process: ProcessId, page: VirtAddr) -> bool {
-        let open = self.open.get(&process);
-        open.and_then(|open| word_in(&open.pagemap, page))
-            .is_some_and(PageWord::is_swapped)
+        let target = self.open.get(&process);
+        let words = target.and_then(|target| target.words(&[page]).ok());
+        words.is_some_and(|words| words.iter().any(|word| word.is_swapped()))
     }
 
-    /// Has the kernel bring the page into memory; the program's next use maps it. A read through `/proc/PID/mem` would map it at once, but also
-    /// map a page of zeroes where the program has given the page back meanwhile.
     fn page_in(&mut self, process: ProcessId, page: VirtAddr) {
-        if let Some(open) = self.open.get(&process) {
-            // A page that the program has given back needs none.
-            let _ = process_will_need(&open.pidfd, one_page(page));
+        if let Some(target) = self.open.get(&process) {
+            target.page_in(page);
         }
     }
 
@@ -325,7 +260,7 @@ mod tests {
         fn begin(&mut self, _: &BTreeSet<ProcessId>) {}
 
         fn pages(&mut self, _: ProcessId, region: Region) -> Vec<VirtAddr> {
-            pages(region).collect()
+            base_pages(region).collect()
         }
 
         fn room(&self) -> u64 {
@@ -374,10 +309,6 @@ mod tests {
         start_ticks: 1,
     };
 
-    fn pages(region: Region) -> impl Iterator<Item = VirtAddr> {
-        (0..PAGES_PER_REGION).map(move |page| VirtAddr(region.start().0 + page * BASE_PAGE_SIZE))
-    }
-
     fn regions(count: u64) -> Vec<(ProcessId, Region)> {
         let start = 0x7f00_0000_0000;
         let region = |index: u64| Region::containing(VirtAddr(start + (index << 21)));
@@ -386,7 +317,7 @@ mod tests {
 
     /// A machine on which each page has the frame after that of the page before it.
     fn split(regions: &[(ProcessId, Region)], room: u64) -> Arc<Mutex<Machine>> {
-        let pages = regions.iter().flat_map(|(_, region)| pages(*region));
+        let pages = regions.iter().flat_map(|(_, region)| base_pages(*region));
         let frames = pages
             .zip(4096..)
             .map(|(page, frame)| ((PROCESS, page), frame));
@@ -431,8 +362,8 @@ mod tests {
         let frames: BTreeSet<u64> = machine.frames.values().copied().collect();
         assert_eq!(frames, (4096..4096 + all).collect());
         // A region's pages have frames of all regions.
-        let of_first =
-            pages(regions[0].1).map(|page| machine.frames[&(PROCESS, page)] / PAGES_PER_REGION);
+        let of_first = base_pages(regions[0].1)
+            .map(|page| machine.frames[&(PROCESS, page)] / PAGES_PER_REGION);
         assert_eq!(of_first.collect::<BTreeSet<u64>>().len(), 8);
     }
 
@@ -450,7 +381,7 @@ mod tests {
         let regions = regions(1);
         let orders = [1, 2, 1].map(|seed| {
             let machine = split(&regions, 1 << 20);
-            let stays = pages(regions[0].1).next().unwrap();
+            let stays = base_pages(regions[0].1).next().unwrap();
             machine.lock().unwrap().pinned.insert(stays);
             let (scatterer, _) = scattered(&machine, &regions, seed);
             assert_eq!(scatterer.moved(), PAGES_PER_REGION - 1);

@@ -2,10 +2,12 @@
 
 /// SplitMix64 (Steele, Lea and Flood 2014): good enough to shuffle pages and to draw samples.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// Starts a sequence; equal seeds give equal sequences.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -25,7 +27,7 @@ impl Random {
     }
 
     /// Shuffles `items`; all orders are equally likely (Fisher and Yates).
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last + 1);
             items.swap(last, other);

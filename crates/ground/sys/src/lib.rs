@@ -34,6 +34,7 @@ pub mod collapse;
 pub mod frames;
 pub mod heap;
 pub mod hugetlb;
+pub mod image;
 pub mod overdue;
 pub mod page_color;
 pub mod pagemap;

@@ -23,10 +23,10 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_state::{Folder, StateError};
-use superhue_sys::heap;
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
+use superhue_sys::{heap, image};
 use superhue_track::{Access, HeldCapabilities, ListenError, Listener, drop_privileges};
 
 use crate::account::{
@@ -323,6 +323,7 @@ impl Daemon {
         if at >= self.next_trim {
             self.next_trim = at + TRIM_INTERVAL;
             heap::trim();
+            image::unmap_code();
         }
         // The server is taken out meanwhile, since answering needs all of `self`.
         if let Some(mut server) = self.server.take() {

@@ -35,8 +35,8 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     configure_capability_in_ambient_set, set_capabilities,
 };
-use superhue_sys::heap;
 use superhue_sys::process::{SignalSet, close_on_exec_from, cpu_time_of, fork_alone, set_ignored};
+use superhue_sys::{heap, image};
 
 use super::{VERB, WorkError, refused};
 
@@ -204,6 +204,7 @@ pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
     let input = std::io::stdin();
     // What parsing the command line has left: workers would copy it when they reuse it.
     heap::trim();
+    image::unmap_code();
     // The kernel forgets workers that have ended: the daemon has pidfds of them.
     set_ignored(SIGCHLD, true);
     loop {

@@ -1,0 +1,117 @@
+//! The file that this process runs: `dl_iterate_phdr(3)`, `madvise(2)` with `MADV_DONTNEED`.
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
+
+use crate::pagemap::{WORD_FILE, WORD_PRESENT, WORD_SWAPPED};
+
+/// Unmaps the program's code and constants, and returns the size of the segments concerned.
+///
+/// A service runs most of its code once, while it starts. The kernel maps a page again, from the file, when it is
+/// used; what stays unused belongs to the page cache alone. Only segments that nobody may write are unmapped. One with
+/// a page that is not the file's own (a breakpoint of a debugger, a probe of `perf`) stays, and so do all where
+/// `/proc` does not say so.
+pub fn unmap_code() -> ByteCount {
+    let mut segments = Vec::new();
+    // SAFETY: the callback gets the vector that it expects, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(of_program), (&raw mut segments).cast()) };
+    let unmapped = segments
+        .into_iter()
+        .filter(|segment| has_file_pages_only(*segment).unwrap_or(false) && unmap(*segment));
+    ByteCount(unmapped.map(|segment| segment.len().0).sum())
+}
+
+/// Collects the segments of the first object, the program, that nobody may write; ends the iteration.
+///
+/// # Safety
+/// `segments` is a `Vec<VirtRange>`, and `info` is what the C library passes.
+unsafe extern "C" fn of_program(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    segments: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let (info, segments) = unsafe { (&*info, &mut *segments.cast::<Vec<VirtRange>>()) };
+    // SAFETY: the C library counted them.
+    let headers =
+        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    for header in headers {
+        if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
+            let start = info.dlpi_addr + header.p_vaddr;
+            segments.push(VirtRange {
+                start: VirtAddr(start / BASE_PAGE_SIZE * BASE_PAGE_SIZE),
+                end: VirtAddr((start + header.p_memsz).next_multiple_of(BASE_PAGE_SIZE)),
+            });
+        }
+    }
+    1
+}
+
+/// Returns true if every page of `segment` that is in memory is the file's.
+fn has_file_pages_only(segment: VirtRange) -> std::io::Result<bool> {
+    let mut words = vec![0; usize::try_from(segment.len().0 / BASE_PAGE_SIZE).unwrap_or(0) * 8];
+    let pagemap = File::open("/proc/self/pagemap")?;
+    pagemap.read_exact_at(&mut words, segment.start.0 / BASE_PAGE_SIZE * 8)?;
+    let mut words = words
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .copied()
+        .map(u64::from_ne_bytes);
+    Ok(words.all(|word| word & (WORD_PRESENT | WORD_SWAPPED) == 0 || word & WORD_FILE != 0))
+}
+
+fn unmap(segment: VirtRange) -> bool {
+    let start = segment.start.0 as *mut c_void;
+    let length = usize::try_from(segment.len().0).unwrap_or(0);
+    // SAFETY: the segment is a mapping of a file, private and not writable, without pages of its own. Its contents
+    // are the same when they are mapped again.
+    unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Constants that only a test reads. A fault on what lies beside them maps at most the first and
+    /// last 64 KiB (`fault_around_bytes`).
+    #[repr(align(65536))]
+    struct Constants([u8; 3 << 16]);
+    static CONSTANTS: Constants = Constants([7; 3 << 16]);
+    const MIDDLE: usize = (3 << 16) / 2;
+
+    fn is_mapped(address: u64) -> bool {
+        let mut word = [0; 8];
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let at = address / BASE_PAGE_SIZE * 8;
+        pagemap.read_exact_at(&mut word, at).unwrap();
+        u64::from_ne_bytes(word) & WORD_PRESENT != 0
+    }
+
+    #[test]
+    fn constants_are_unmapped_and_come_back() {
+        let value = || std::hint::black_box(&CONSTANTS).0[MIDDLE];
+        let address = &raw const CONSTANTS.0[MIDDLE] as u64;
+        assert_eq!(value(), 7);
+        assert!(is_mapped(address));
+        let unmapped = unmap_code();
+        assert!(!is_mapped(address), "{unmapped:?} of segments unmapped");
+        assert_eq!(value(), 7);
+        assert!(is_mapped(address));
+    }
+
+    #[test]
+    fn a_segment_with_a_private_page_stays() {
+        let segment = VirtRange {
+            start: VirtAddr(&raw const CONSTANTS as u64),
+            end: VirtAddr(&raw const CONSTANTS as u64 + (3 << 16)),
+        };
+        assert!(has_file_pages_only(segment).unwrap());
+        let mut memory = crate::scratch::Scratch::in_base_pages(2 << 20).unwrap();
+        memory.touch_page(300);
+        assert!(!has_file_pages_only(memory.range()).unwrap());
+    }
+}

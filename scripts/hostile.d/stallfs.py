@@ -93,7 +93,8 @@ while True:
     elif operation in (GETATTR, SETATTR):
         reply(unique, struct.pack("<Q2I", 1000, 0, 0) + attributes(node))
     elif operation in (OPEN, OPENDIR):
-        reply(unique, struct.pack("<QII", 0, 0, 0))
+        # FOPEN_KEEP_CACHE: without it an open waits for the page that an earlier attacker reads.
+        reply(unique, struct.pack("<QII", 0, 2, 0))
     elif operation in (READ, FLUSH, READDIR, RELEASE, RELEASEDIR, ACCESS):
         reply(unique, data)
     elif operation == WRITE:

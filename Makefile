@@ -11,6 +11,8 @@ MAKEOVERRIDES =
 RESULTS ?= docs/results
 RUNS ?= 10
 FUZZ_SECONDS ?= 3
+# What install takes: release, built first, or dev, which `make test` has built.
+PROFILE ?= release
 TORTURE ?= --json $(RESULTS)/torture.json
 MINUTES ?= 10
 VM_KERNEL ?= debian
@@ -23,7 +25,7 @@ OF_KERNEL = $(patsubst %,-%,$(filter-out 6.12,$(KERNEL)))
 VM_REQUIRE_debian = damon-vaddr,ptwalk,ptwalk-huge-pages,ptwalk-freezer,ptwalk-root,ptwalk-namespace
 VM_REQUIRE_idle = $(VM_REQUIRE_debian),page-idle,ptwalk-flush
 
-.PHONY: help build release demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots kernel-native lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
+.PHONY: help build release built built-by-test demo test test-example test-memcached torture recolor vm-test kernel kernel-test kernel-port kernel-superhue kernel-files kernel-boots kernel-native lint fuzz bench results lab lab-trace lab-witness ci man install uninstall test-install packages test-packages test-services crates wheels sbom image test-cluster test-metrics clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -164,14 +166,21 @@ lab-witness: release ## Run some points of the lab under a plugin of QEMU, compa
 ci: ## What is run for every change
 	.ci/run
 
-man: release ## Write the manual pages to target/man
-	target/release/superhue man target/man
+# What install takes is there.
+built: $(PROFILE:dev=built-by-test)
+built-by-test:
+	@scripts/setup build
+	@test -x target/debug/superhue || { echo "target/debug/superhue is not there: run make test, or leave out PROFILE=dev" >&2; exit 1; }
+	witness/trace
+
+man: built ## Write the manual pages to target/man
+	target/$(PROFILE:dev=debug)/superhue man target/man
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 unexport DESTDIR PREFIX LIBDIR
-install: release man ## Install below PREFIX (/usr/local), within DESTDIR
-	scripts/install-files install '$(DESTDIR)' '$(PREFIX)' '$(LIBDIR)'
+install: built man ## Install below PREFIX (/usr/local), within DESTDIR
+	SUPERHUE_BUILT=target/$(PROFILE:dev=debug) scripts/install-files install '$(DESTDIR)' '$(PREFIX)' '$(LIBDIR)'
 
 uninstall: ## Remove exactly what install put below PREFIX, within DESTDIR
 	scripts/install-files uninstall '$(DESTDIR)' '$(PREFIX)' '$(LIBDIR)'
@@ -180,7 +189,8 @@ test-metrics: release ## Have a real Prometheus scrape the daemon, and hold dash
 	@scripts/setup metrics
 	scripts/test-metrics
 
-test-install: ## Install into a folder, and use what is there
+test-install: export PROFILE := $(PROFILE)
+test-install: ## Install into a folder, and use what is there (PROFILE=dev: what make test has built)
 	@scripts/setup build test
 	scripts/test-install
 

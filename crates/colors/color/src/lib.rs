@@ -11,6 +11,7 @@
 //!   choice                          Walk:   which color comes next; balance: which hot pages are too many of theirs
 //!   place     Pool of classified pages ──> Placer ──UFFDIO_MOVE──> the program's memory
 //!   kernel    what a kernel with page coloring lets the caller do
+//!   plan      tasks, their schedule, their demands ──> disjoint sets for those that run at the same time
 //! ```
 //!
 //! Pages of this process by color, found by timing alone:
@@ -34,6 +35,7 @@ pub mod kernel;
 pub mod oracles;
 mod page;
 pub mod place;
+pub mod plan;
 pub mod walks;
 
 pub use oracles::random::Random;

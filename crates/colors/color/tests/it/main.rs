@@ -10,5 +10,6 @@
 )]
 
 mod placing;
+mod planning;
 mod pooling;
 mod support;

@@ -124,7 +124,7 @@ pub fn read_caches(roots: &Roots) -> Result<Vec<Cache>, ReadError> {
     Ok(caches)
 }
 
-fn read_cache(directory: &Path) -> Cache {
+pub(super) fn read_cache(directory: &Path) -> Cache {
     let mut file = Attributes::of(directory);
     Cache {
         level: file.get("level", |text| {
@@ -157,7 +157,7 @@ pub fn parse_cache_size(text: &str) -> Result<ByteCount, ParseError> {
 }
 
 /// Parses a number above 0. Firmware writes 0 for unknown values.
-fn positive(text: &str) -> Result<u64, ParseError> {
+pub(super) fn positive(text: &str) -> Result<u64, ParseError> {
     match number(text)? {
         0 => Err(ParseError::new("0, which stands for not known")),
         number => Ok(number),

@@ -4,9 +4,11 @@
 //! Firmware, hypervisor or processor only *report* them; [`assess`]
 //! decides what follows from a report. [`Hardware::read`] reads everything; a part that cannot be
 //! read is an error in its place and does not keep the other parts from being read.
+//! Only [`CacheAllocation`] is read by itself: it is an offer of CPU and kernel, which may change at any moment.
 
 mod assess;
 mod cache;
+mod cache_allocation;
 mod container;
 mod cpu;
 mod cpu_list;
@@ -18,6 +20,7 @@ mod tlb;
 
 pub use assess::{AssessedCache, Circumstances, Usability, assess};
 pub use cache::{Cache, CacheKind, parse_cache_size, read_caches};
+pub use cache_allocation::{AllocationFlags, AllocationState, CacheAllocation, CacheMasks};
 pub use cpu::{Cpu, CpuInfo, Node};
 pub use cpu_list::CpuList;
 pub use cpuid::{Cpuid, CpuidTable, Registers};

@@ -18,7 +18,7 @@ use crate::named::{arms, capabilities, oracles};
 use crate::placement_args::{ColorArgs, PlacementArgs, SystemArgs, TrackingArgs};
 use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
 use crate::tlb_args::TlbArgs;
-use crate::trial_args::{self, TrialArgs};
+use crate::trial_args::{self, RuleTrialArgs, TrialArgs};
 use crate::values::{parse_picture, parse_some_time};
 
 const EXIT_HELP: &str = "\
@@ -190,9 +190,9 @@ pub enum Verb {
     /// Exit status 2 if the configuration is wrong.
     #[command(verbatim_doc_comment)]
     Daemon(DaemonArgs),
-    /// Ask the daemon for its status or for the rule of a process, pause it, or reload its rules.
+    /// Ask the daemon for its status or for the rule of a process, pause it, reload its rules, or try whether a rule is worth it.
     ///
-    /// Capability: none; only root and members of the group superhue may ask.
+    /// Capability: none, but for `trial`; only root and members of the group superhue may ask.
     Ctl(CtlArgs),
     /// Show memory live: services, processes or shared objects, with coverage, hot sets, and the actions of the daemon.
     ///
@@ -204,11 +204,13 @@ pub enum Verb {
     /// (root and the group superhue). Figures that the caller may not read are shown as - and counted. --max-overhead bounds the reading:
     /// lines on the screen first, then the largest, then the rest in turn; AGE is the age of a line's figures.
     ///
+    /// --record writes a snapshot to a file in each interval, for instance from a service; --replay shows that file later, on the same screen.
+    ///
     /// At the start it gives up ptrace and similar calls for good: it cannot stop a program or write to its memory.
     ///
-    /// Capability: none for your own processes, CAP_SYS_PTRACE for others'; --track as `heat`.
+    /// Capability: none for your own processes, CAP_SYS_PTRACE for others'; --track as `heat`; none for --replay.
     ///
-    /// Exit status: 0 when ended by a key; 128+n by a signal, 129 also when the terminal is gone.
+    /// Exit status: 0 when ended by a key; 128+n by a signal, 129 also when the terminal is gone. With --record, 0 when ended by a signal.
     Top(TopArgs),
     /// Show the page colors of this machine's caches, and test the methods that find them.
     ///
@@ -573,7 +575,7 @@ pub struct CtlArgs {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath,
           default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Print the daemon's answer as JSON.
+    /// Print the daemon's answer, or the result of a trial, as JSON.
     #[arg(long, global = true)]
     pub json: bool,
     /// Show all columns and whole names, wider than the terminal if need be.
@@ -605,6 +607,17 @@ pub enum CtlRequest {
     Resume,
     /// Reload the configuration. If it is wrong, the errors are printed and the rules in force stay.
     Reload,
+    /// Measure whether a rule is worth it for its processes: switch its huge pages off and on, as `superhue trial --present` does.
+    ///
+    /// The trial has the policy, the budget and the bounds of the rule, and all its processes, also those that start meanwhile. The daemon leaves them
+    /// alone, and acts by its other rules as always. When the trial ends, killed or not, its connection to the daemon ends, and the daemon
+    /// acts by the rule again; at the latest after 60 s, if the trial is stopped or hangs. Memory that was huge is huge again at the end.
+    ///
+    /// Rules that place memory by page colors cannot be tried.
+    ///
+    /// Capability: that of `attach`, since superhue switches the memory by itself; only root and members of the group superhue may ask the daemon.
+    #[command(after_help = trial_args::RULE_EXIT_HELP)]
+    Trial(Box<RuleTrialArgs>),
 }
 
 /// `superhue colors`.
@@ -644,6 +657,17 @@ pub struct ColorsArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["oracle", "index", "cpu", "verify", "pool", "report"])]
     pub from: Option<PathBuf>,
+    /// Choose colors for tasks that must not evict each other from the cache. The file has their CPUs, their schedule, and the colors that each
+    /// needs, or its cost by number of colors (docs/guide/page-colors.md). Tasks that may run at the same time get sets without a color in
+    /// common. Exit status 3 if the tasks do not fit, with those that need too many colors, and what would make room.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["from", "verify", "plots"])]
+    pub plan: Option<PathBuf>,
+    /// With --plan: for a cache with this number of colors, of this or another machine. [default: the colors of this machine, as the first
+    /// oracle that is right finds them]
+    #[arg(long, value_name = "COLORS", requires = "plan", value_parser = clap::value_parser!(u32).range(1..=4096),
+          conflicts_with_all = ["oracle", "index", "cpu", "pool"])]
+    pub of: Option<u32>,
     /// Write the whole result as JSON to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report: Option<PathBuf>,

@@ -319,6 +319,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 ("Only look on for now:", "superhue ctl pause"),
                 ("Take the changed rules:", "superhue ctl reload"),
+                ("Whether a rule is worth it:", "superhue ctl trial redis"),
             ],
             files: CTL_FILES,
             see_also: &[("superhue-daemon", 1)],
@@ -342,6 +343,17 @@ pub fn page(verb: &str) -> Page {
         "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
         "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
         "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
+        "ctl-trial" => ctl_page(&[
+            (
+                "By CPU time for each command that the server answers:",
+                "superhue ctl trial redis --metric-kind work --metric-command 'redis-cli info stats' \
+                 --metric-regex 'total_commands_processed:([0-9]+)'",
+            ),
+            (
+                "With a limit that undoes the trial, and a report to keep:",
+                "superhue ctl trial redis --guard 'rss < 12G' --report trial.json",
+            ),
+        ]),
         "advise" => Page {
             examples: &[
                 (
@@ -395,7 +407,11 @@ pub fn page(verb: &str) -> Page {
                     "superhue trial --unit redis-server --present --swap --continue first.json --for 30m",
                 ),
             ],
-            see_also: &[("superhue-compare", 1), ("superhue-daemon", 1)],
+            see_also: &[
+                ("superhue-compare", 1),
+                ("superhue-daemon", 1),
+                ("superhue-ctl", 1),
+            ],
             ..Page::default()
         },
         "top" => Page {
@@ -414,6 +430,14 @@ pub fn page(verb: &str) -> Page {
                 ),
                 ("One table, for a mail or a log:", "superhue top --once"),
                 ("Everything, for another program:", "superhue top --json"),
+                (
+                    "A record of at most 1 GiB, until it is interrupted:",
+                    "superhue top --record /var/tmp/top.rec --record-limit 1G --interval 5s",
+                ),
+                (
+                    "The processes of half past ten (UTC), from that record:",
+                    "superhue top processes --replay /var/tmp/top.rec --at 10:30 --once",
+                ),
             ],
             files: CTL_FILES,
             see_also: &[
@@ -435,6 +459,10 @@ pub fn page(verb: &str) -> Page {
                 (
                     "Measure anew after a migration of the virtual machine:",
                     "superhue colors --forget",
+                ),
+                (
+                    "Colors for real-time tasks, on a machine with 32 of them (superhue colors --help):",
+                    "superhue colors --plan plan.toml --of 32",
                 ),
             ],
             files: &[(PALETTE, PALETTE_IS)],

@@ -4,12 +4,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
-use superhue::model::parse_duration;
+use superhue::model::{ByteCount, parse_duration};
 use superhue::parse;
 use superhue::trackers::TrackerKind;
 
 use crate::named::trackers;
-use crate::targets_args::{TargetArgs, WideArgs};
+use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
+use crate::verb::top::utc::{self, RecordTime};
+
+/// The smallest record: a snapshot of a thousand processes takes a few 100 KiB, and a record has two files.
+const LEAST_RECORD: ByteCount = ByteCount(1 << 20);
+
+/// Options of output, which a recorder has none of. An option that needs another one has its conflicts, too: clap does not demand an option that
+/// cannot be given.
+const OF_ONE_LOOK: [&str; 3] = ["once", "json", "wide"];
+
+/// Options that a record leaves no use for: it shows what was read then.
+const OF_READING: [&str; 7] = [
+    "record",
+    "record_limit",
+    "interval",
+    "track",
+    "tracker",
+    "max_overhead",
+    "socket",
+];
 
 /// `superhue top`.
 #[derive(Debug, Clone, Args)]
@@ -45,6 +64,25 @@ pub struct TopArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
           default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
     pub socket: PathBuf,
+    /// Write snapshots to FILE instead of showing them, one in each --interval, until a signal ends it. A second file, FILE.1, takes turns
+    /// with it. A record that is there is continued. Shared objects are recorded by `top objects`, mappings of processes are not.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Records",
+          conflicts_with_all = OF_ONE_LOOK)]
+    pub record: Option<PathBuf>,
+    /// With --record: largest size of both files together; the oldest snapshots are left out.
+    #[arg(long, value_name = "BYTES", default_value = "256M", requires = "record", help_heading = "Records",
+          conflicts_with_all = OF_ONE_LOOK, value_parser = parse_record_limit)]
+    pub record_limit: ByteCount,
+    /// Show the snapshots of the record FILE. Keys: n and b show the next and the previous one, N and B one that is a minute later or earlier,
+    /// g goes to a time. With --once or --json, print one of them.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Records",
+          conflicts_with_all = OF_READING, conflicts_with_all = TARGETS)]
+    pub replay: Option<PathBuf>,
+    /// With --replay: begin at this time (UTC): 2026-11-28T10:30, 10:30:05, @1795861800 (seconds since 1970), +10m (after the start of
+    /// the record), -90s (before its end). [default: the last snapshot]
+    #[arg(long, value_name = "TIME", requires = "replay", help_heading = "Records", allow_hyphen_values = true,
+          conflicts_with_all = OF_READING, conflicts_with_all = TARGETS, value_parser = utc::parse)]
+    pub at: Option<RecordTime>,
 }
 
 /// Meaning of one line.
@@ -65,4 +103,15 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` is not between 100ms and 1h"));
     }
     Ok(time)
+}
+
+/// Reads a limit that leaves room for some snapshots.
+fn parse_record_limit(text: &str) -> Result<ByteCount, String> {
+    let limit: ByteCount = text
+        .parse()
+        .map_err(|error: superhue::model::ParseSizeError| error.to_string())?;
+    if limit < LEAST_RECORD {
+        return Err(format!("`{text}` is less than 1M"));
+    }
+    Ok(limit)
 }

@@ -17,21 +17,53 @@ pub const EXIT_HELP: &str = "\
 Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict; 2 wrong usage; 3 this \
 machine cannot; 4 a guard's limit was crossed.";
 
+/// Meaning of the exit status of `superhue ctl trial`.
+pub const RULE_EXIT_HELP: &str = "\
+Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict: there is no such rule, it has \
+no process, it makes no huge pages, or a reload has changed it meanwhile; 2 wrong usage; 3 the caller may not ask the daemon, or may not switch the \
+memory of the rule's processes; 4 a guard's limit was crossed. The daemon acts by the rule again in each case.";
+
 /// `superhue trial`.
 #[derive(Debug, Args)]
 pub struct TrialArgs {
     #[command(flatten)]
     pub targets: TargetArgs,
     #[command(flatten)]
+    pub options: TrialOptions,
+    /// Switch memory that is huge already, too: by the program's own request, by the kernel or by the daemon (superhue ctl pause keeps that
+    /// from collapsing it meanwhile; superhue ctl trial tries one rule of it). It is huge again at the end.
+    #[arg(long, help_heading = "Test")]
+    pub present: bool,
+    /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
+          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report", "earlier"])]
+    pub from: Option<PathBuf>,
+    /// Print the result with every pair as JSON on standard output instead of sentences.
+    #[arg(long, help_heading = "Result")]
+    pub json: bool,
+    #[command(flatten, next_help_heading = "Policy")]
+    pub placement: PlacementArgs,
+}
+
+/// `superhue ctl trial`.
+#[derive(Debug, Clone, Args)]
+pub struct RuleTrialArgs {
+    /// The rule, by its name.
+    #[arg(value_name = "RULE", value_hint = ValueHint::Other)]
+    pub rule: String,
+    #[command(flatten)]
+    pub options: TrialOptions,
+}
+
+/// Options of all trials.
+#[derive(Debug, Clone, Args)]
+pub struct TrialOptions {
+    #[command(flatten)]
     pub metric: MetricArgs,
     #[command(flatten)]
     pub guards: GuardArgs,
     #[command(flatten)]
     pub test: TestArgs,
-    /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
-          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report", "earlier"])]
-    pub from: Option<PathBuf>,
     /// Draw pairs and interval over time into this file: SVG or PNG, by its name. Repeatable.
     #[arg(long = "plot", value_name = "FILE.svg|FILE.png", value_hint = ValueHint::FilePath,
           value_parser = parse_picture, help_heading = "Result")]
@@ -39,11 +71,6 @@ pub struct TrialArgs {
     /// Write the result with every pair as JSON to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result")]
     pub report: Option<PathBuf>,
-    /// Print that JSON on standard output instead of sentences.
-    #[arg(long, help_heading = "Result")]
-    pub json: bool,
-    #[command(flatten, next_help_heading = "Policy")]
-    pub placement: PlacementArgs,
 }
 
 /// Metric of the trial.
@@ -122,10 +149,6 @@ pub struct TestArgs {
     /// Seed of the order of blocks. [default: from the system]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Switch memory that is huge already, too: by the program's own request, by the kernel or by the daemon (superhue ctl pause keeps that
-    /// from collapsing it meanwhile). It is huge again at the end.
-    #[arg(long)]
-    pub present: bool,
     /// Make a small compressed swap in memory (zram, 64 MiB, and zswap) during the trial, if none is on. A split leaves frames side by side,
     /// which makes off faster than the program was before huge pages if its frames had been scattered. Through swap in memory pages exchange
     /// their frames; memory that was huge before the trial is scattered, too. Superhue removes it at the end; after a kill, `superhue restore`

@@ -39,6 +39,7 @@
 pub mod advise;
 mod allocator;
 mod attach;
+mod cache_allocation;
 pub mod ceiling;
 mod charge;
 mod coloring;
@@ -91,6 +92,7 @@ pub use superhue_sys as sys;
 
 pub use allocator::{Allocator, AllocatorAdvice, AllocatorReport, AllocatorRequest};
 pub use attach::{AttachError, attach};
+pub use cache_allocation::CacheAllocationAdvice;
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring,

@@ -14,6 +14,7 @@ use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
 use crate::verb::members::{check_follow, code_of, targets};
 use crate::verb::report_file::ReportFile;
+use crate::verb::resctrl_hint;
 use crate::verb::restore::recover;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
@@ -66,6 +67,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     };
     if !args.json && !args.quiet {
         report.lines().iter().for_each(|line| note(line));
+        // At the end, since a process that holds superhue up makes this verb begin anew.
+        resctrl_hint::show_for(&args.colors.colors);
     }
     if let Some(file) = report_file {
         file.write_json(&report)

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
+use superhue::CacheAllocationAdvice;
 use superhue::model::counted;
 use superhue::probe::{Availability, Capability, ProbeOptions, all_with};
 use superhue::procfs::Roots;
@@ -23,6 +24,7 @@ struct Document {
     capabilities: Vec<Capability>,
     hardware: Hardware,
     tlb: TlbReport,
+    cache_allocation: CacheAllocationAdvice,
 }
 
 /// Verdict on uses of superhue, or on the capabilities that the arguments name.
@@ -71,6 +73,7 @@ pub fn check(args: &CheckArgs) -> VerbResult {
             capabilities,
             hardware,
             tlb,
+            cache_allocation: CacheAllocationAdvice::read(&roots),
         })?;
         return Ok(status);
     }

@@ -23,13 +23,18 @@ use self::files::Files;
 use self::powerless::Powerless;
 use self::progress::RunProgress;
 use crate::args::CompareArgs;
-use crate::output::{FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document};
+use crate::output::{
+    FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document, room,
+};
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::outputs::first_of;
 use crate::verb::restore::recover;
 
 /// Default number of measured runs of each arm.
 const RUNS: u32 = 8;
+
+/// Width of tables without a terminal.
+const WIDTH: usize = 100;
 
 /// Form of a result on standard output.
 #[derive(Debug, Clone, Copy)]
@@ -213,8 +218,7 @@ fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> Ver
     }
     // Writes and prints everything that it can, whichever part fails.
     let trouble = files.write(comparison);
-    let width = rustix::termios::tcgetwinsize(std::io::stdout())
-        .map_or(100, |size| usize::from(size.ws_col).clamp(60, 140));
+    let width = room().unwrap_or(WIDTH);
     match form {
         Form::Json => {
             let text = comparison

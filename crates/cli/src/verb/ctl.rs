@@ -1,5 +1,6 @@
 //! `superhue ctl`.
 
+mod trial;
 mod trouble;
 
 use std::collections::BTreeSet;
@@ -46,6 +47,7 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         CtlRequest::Pause => Request::Pause,
         CtlRequest::Resume => Request::Resume,
         CtlRequest::Reload => Request::Reload,
+        CtlRequest::Trial(of) => return trial::trial(of, &args.socket, args.json),
     };
     let mut answer = answer_to(&args.socket, request)?;
     if let Answer::Status { status } = &mut answer {
@@ -65,6 +67,8 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
         // Metrics are harmless: the daemon escapes foreign text in them.
         Answer::Metrics { text } => print_as_it_is(&text),
         Answer::Done { text } => print(&format!("{text}\n")),
+        // To a request that only a trial makes.
+        Answer::Held(held) => print(&format!("rule {} is held\n", held.rule.name)),
         Answer::Refused { text } => {
             let mut lines = text.lines();
             let first = lines.next().unwrap_or_default();
@@ -77,13 +81,15 @@ pub fn ctl(args: &CtlArgs) -> VerbResult {
 
 /// Sends a request and waits for the answer.
 fn answer_to(socket: &Path, request: Request) -> Result<Answer, Failure> {
-    ask(socket, request).map_err(|error| {
-        let code = match error {
-            AskError::Denied(_) => UNABLE,
-            _ => FAILED,
-        };
-        Failure::new(code, error)
-    })
+    ask(socket, request).map_err(|error| Failure::new(code_of(&error), error))
+}
+
+/// Returns the exit status for a daemon that cannot be asked.
+const fn code_of(error: &AskError) -> u8 {
+    match error {
+        AskError::Denied(_) => UNABLE,
+        _ => FAILED,
+    }
 }
 
 /// Adds the rules that have had no process so far. The daemon's account has only the others, and a rule that matches nothing is what its author
@@ -119,6 +125,12 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
         text += &services_table(status, wide);
     }
     for rule in &status.rules {
+        if rule.held {
+            text += &prose(&format!(
+                "rule {}: its processes are left alone while superhue ctl trial tries it\n",
+                rule.name
+            ));
+        }
         let Some(watch) = &rule.watch else { continue };
         for sentence in trouble::sentences(watch) {
             text += &prose(&format!("rule {}: {sentence}\n", rule.name));
@@ -459,6 +471,7 @@ mod tests {
         let status = DaemonAccount {
             rules: vec![RuleAccount {
                 name: "r".to_owned(),
+                held: true,
                 watch: Some(Arc::new(watch)),
                 converged_seconds: BTreeMap::from([("a.service".to_owned(), 12.0)]),
                 ..RuleAccount::default()
@@ -479,7 +492,9 @@ mod tests {
         assert!(known.ends_with(" 2.0 MiB - 12.0 s 0 0.0 ms"), "{known}");
         assert!(unknown.ends_with(" 2.0 MiB - ? 0 0.0 ms"), "{unknown}");
         assert!(
-            text.ends_with("\nrule r: no tracker works here\n"),
+            text.ends_with(
+                "\nrule r: its processes are left alone while superhue ctl trial tries it\nrule r: no tracker works here\n"
+            ),
             "{text}"
         );
     }

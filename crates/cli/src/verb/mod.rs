@@ -26,5 +26,6 @@ mod document;
 mod members;
 mod outputs;
 mod report_file;
+mod resctrl_hint;
 mod shared_folder;
 mod tlb;

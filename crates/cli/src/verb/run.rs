@@ -10,6 +10,7 @@ use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::report_file::ReportFile;
+use crate::verb::resctrl_hint;
 use crate::verb::restore::recover;
 
 /// Runs the command; returns its status, or ends superhue by the signal that ended the command.
@@ -19,6 +20,7 @@ pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
     let report_file = ReportFile::open_if(args.report.as_ref())
         .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;
     let mut config = args.placement.config();
+    let colors = args.system.colors.colors.clone();
     args.system.add_to(&mut config);
     let session = match Session::start(config, args.command, preserved, None, None) {
         Ok(session) => session,
@@ -29,6 +31,9 @@ pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
             return Err(Failure::new(exit_status_of(&error), error));
         }
     };
+    if !args.quiet && !args.json {
+        resctrl_hint::show_for(&colors);
+    }
     let report = session.finish();
     if !args.quiet && !args.json {
         report.lines().iter().for_each(|line| note(line));

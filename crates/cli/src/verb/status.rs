@@ -7,8 +7,8 @@ use superhue::model::counted;
 use superhue::procfs::{ReadError, Roots};
 use superhue::why::Machine;
 use superhue::{
-    ColoringStatus, MappingStatus, ProcessStatus, SharedObject, coloring_of_machine,
-    shared_objects, status_explained, status_of, status_of_all,
+    CacheAllocationAdvice, ColoringStatus, MappingStatus, ProcessStatus, SharedObject,
+    coloring_of_machine, shared_objects, status_explained, status_of, status_of_all,
 };
 
 use super::members::{self, Members};
@@ -28,6 +28,8 @@ struct Document {
     /// State of a kernel with page coloring.
     #[serde(skip_serializing_if = "Option::is_none")]
     page_coloring: Option<ColoringStatus>,
+    /// Means of the hardware to divide the caches, beside or instead of page colors.
+    cache_allocation: CacheAllocationAdvice,
     /// The machine's settings for huge pages; with `--why`.
     #[serde(skip_serializing_if = "Option::is_none")]
     huge_pages: Option<Machine>,
@@ -54,6 +56,7 @@ pub fn status(args: &StatusArgs) -> VerbResult {
     let found = Document {
         schema: "superhue-status/1",
         page_coloring,
+        cache_allocation: CacheAllocationAdvice::read(&roots),
         huge_pages,
         processes,
         objects,
@@ -155,7 +158,9 @@ fn explained(machine: &Machine, found: &Document, wide: bool) -> String {
 
 /// Formats the memory of processes; with their mappings if an argument names them.
 fn text(found: &Document, is_named: bool, wide: bool) -> String {
-    let coloring = found.page_coloring.as_ref().map(status_colors::machine);
+    let coloring = found.page_coloring.as_ref();
+    let coloring =
+        coloring.map(|coloring| status_colors::machine(coloring, &found.cache_allocation));
     let mut text = coloring.map_or_else(String::new, |coloring| prose(&(coloring + "\n")));
     text += &processes_table(&found.processes, wide);
     for process in &found.processes {

@@ -1,7 +1,7 @@
 //! Report of `superhue status` on a kernel with page coloring.
 
 use superhue::model::{PageCount, counted};
-use superhue::{ColoringStatus, ProcessColoring};
+use superhue::{CacheAllocationAdvice, ColoringStatus, ProcessColoring};
 
 /// Number of named colors: those with the most fallbacks.
 const NAMED: usize = 4;
@@ -10,11 +10,16 @@ const BAR: u64 = 40;
 /// Most colors that are shown one by one; of more, neighbors are shown together.
 const ROWS: usize = 32;
 
-/// Returns the machine's coloring, in a few lines.
-pub(super) fn machine(coloring: &ColoringStatus) -> String {
-    let state = if coloring.enabled { "on" } else { "off" };
+/// Returns the machine's coloring in a few lines, and in one the hardware's means to divide caches.
+pub(super) fn machine(coloring: &ColoringStatus, allocation: &CacheAllocationAdvice) -> String {
+    format!("{}{}\n", state(coloring), allocation.line())
+}
+
+/// Returns the machine's coloring.
+fn state(coloring: &ColoringStatus) -> String {
+    let switch = if coloring.enabled { "on" } else { "off" };
     let mut text = format!(
-        "Page coloring: {state}; {}, geometry {}\n",
+        "Page coloring: {switch}; {}, geometry {}\n",
         counted(coloring.colors as u64, "color"),
         coloring.geometry
     );
@@ -151,6 +156,7 @@ fn bars(coloring: &ProcessColoring) -> String {
 
 #[cfg(test)]
 mod tests {
+    use superhue::procfs::Roots;
     use superhue::procfs::process::{GroupColors, ResidentColor};
     use superhue::procfs::system::page_color::ColorCounts;
 
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_machine_is_summed_up() {
-        let text = machine(&coloring());
+        let text = state(&coloring());
         for part in [
             "on; 4 colors, geometry masks:0x1000,0x2000",
             "1 to 9, median 7",
@@ -190,16 +196,27 @@ mod tests {
             by_color: Vec::new(),
             ..coloring()
         };
-        assert!(machine(&user).contains("told to root alone"));
-        assert!(!machine(&user).contains("got their color"));
+        assert!(state(&user).contains("told to root alone"));
+        assert!(!state(&user).contains("got their color"));
         let off = ColoringStatus {
             enabled: false,
             by_color: Vec::new(),
             ..coloring()
         };
-        assert!(machine(&off).contains("sysctl vm.page_coloring=1"));
+        assert!(state(&off).contains("sysctl vm.page_coloring=1"));
         let unknown = ColoringStatus { colors: 1, ..off };
-        assert!(machine(&unknown).contains("sysctl vm.page_color_geometry=L2"));
+        assert!(state(&unknown).contains("sysctl vm.page_color_geometry=L2"));
+    }
+
+    #[test]
+    fn one_line_is_on_the_means_of_the_hardware() {
+        let nowhere = Roots::under("/nonexistent".as_ref());
+        let allocation = CacheAllocationAdvice::read(&nowhere);
+        let text = machine(&coloring(), &allocation);
+        let last = text.strip_prefix(&state(&coloring())).unwrap();
+        assert_eq!(last, format!("{}\n", allocation.line()));
+        assert!(last.starts_with("Cache allocation (resctrl): not known: "));
+        assert_eq!(last.lines().count(), 1, "{last}");
     }
 
     #[test]

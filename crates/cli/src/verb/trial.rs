@@ -14,7 +14,7 @@ use superhue::trial::{
     Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
     expression,
 };
-use superhue::{AttachError, Pages, Targets};
+use superhue::{AttachError, Config, Pages, Targets};
 use superhue_compare::Better;
 use superhue_compare::trial::{MetricKind, Trial, TrialOutcome, plot};
 
@@ -23,7 +23,7 @@ use crate::output::{
 };
 use crate::paint::{Paint, Shade};
 use crate::size_check::check_budget;
-use crate::trial_args::TrialArgs;
+use crate::trial_args::{TrialArgs, TrialOptions};
 use crate::verb::document::read_document;
 use crate::verb::members;
 use crate::verb::outputs::{Outputs, both};
@@ -39,22 +39,36 @@ const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
 /// Switches a policy on and off until it is clear whether it pays.
 pub fn trial(args: &TrialArgs) -> VerbResult {
-    let outputs = |report| Outputs::open(report, &args.plots);
+    let options = &args.options;
+    let advice = |trial: &Trial| to_keep(args, trial);
     if let Some(path) = &args.from {
         let trial = read_trial(path)?;
-        outputs(None)?.pictures.draw(|| plot::to_svg(&trial))?;
-        return show(args, &trial);
+        let outputs = Outputs::open(None, &options.plots)?;
+        outputs.pictures.draw(|| plot::to_svg(&trial))?;
+        return show(&trial, args.json, advice);
     }
     check_budget(args.placement.budget)?;
     if args.targets.is_empty() {
         return Err(members::nothing_named());
     }
     // Options that do not fit together show first, then processes that are not there.
-    plan(args, TrialTargets::All).map_err(|text| Failure::new(USAGE, text))?;
-    let mut plan = plan(args, targets(args)?).map_err(|text| Failure::new(USAGE, text))?;
-    let earlier = args.test.earlier.as_deref().map(read_trial).transpose()?;
-    plan.earlier = earlier.map(Box::new);
-    let outputs = outputs(args.report.as_ref())?;
+    let config = args.placement.config();
+    let plan = plan(options, config).map_err(|text| Failure::new(USAGE, text))?;
+    let plan = TrialPlan {
+        targets: targets(args)?,
+        present: args.present,
+        ..plan
+    };
+    let trial = conduct(plan, options)?;
+    show(&trial, args.json, advice)?;
+    Ok(code_of_outcome(&trial, args.json))
+}
+
+/// Runs a trial and writes its files. An earlier trial and the files are opened before anything is measured.
+pub(super) fn conduct(mut plan: TrialPlan, options: &TrialOptions) -> Result<Trial, Failure> {
+    let earlier = options.test.earlier.as_deref();
+    plan.earlier = earlier.map(read_trial).transpose()?.map(Box::new);
+    let outputs = Outputs::open(options.report.as_ref(), &options.plots)?;
     let progress = Progress::new(plan.limit);
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
@@ -75,20 +89,24 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
     });
     let drawn = outputs.pictures.draw(|| plot::to_svg(&trial));
     both(report, drawn)?;
-    show(args, &trial)?;
-    Ok(match trial.verdict.outcome {
+    Ok(trial)
+}
+
+/// Returns the exit status of a trial. With `json`, standard error gets the reason for a trial without a verdict.
+pub(super) fn code_of_outcome(trial: &Trial, json: bool) -> ExitCode {
+    match trial.verdict.outcome {
         TrialOutcome::Keep
         | TrialOutcome::Leave
         | TrialOutcome::NoDifference
         | TrialOutcome::Undecided => ExitCode::SUCCESS,
         TrialOutcome::Guarded => ExitCode::from(GATE),
         TrialOutcome::NothingToDo | TrialOutcome::Interrupted | TrialOutcome::Failed => {
-            if args.json {
+            if json {
                 note(&trial.sentence());
             }
             ExitCode::from(FAILED)
         }
-    })
+    }
 }
 
 /// Reads a document of an earlier trial.
@@ -98,8 +116,13 @@ fn read_trial(path: &Path) -> Result<Trial, Failure> {
         .map_err(|error| Failure::new(FAILED, format!("{}: {error:#}", path.display())))
 }
 
-fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
-    if args.json {
+/// Prints the result; without `json` in sentences, of which the last ones, by `advice`, say what to do.
+pub(super) fn show(
+    trial: &Trial,
+    json: bool,
+    advice: impl FnOnce(&Trial) -> Option<String>,
+) -> VerbResult {
+    if json {
         return print_json(trial);
     }
     let lines = trial.lines();
@@ -111,25 +134,28 @@ fn show(args: &TrialArgs, trial: &Trial) -> VerbResult {
     for line in rest {
         text += &prose(&format!("{line}\n"));
     }
-    if trial.verdict.outcome == TrialOutcome::Keep {
-        let pages = trial.policy.pages.as_deref().unwrap_or("auto");
-        text += &prose(&to_keep(args, pages));
+    if let Some(advice) = advice(trial) {
+        text += &prose(&format!("{advice}\n"));
     }
     print_as_it_is(&text)
 }
 
-/// Returns a line on how to have the policy from now on; empty for a result of a file, which names no process of now.
-fn to_keep(args: &TrialArgs, pages: &str) -> String {
-    match &args.targets.unit {
+/// Returns a sentence on how to have the policy from now on, if it is better; `None` for a result of a file, which names no process of now.
+fn to_keep(args: &TrialArgs, trial: &Trial) -> Option<String> {
+    let is_better = trial.verdict.outcome == TrialOutcome::Keep;
+    if !is_better || args.targets.is_empty() {
+        return None;
+    }
+    let pages = trial.policy.pages.as_deref().unwrap_or("auto");
+    Some(match &args.targets.unit {
         Some(unit) => format!(
-            "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)\n"
+            "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)"
         ),
-        None if args.targets.is_empty() => String::new(),
         None => format!(
-            "to have it from now on: superhue attach --pages {pages} {}\n",
+            "to have it from now on: superhue attach --pages {pages} {}",
             args.targets.typed()
         ),
-    }
+    })
 }
 
 fn code_of(error: &TrialError) -> u8 {
@@ -159,9 +185,11 @@ fn targets(args: &TrialArgs) -> Result<TrialTargets, Failure> {
     })
 }
 
-/// Returns the plan that the arguments mean.
-fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
-    let config = args.placement.config();
+/// Returns the plan that the options mean, for all processes.
+///
+/// # Errors
+/// Two options do not fit together.
+pub(super) fn plan(options: &TrialOptions, config: Config) -> Result<TrialPlan, String> {
     if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.pages {
         return Err(format!(
             "--pages {pages} collapses nothing, so there is nothing to switch: hot, resident or always"
@@ -173,7 +201,7 @@ fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
                 .to_owned(),
         );
     }
-    let metric = &args.metric;
+    let TrialOptions { metric, test, .. } = options;
     let source = match (&metric.metric, &metric.query) {
         (Some(command), _) => {
             let regex = metric.metric_regex.as_deref().map(expression).transpose()?;
@@ -182,7 +210,7 @@ fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
                 regex: regex.map(Box::new),
             })
         }
-        (_, Some(query)) => Some(prometheus(args, query)?),
+        (_, Some(query)) => Some(prometheus(options, query)?),
         _ if metric.metric_kind != MetricKind::Counter => {
             return Err(
                 "--metric-kind is about a number: give --metric-command COMMAND, or --query"
@@ -198,7 +226,7 @@ fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
     let is_less = (is_less && !metric.more_is_better) || metric.less_is_better;
     Ok(TrialPlan {
         config,
-        targets,
+        targets: TrialTargets::All,
         source,
         kind: metric.metric_kind,
         better: if is_less {
@@ -206,16 +234,16 @@ fn plan(args: &TrialArgs, targets: TrialTargets) -> Result<TrialPlan, String> {
         } else {
             Better::Higher
         },
-        guards: guards(args)?,
-        alpha: args.test.alpha,
-        within: args.test.within,
-        limit: args.test.limit,
-        learn: args.test.learn,
-        block: args.test.block,
-        seed: args.test.seed.unwrap_or_else(random_seed),
-        nothing_switched: args.test.nothing_switched,
-        present: args.test.present,
-        swap: args.test.swap,
+        guards: guards(options)?,
+        alpha: test.alpha,
+        within: test.within,
+        limit: test.limit,
+        learn: test.learn,
+        block: test.block,
+        seed: test.seed.unwrap_or_else(random_seed),
+        nothing_switched: test.nothing_switched,
+        present: false,
+        swap: test.swap,
         earlier: None,
     })
 }
@@ -228,8 +256,8 @@ fn random_seed() -> u64 {
     hasher.finish() % 1_000_000_000
 }
 
-fn prometheus(args: &TrialArgs, query: &str) -> Result<Source, String> {
-    let url = args.metric.prometheus.clone();
+fn prometheus(options: &TrialOptions, query: &str) -> Result<Source, String> {
+    let url = options.metric.prometheus.clone();
     let url = url.ok_or("a query needs --prometheus URL")?;
     if !url.starts_with("http://") {
         return Err(format!(
@@ -242,14 +270,14 @@ fn prometheus(args: &TrialArgs, query: &str) -> Result<Source, String> {
     })
 }
 
-fn guards(args: &TrialArgs) -> Result<Vec<Guard>, String> {
+fn guards(options: &TrialOptions) -> Result<Vec<Guard>, String> {
     let mut named: Vec<(&str, Source)> = Vec::new();
     let split = |text: &'_ str| -> Result<(usize, usize), String> {
         let at = text.find('=').filter(|&at| at > 0);
         let at = at.ok_or_else(|| format!("`{text}` is not NAME=COMMAND or NAME=QUERY"))?;
         Ok((at, at + 1))
     };
-    for text in &args.guards.commands {
+    for text in &options.guards.commands {
         let (end, start) = split(text)?;
         let command = text[start..].to_owned();
         let source = Source::Command {
@@ -258,12 +286,12 @@ fn guards(args: &TrialArgs) -> Result<Vec<Guard>, String> {
         };
         named.push((text[..end].trim(), source));
     }
-    for text in &args.guards.queries {
+    for text in &options.guards.queries {
         let (end, start) = split(text)?;
-        named.push((text[..end].trim(), prometheus(args, &text[start..])?));
+        named.push((text[..end].trim(), prometheus(options, &text[start..])?));
     }
     let mut guards = Vec::new();
-    for text in &args.guards.guards {
+    for text in &options.guards.guards {
         let limit = Limit::parse(text)?;
         let source = named.iter().find(|(name, _)| *name == limit.name);
         let source = match source {

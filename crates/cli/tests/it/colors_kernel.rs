@@ -115,6 +115,7 @@ fn status_says_nothing_of_colors() {
     assert_eq!(status, Some(0));
     let document: Value = serde_json::from_str(&out).unwrap();
     assert!(document.get("page_coloring").is_none());
+    assert!(document["cache_allocation"]["found"].is_string());
     assert!(document["processes"][0].get("colors").is_none());
     let (_, out, _) = run(&["status", &own]);
     assert!(

@@ -170,6 +170,40 @@ fn tables_fit_the_terminal() {
     assert_eq!(titles(&wide), everything, "{wide}");
 }
 
+/// Returns the path of a kept result of `compare`.
+fn kept_result(name: &str) -> String {
+    format!("{}/../../docs/results/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn tables_of_compare_fit_the_terminal() {
+    for (name, shown) in [
+        (
+            "dense.json",
+            ["always", "better", "1.521", "1.459 to 1.603"],
+        ),
+        (
+            "record.json",
+            ["hot", "undecided", "1.082x", "1.018 to 1.140"],
+        ),
+    ] {
+        let path = kept_result(name);
+        for columns in [40, 50, 59, 80] {
+            let Some(said) = in_terminal(columns, &["compare", "--from", &path], &[]) else {
+                return;
+            };
+            let wide = said.lines().find(|line| line.chars().count() > columns);
+            assert_eq!(wide, None, "{name} in {columns} columns: {said}");
+            for text in shown {
+                assert!(
+                    said.contains(text),
+                    "{name} in {columns} columns: {text}: {said}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn colors_are_for_terminals_that_want_them() {
     let arguments = ["check", "page-size"];
@@ -372,7 +406,13 @@ fn a_full_disk_leaves_files_as_they_were() {
     let kept = folder();
     let kept = kept.path().join("heat.json");
     fs::write(&kept, heat_document().to_string()).unwrap();
+    let [dense, record] = ["dense.json", "record.json"].map(kept_result);
     for line in [
+        format!(
+            "\"$0\" compare --from '{dense}' --plot \"$1/new.png\" --export-csv \"$1/old.json\""
+        )
+        .as_str(),
+        format!("\"$0\" compare --from '{record}' --plot \"$1/old.png\"").as_str(),
         "\"$0\" heat --from \"$3\" --plot \"$1/new.png\" --plot \"$1/new.svg\"",
         "\"$0\" heat --from \"$3\" --plot \"$1/old.png\"",
         "\"$0\" attach --dry-run --for 50ms --quiet --report \"$1/old.json\" $$",

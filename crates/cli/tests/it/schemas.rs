@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 /// Verbs with `--json`, and the file of each.
-const DOCUMENTED: [(&str, &str); 17] = [
+const DOCUMENTED: [(&str, &str); 18] = [
     ("check", "check"),
     ("run", "run"),
     ("attach", "run"),
@@ -31,6 +31,8 @@ const DOCUMENTED: [(&str, &str); 17] = [
     ("advise", "advise"),
     ("heat", "heat"),
     ("colors", "colors"),
+    // Checked against its schema in `colors_plan.rs`.
+    ("colors", "plan"),
     ("restore", "restore"),
     ("top", "top"),
     // The documents that these print in `daemon.rs` are checked against theirs.
@@ -67,7 +69,7 @@ fn complaints(validator: &Validator, document: &Value) -> Vec<String> {
 }
 
 #[track_caller]
-fn fits(name: &str, document: &Value) {
+pub(crate) fn fits(name: &str, document: &Value) {
     let validator = jsonschema::validator_for(&schema(name)).unwrap();
     let complaints = complaints(&validator, document);
     assert!(complaints.is_empty(), "{name}: {complaints:#?}");

@@ -116,7 +116,7 @@ json.dump({
 "#;
 
 /// Returns the results of these steps with `superhue ARGUMENTS`; `None`, with a visible skip, where there is no terminal emulator.
-fn in_terminal(arguments: &[&str], steps: &Value, controlling: bool) -> Option<Value> {
+pub(crate) fn in_terminal(arguments: &[&str], steps: &Value, controlling: bool) -> Option<Value> {
     let python = python()?;
     let probe = "import sys; sys.path.insert(0, '/usr/lib/python3/dist-packages'); import pyte";
     if !output(Command::new(python).args(["-c", probe]))

@@ -7,9 +7,10 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::support::daemon::{Machine, Slice, documented, rule};
 use crate::support::{
-    ChildGuard, FILLING, User, cgroups, collapse_works, folder, output, python, skip, superhue,
-    text, until,
+    ChildGuard, FILLING, User, cgroups, collapse_works, folder, is_root, output, python, skip,
+    superhue, text, until,
 };
 
 /// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
@@ -405,8 +406,9 @@ fn a_target_that_ends_ends_the_trial() {
 struct Group(PathBuf);
 
 impl Group {
-    fn new() -> Option<Self> {
-        let path = cgroups()?.join(format!("superhue-test-trial-{}", std::process::id()));
+    fn new(name: &str) -> Option<Self> {
+        let name = format!("superhue-test-trial-{name}-{}", std::process::id());
+        let path = cgroups()?.join(name);
         match fs::create_dir(&path) {
             Ok(()) => Some(Self(path)),
             Err(error) => {
@@ -429,7 +431,7 @@ impl Drop for Group {
 
 #[test]
 fn a_service_that_is_started_anew_is_taken_up() {
-    let Some(group) = Group::new().filter(|_| collapse_works()) else {
+    let Some(group) = Group::new("anew").filter(|_| collapse_works()) else {
         return;
     };
     let Some(first) = target(16) else { return };
@@ -467,6 +469,176 @@ fn a_service_that_is_started_anew_is_taken_up() {
     assert_eq!(document["target"]["restarts"], 1, "{document}");
     assert_eq!(huge(second.pid()), before);
     assert!(is_whole(second));
+}
+
+#[test]
+fn memory_that_a_restarted_service_makes_huge_by_itself_is_tried_too() {
+    let Some(group) = Group::new("present").filter(|_| collapse_works()) else {
+        return;
+    };
+    // The trial finds the process before it has any such memory.
+    let procs = group.0.join("cgroup.procs");
+    let begins = format!(
+        "with open('{}', 'w') as procs: procs.write('0')\ntime.sleep(1)\n{HUGE_AT_ONCE}",
+        procs.display()
+    );
+    let Some(first) = target_with(&begins) else {
+        return;
+    };
+    if huge(first.pid()) < 14 << 20 {
+        return skip("huge pages", "the kernel makes none at the first touch");
+    }
+    let quick = [&QUICK[..], &["--json", "--for", "1h", "--within", "0.1%"]].concat();
+    let mut command = superhue(User::Same, &quick);
+    command
+        .args(["--alpha", "0.01%", "--present", "--cgroup"])
+        .arg(&group.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut running = ChildGuard::start(&mut command);
+    let is_switched_off = |pid: u32| (huge(pid) < 8 << 20).then_some(());
+    until("the first process's memory is switched off", || {
+        is_switched_off(first.pid())
+    });
+    drop(first);
+    let Some(second) = target_with(&begins) else {
+        return;
+    };
+    until("that of the second is, too", || {
+        is_switched_off(second.pid())
+    });
+    running.signal(Signal::INT);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    running.wait();
+    let document: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(document["verdict"]["outcome"], "interrupted");
+    let switching = &document["switching"];
+    assert!(switching["found_huge"].as_u64().unwrap() >= 7, "{document}");
+    assert_eq!(switching["found_not_restored"], 0, "{document}");
+    assert!(huge(second.pid()) >= 14 << 20);
+    assert!(is_whole(second));
+}
+
+/// A rule for the service `tried.service`, and rules that cannot be tried.
+fn rules(budget: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"tried\"\nunit = \"tried.service\"\npages = \"resident\"\nbudget = \"{budget}\"\n\
+         [[rule]]\nname = \"empty\"\nunit = \"no-such.service\"\n\
+         [[rule]]\nname = \"alone\"\nunit = \"alone.service\"\npages = \"off\"\n"
+    )
+}
+
+/// A trial of rule `tried` that reaches no verdict soon; its memory is switched off now.
+fn lasting_trial(machine: &Machine, pid: u32) -> ChildGuard {
+    let options = ["--for", "1h", "--within", "0.1%", "--alpha", "0.01%"];
+    let quick = ["--block", "100ms", "--learn", "20s"];
+    let mut command = machine.command(&[&["ctl", "trial", "tried"][..], &quick, &options].concat());
+    command.stderr(Stdio::null());
+    let running = ChildGuard::start(&mut command);
+    until("the memory is switched off", || is_huge(pid, false));
+    machine.status(|status| rule(status, "tried")["held"] == true);
+    running
+}
+
+fn is_huge(pid: u32, wanted: bool) -> Option<()> {
+    (wanted == (huge(pid) > 12 << 20)).then_some(())
+}
+
+#[test]
+fn a_rule_is_tried_while_the_daemon_leaves_its_processes_alone() {
+    let Some(slice) = Slice::new("rule-trial").filter(|_| collapse_works()) else {
+        return;
+    };
+    let service = slice.0.join("tried.service");
+    fs::create_dir(&service).unwrap();
+    let machine = Machine::new(&rules("5%"));
+    let _daemon = machine.start();
+    machine.is_up();
+    let Some(target) = target(16) else { return };
+    let pid = target.pid();
+    fs::write(service.join("cgroup.procs"), pid.to_string()).unwrap();
+    until("the daemon has made its memory huge", || is_huge(pid, true));
+    rules_that_cannot_be_tried_are_refused(&machine);
+    a_verdict_names_the_rule(&machine, pid);
+    a_kill_ends_the_hold(&machine, pid);
+    a_reload_that_changes_the_rule_ends_the_trial(&machine, pid);
+    assert!(is_whole(target));
+}
+
+fn rules_that_cannot_be_tried_are_refused(machine: &Machine) {
+    for (name, words) in [
+        ("none", "there is no rule `none`"),
+        ("empty", "has no process now"),
+        ("alone", "leaves its processes alone"),
+    ] {
+        let refused = machine.ctl(&["trial", name]);
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(words), "{name}: {said}");
+    }
+    if is_root() {
+        let socket = machine.at("run/ctl.sock");
+        let mut command = superhue(User::Ordinary, &["ctl", "trial", "tried", "--socket"]);
+        let refused = output(command.arg(socket));
+        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        assert!(text(&refused.stderr).contains("members of the group `superhue`"));
+    }
+}
+
+fn a_verdict_names_the_rule(machine: &Machine, pid: u32) {
+    let report = machine.at("report.json");
+    // Less is better, and it is more with huge pages.
+    let metric = metric(pid, 1100, 1000);
+    let gauge = ["--metric-kind", "gauge", "--metric-command", &metric];
+    let quick = ["--block", "100ms", "--learn", "20s", "--seed", "7"];
+    let to = ["--report", report.to_str().unwrap()];
+    let ended = machine.ctl(&[&["trial", "tried"][..], &gauge, &quick, &to].concat());
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    let said = text(&ended.stdout);
+    assert!(said.starts_with("leave"), "{said}");
+    let advice = format!(
+        "rule tried costs more than it gains, and the daemon acts by it again: change it ({}:1;",
+        machine.at("etc/superhue.toml").display()
+    );
+    assert!(said.contains(&advice), "{said}");
+    let document = documented("trial", &fs::read(&report).unwrap());
+    assert_eq!(document["target"]["rule"], "tried");
+    assert_eq!(document["target"]["name"], "rule tried");
+    assert_eq!(document["policy"]["pages"], "resident");
+    let switching = &document["switching"];
+    assert!(switching["found_huge"].as_u64().unwrap() >= 6, "{document}");
+    assert_eq!(switching["found_not_restored"], 0, "{document}");
+    machine.status(|status| rule(status, "tried")["held"] == false);
+    assert!(is_huge(pid, true).is_some());
+}
+
+/// The daemon makes the memory huge again that the killed trial has left on base pages.
+fn a_kill_ends_the_hold(machine: &Machine, pid: u32) {
+    let mut killed = lasting_trial(machine, pid);
+    let second = machine.ctl(&["trial", "tried"]);
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(text(&second.stderr).contains("is held by another client"));
+    until("the memory is switched off", || is_huge(pid, false));
+    killed.signal(Signal::KILL);
+    killed.wait();
+    machine.status(|status| rule(status, "tried")["held"] == false);
+    until("the daemon has made the memory huge again", || {
+        is_huge(pid, true)
+    });
+}
+
+fn a_reload_that_changes_the_rule_ends_the_trial(machine: &Machine, pid: u32) {
+    let mut running = lasting_trial(machine, pid);
+    machine.write("superhue.toml", &rules("6%"));
+    assert!(machine.ctl(&["reload"]).status.success());
+    assert_eq!(running.wait().code(), Some(1));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    assert!(
+        said.contains("a reload has changed or removed rule `tried`"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -47,6 +47,7 @@
 //! # }
 //! ```
 
+mod columns;
 pub mod design;
 pub mod export;
 pub mod gate;

@@ -17,7 +17,7 @@
 //! value, because the values themselves may differ in size by any factor. All rows share one axis, on which 1 means "same as the reference".
 //!
 //! Rows, not colours, distinguish the arms. The colours are those of Okabe & Ito, which people with any form of colour blindness can
-//! distinguish. An axis need not start at 0: these are positions, not bars.
+//! distinguish. An axis need not start at 0, since these are positions, not bars; one without 0 is broken at its end, and labelled.
 
 pub mod axis;
 mod panel;

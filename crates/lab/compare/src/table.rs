@@ -1,21 +1,26 @@
 //! The result as plain text, for terminals, logs and mails.
 //!
-//! One block for each metric, one line for each arm. All blocks share their column widths, so the eye can run down a column. The text has the width
-//! that the caller names and never contains escape sequences: a file or a pipe gets the same text as the screen.
+//! One block for each metric, one line for each arm; in narrow terminals some numbers are left out, or each arm has two lines. All blocks share their
+//! column widths, so the eye can run down a column. The text has the width that the caller names and never contains escape sequences: a file or a pipe
+//! gets the same text as the screen.
 
 use std::fmt::Write as _;
 
+use crate::columns::{Column, Fitted, number, text};
 use crate::design::{arms_per_value, groups};
 use crate::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
 use crate::metric::{Better, Metric, Unit};
 use crate::result::Comparison;
 use crate::summary::{ArmSummary, Estimate, MetricSummary, ReferenceComparison, Verdict};
 
-/// Narrowest width for which the text is still laid out as a table.
-const NARROWEST: usize = 80;
+/// Narrowest width for which the text is laid out.
+pub(crate) const NARROWEST: usize = 40;
 
 /// Widest width: longer lines are hard to follow with the eye.
 const WIDEST: usize = 120;
+
+/// Least and greatest width of names.
+const NAMES: [usize; 2] = [8, usize::MAX];
 
 pub(crate) const HEADINGS: [&str; 6] = [
     "arm",
@@ -24,6 +29,16 @@ pub(crate) const HEADINGS: [&str; 6] = [
     "ratio",
     "95 % interval",
     "verdict",
+];
+
+/// The verdict, and the change with its interval, are never left out.
+const COLUMNS: [Column; 6] = [
+    text(HEADINGS[0]),
+    number(HEADINGS[1]).rank(2),
+    number(HEADINGS[2]).rank(3),
+    number(HEADINGS[3]).rank(1),
+    number(HEADINGS[4]),
+    text(HEADINGS[5]),
 ];
 
 /// Text of a cell without a value.
@@ -45,8 +60,9 @@ impl Comparison {
     /// Formats the [`sentences`](Self::sentences), the tables, the [`remarks`](Self::remarks) and the [`gate_lines`](Self::gate_lines). In a scan of
     /// parameters each table has a part for each value.
     ///
-    /// `width` is that of the terminal in columns; it is clamped to 80 to 120. Long names of arms are shortened in the middle to fit, and numbered to
-    /// distinguish them.
+    /// `width` is that of the terminal in columns; it is clamped to 40 to 120. Long names of arms are shortened in the middle to fit, and numbered to
+    /// distinguish them. Where the columns do not fit, the spread is left out, then the median; where the others do not fit, each arm has a line for its
+    /// verdict and one for its numbers. A remark names the columns that are left out.
     ///
     /// - *spread*: half the interquartile range, as a share of the median.
     /// - *ratio*: median of the arm over that of the reference.
@@ -78,11 +94,14 @@ impl Comparison {
 
     fn text(&self, width: usize, blocks: &[Block]) -> String {
         let width = width.clamp(NARROWEST, WIDEST);
-        let widths = widths(blocks.iter().flat_map(|block| &block.rows), width);
+        let rows = blocks.iter().flat_map(|block| &block.rows);
+        let fitted = Fitted::new(&COLUMNS, rows, NAMES, Some(width));
         let each = arms_per_value(&self.arms);
         let names = self.arms.iter().take(each).map(|arm| clean(&arm.name));
         let names: Vec<String> = names.collect();
-        let labels = numbered(names.clone(), |name| name.chars().count() > widths[0]);
+        let labels = numbered(names.clone(), |name| {
+            name.chars().count() > fitted.name_width()
+        });
         let mut out = self.heading(width);
         if labels != names {
             for label in &labels {
@@ -94,7 +113,7 @@ impl Comparison {
             out += &wrapped(text, width, 0);
         }
         for Block { title, rows, notes } in blocks {
-            let _ = write!(out, "\n{title}\n{}", line(&HEADINGS, &widths));
+            let _ = write!(out, "\n{}{}", wrapped(title, width, 0), fitted.headings());
             for group in groups(&self.arms) {
                 let values = self.arms[group.start].values();
                 if !values.is_empty() {
@@ -103,19 +122,16 @@ impl Comparison {
                 for (row, label) in rows[group].iter().zip(&labels) {
                     let mut cells = row.each_ref().map(String::as_str);
                     cells[0] = label;
-                    out += &line(&cells, &widths);
+                    out += &fitted.row(&cells);
                 }
             }
             for note in notes {
                 out += &wrapped(note, width, 2);
             }
         }
-        if blocks
-            .iter()
-            .flat_map(|block| &block.rows)
-            .any(has_difference)
-        {
-            out += "\nAn interval with signs is one of the difference: no ratio to 0 exists.\n";
+        for remark in remarks_on_tables(blocks, &fitted) {
+            out.push('\n');
+            out += &wrapped(&remark, width, 0);
         }
         for text in &self.remarks() {
             out.push('\n');
@@ -298,40 +314,31 @@ fn sizes(against: &ReferenceComparison, scale: &Scale) -> (String, String) {
     }
 }
 
+/// Explains what the tables show in another way, or not at all.
+fn remarks_on_tables(blocks: &[Block], fitted: &Fitted<6>) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut rows = blocks.iter().flat_map(|block| &block.rows);
+    if rows.any(has_difference) {
+        remarks.push(
+            "An interval with signs is one of the difference: no ratio to 0 exists.".to_owned(),
+        );
+    }
+    let left_out = fitted.left_out();
+    if !blocks.is_empty() && !left_out.is_empty() {
+        remarks.push(format!(
+            "No room for: {}. A wider terminal shows all columns, and --export-markdown keeps them.",
+            listed(&left_out, "and")
+        ));
+    }
+    remarks
+}
+
 fn has_difference(row: &Row) -> bool {
     row[3] == NOTHING && row[4] != NOTHING
 }
 
-/// Returns the widths of the columns: those of their contents, except that the first is shortened so that a line fits `width`.
-fn widths<'a>(rows: impl Iterator<Item = &'a Row>, width: usize) -> [usize; 6] {
-    let mut widths = HEADINGS.map(|heading| heading.chars().count());
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let others: usize = widths[1..].iter().map(|width| width + 2).sum();
-    widths[0] = widths[0].min(width.saturating_sub(others + 2)).max(8);
-    widths
-}
-
-/// Formats a line of cells: names and verdicts to the left, numbers to the right of their columns.
-fn line(cells: &[&str; 6], widths: &[usize; 6]) -> String {
-    let mut out = String::new();
-    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let width = *width;
-        let _ = match column {
-            0 => write!(out, "  {:width$}", shorten(cell, width)),
-            5 => write!(out, "  {cell}"),
-            _ => write!(out, "  {cell:>width$}"),
-        };
-    }
-    out.push('\n');
-    out
-}
-
 /// Breaks a text at spaces. Indents each line, and continuation lines by two more.
-fn wrapped(text: &str, width: usize, indent: usize) -> String {
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut out = " ".repeat(indent);
     let mut column = indent;
     for (index, word) in text.split(' ').enumerate() {

@@ -61,8 +61,11 @@ pub struct Trial {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialTarget {
-    /// Name as the user gave it: `4711`, `redis.service`, `system.slice/redis.service`.
+    /// Name as the user gave it: `4711`, `redis.service`, `system.slice/redis.service`, `rule redis`.
     pub name: String,
+    /// Rule of the daemon that was tried; `None` for other targets.
+    #[serde(default)]
+    pub rule: Option<String>,
     /// Program name of the process with most memory; empty if no process was seen.
     pub program: String,
     /// Number of processes at the end.
@@ -137,7 +140,7 @@ pub struct TrialSettings {
     pub block_seconds: Option<f64>,
     /// True if nothing was switched: a test of the trial itself.
     pub nothing_switched: bool,
-    /// True if memory that was huge before the trial was switched, too.
+    /// True if memory that was huge already was switched, too.
     #[serde(default)]
     pub present: bool,
     /// True if swap in memory could be made to scatter frames.
@@ -276,7 +279,7 @@ pub struct TrialSwitching {
     pub not_split: u64,
     /// Number of the policy's regions that are huge after the trial.
     pub left_huge: u64,
-    /// Number of regions that were huge before the trial and were switched.
+    /// Number of regions that were huge already (before the trial, or when a restarted program had begun) and were switched.
     #[serde(default)]
     pub found_huge: u64,
     /// Number of those that could not be made huge again at the end.

@@ -28,8 +28,9 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
          **Misses** are counted; they depend on sizes, ways and lines alone. **Modelled time** is a weighted sum of the counts by the costs\n\
          that the machine's file declares (`crates/lab/cachesim/machines`, each parameter with its source). No cost was fitted to the\n\
          papers. The effect of coloring is a matter of luck, so each point has many draws: in the pictures the line is their median, the bar\n\
-         goes from the 5th to the 95th percentile, the small dot is the worst, and a diamond is the paper's number. A miss of a paper's\n\
-         figure is called MISSED.\n\n\
+         goes from the 5th to the 95th percentile, the small dot is the worst, and a diamond is the paper's number. Every axis has its 0.\n\
+         Where the arms of most programs would be one dot, the picture shows their change against the first arm, and that arm's value\n\
+         below each program. A miss of a paper's figure is called MISSED.\n\n\
          | arm | source of the page frames |\n|---|---|\n\
          | `fresh` | an unpatched Linux 6.12 just after boot: it places pages in order, so it colors by accident |\n\
          | `kernel` | the same kernel with mixed free lists: the papers' normal case |\n\

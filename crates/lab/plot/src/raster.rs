@@ -5,8 +5,8 @@ use std::sync::Arc;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb::Database};
 
-/// Pixels of the PNG for each pixel of the SVG: sharp on today's screens.
-const SCALE: f32 = 2.0;
+/// Pixels of the PNG for each pixel of the SVG, the first that fits: two are sharp on today's screens.
+const SCALES: [f32; 2] = [2.0, 1.0];
 /// Largest size of a picture, in pixels of the PNG on each side.
 const MAX_PIXELS_PER_SIDE: u32 = 16_384;
 
@@ -20,14 +20,16 @@ pub enum RasterError {
     #[error("cannot draw the picture: {0}")]
     Svg(String),
     /// The picture has no size, or is too large.
-    #[error("cannot draw a picture of {0} x {1} pixels")]
+    #[error(
+        "a PNG of {0} x {1} pixels has no size, or one above {MAX_PIXELS_PER_SIDE} pixels: draw it as SVG, which has no limit"
+    )]
     Size(u32, u32),
     /// The picture could not be written as PNG.
     #[error("cannot write the picture as PNG: {0}")]
     Png(String),
 }
 
-/// Draws the SVG of [`to_svg`](crate::to_svg) as PNG, 2400 pixels wide.
+/// Draws an SVG of this crate as PNG, twice as wide and high where that is not too large: [`to_svg`](crate::to_svg) gives 2400 pixels.
 ///
 /// # Errors
 /// Returns a [`RasterError`] if the text is not a usable SVG.
@@ -42,21 +44,17 @@ pub fn to_png(svg: &str) -> Result<Vec<u8>, RasterError> {
     };
     let tree =
         Tree::from_str(svg, &options).map_err(|error| RasterError::Svg(error.to_string()))?;
-    let size =
-        tree.size().to_int_size().scale_by(SCALE).filter(|size| {
-            size.width() <= MAX_PIXELS_PER_SIDE && size.height() <= MAX_PIXELS_PER_SIDE
-        });
-    let mut pixels = size
-        .and_then(|size| Pixmap::new(size.width(), size.height()))
-        .ok_or_else(|| {
-            let size = tree.size().to_int_size();
-            RasterError::Size(size.width(), size.height())
-        })?;
-    resvg::render(
-        &tree,
-        Transform::from_scale(SCALE, SCALE),
-        &mut pixels.as_mut(),
-    );
+    let size = tree.size().to_int_size();
+    let scaled = |scale: f32| {
+        let size = size.scale_by(scale)?;
+        let fits = size.width().max(size.height()) <= MAX_PIXELS_PER_SIDE;
+        let pixels = fits.then(|| Pixmap::new(size.width(), size.height()));
+        Some((scale, pixels.flatten()?))
+    };
+    let (scale, mut pixels) = (SCALES.into_iter().find_map(scaled))
+        .ok_or_else(|| RasterError::Size(size.width(), size.height()))?;
+    let transform = Transform::from_scale(scale, scale);
+    resvg::render(&tree, transform, &mut pixels.as_mut());
     pixels
         .encode_png()
         .map_err(|error| RasterError::Png(error.to_string()))

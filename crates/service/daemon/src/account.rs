@@ -210,6 +210,9 @@ pub struct RuleAccount {
     /// for which that is unknown: those that had begun before the daemon saw them, and those without huge memory.
     #[serde(default)]
     pub converged_seconds: BTreeMap<String, f64>,
+    /// True while a client holds the rule for a trial: the daemon leaves its processes alone until the trial ends.
+    #[serde(default)]
+    pub held: bool,
 }
 
 /// The latest account, for code in the same process. Clones share it.

@@ -3,6 +3,10 @@
 //! The loop never waits for a client. The cost of a client is bounded: one request of limited length, one answer, the time for both, and the number
 //! of connections of one user and in all. The daemon disconnects clients beyond these limits. A [`ClientProtocol`] is the protocol on a connection: metrics
 //! have one, and `superhue ctl`.
+//!
+//! An answer can come with a *lease*: the connection stays open for that time, and each further request may extend it. So a connection can stand for
+//! something that must not outlive its client. The kernel closes the connection when the client ends, by whatever means; the lease ends it when the
+//! client is stopped or hangs.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,6 +71,8 @@ pub(crate) struct Reply {
     pub(crate) body: Arc<str>,
     /// True if the request was refused.
     pub(crate) refused: bool,
+    /// Time for which the connection stays open for another request; `None` closes it after this answer.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// Protocol on a connection.
@@ -74,8 +80,11 @@ pub(crate) trait ClientProtocol {
     /// Returns the length of the request at the start of `said`, if it is complete. An earlier call has seen the first `known` bytes.
     fn end(&self, said: &[u8], known: usize) -> Option<usize>;
 
-    /// Returns the answer.
-    fn answer(&mut self, request: &[u8], ended: RequestEnd) -> Reply;
+    /// Returns the answer to a client. No two connections have the same number.
+    fn answer(&mut self, client: u64, request: &[u8], ended: RequestEnd) -> Reply;
+
+    /// Notes the end of the connection of a client that had a lease; called once for each.
+    fn ended(&mut self, client: u64);
 
     /// Returns the text for a client that is refused because there are too many.
     fn too_many(&self) -> Vec<u8>;
@@ -102,6 +111,8 @@ struct Client {
     deadline: Duration,
     request: Vec<u8>,
     state: State,
+    /// True once an answer came with a lease.
+    has_lease: bool,
 }
 
 #[derive(Debug)]
@@ -171,7 +182,7 @@ impl<L: AsFd> Clients<L> {
             if id == LISTENER {
                 self.accept(at, talk);
             } else {
-                self.serve(id, talk);
+                self.serve(id, at, talk);
             }
         }
         let late = self
@@ -180,7 +191,7 @@ impl<L: AsFd> Clients<L> {
             .filter(|(_, client)| client.deadline <= at);
         let late: Vec<u64> = late.map(|(&id, _)| id).collect();
         for id in late {
-            self.refuse(id);
+            self.refuse(id, talk);
         }
     }
 
@@ -206,7 +217,7 @@ impl<L: AsFd> Clients<L> {
             Some(_) => peer_credentials(&socket).map_or(u32::MAX, |peer| peer.uid),
             None => u32::MAX,
         };
-        if self.is_full(uid) && !self.make_room() {
+        if self.is_full(uid) && !self.make_room(talk) {
             self.refused += 1;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = send(&socket, &talk.too_many(), flags);
@@ -222,10 +233,11 @@ impl<L: AsFd> Clients<L> {
                 deadline: at + self.limits.patience,
                 request: Vec::new(),
                 state: State::Asks,
+                has_lease: false,
             };
             self.clients.insert(id, client);
             // Most clients have sent their request by now: serve it before other clients push them out.
-            self.serve(id, talk);
+            self.serve(id, at, talk);
         }
     }
 
@@ -245,7 +257,7 @@ impl<L: AsFd> Clients<L> {
     }
 
     /// Disconnects the oldest client without an answer under way, else the oldest. Returns false if newcomers do not come first, or there is none.
-    fn make_room(&mut self) -> bool {
+    fn make_room(&mut self, talk: &mut dyn ClientProtocol) -> bool {
         if !self.limits.newcomers_first {
             return false;
         }
@@ -254,11 +266,11 @@ impl<L: AsFd> Clients<L> {
         let Some(id) = first.or(self.clients.iter().next()).map(|(&id, _)| id) else {
             return false;
         };
-        self.refuse(id);
+        self.refuse(id, talk);
         true
     }
 
-    fn serve(&mut self, id: u64, talk: &mut dyn ClientProtocol) {
+    fn serve(&mut self, id: u64, at: Duration, talk: &mut dyn ClientProtocol) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
@@ -267,32 +279,42 @@ impl<L: AsFd> Clients<L> {
             self.requests += 1;
             let mut request = std::mem::take(&mut client.request);
             request.truncate(bytes);
-            let reply = talk.answer(&request, ended);
+            let reply = talk.answer(id, &request, ended);
             self.refused += u64::from(reply.refused);
+            if let Some(lease) = reply.lease {
+                (client.deadline, client.has_lease) = (at + lease, true);
+            }
             client.state = State::Told { reply, sent: 0 };
             stage = client.step(&self.limits, talk);
-            if matches!(stage, Stage::Waits) && matches!(client.state, State::Told { .. }) {
-                client.wait_for(&self.epoll, id, epoll::EventFlags::OUT);
-            }
-        } else if matches!(client.state, State::Goes { .. }) {
-            client.wait_for(&self.epoll, id, epoll::EventFlags::IN);
         }
         if matches!(stage, Stage::Over) {
-            self.let_go(id);
+            self.let_go(id, talk);
+            return;
         }
+        let awaited = match client.state {
+            State::Told { .. } => epoll::EventFlags::OUT,
+            State::Asks | State::Goes { .. } => epoll::EventFlags::IN,
+        };
+        client.wait_for(&self.epoll, id, awaited);
     }
 
-    fn refuse(&mut self, id: u64) {
-        // A client that has its whole answer, and only does not disconnect, was served.
-        let is_served =
-            (self.clients.get(&id)).is_some_and(|it| matches!(it.state, State::Goes { .. }));
+    fn refuse(&mut self, id: u64, talk: &mut dyn ClientProtocol) {
+        // A client that has its whole answer was served, whether it does not disconnect or its lease has run out.
+        let is_served = self.clients.get(&id).is_some_and(|it| match it.state {
+            State::Goes { .. } => true,
+            State::Asks => it.has_lease && it.request.is_empty(),
+            State::Told { .. } => false,
+        });
         self.refused += u64::from(!is_served);
-        self.let_go(id);
+        self.let_go(id, talk);
     }
 
-    fn let_go(&mut self, id: u64) {
+    fn let_go(&mut self, id: u64, talk: &mut dyn ClientProtocol) {
         if let Some(client) = self.clients.remove(&id) {
             let _ = epoll::delete(&self.epoll, &client.socket);
+            if client.has_lease {
+                talk.ended(id);
+            }
         }
     }
 }
@@ -322,6 +344,11 @@ impl Client {
                         Err(Errno::AGAIN) => return Stage::Waits,
                         Err(_) => return Stage::Over,
                     }
+                }
+                if reply.lease.is_some() {
+                    // A request that is there already comes in the next turn: the other clients come first.
+                    self.state = State::Asks;
+                    return Stage::Waits;
                 }
                 if !limits.linger || shutdown(&self.socket, Shutdown::Write).is_err() {
                     return Stage::Over;

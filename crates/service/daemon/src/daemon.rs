@@ -33,7 +33,10 @@ use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
 };
 use crate::config::{Problem, Settings};
-use crate::ctl::{Answer, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why};
+use crate::ctl::{
+    Answer, Answers, HeldRule, LEASE, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why,
+};
+use crate::holds::Holds;
 use crate::load::load;
 use crate::metrics::{Endpoint, Format, MetricsInputs, Pages};
 use crate::notify::Notifier;
@@ -129,6 +132,7 @@ pub struct Daemon {
     config: ConfigAccount,
     roster: Roster,
     watches: Watches,
+    holds: Holds,
     server: Option<Server>,
     users: Users,
     handle: AccountHandle,
@@ -178,6 +182,7 @@ impl Daemon {
             config: ConfigAccount::default(),
             roster: Roster::new(&options.roots, settings.max_overhead),
             watches: Watches::new(&options.roots),
+            holds: Holds::default(),
             server: Some(server),
             users,
             handle: AccountHandle::default(),
@@ -327,7 +332,7 @@ impl Daemon {
         }
         // The server is taken out meanwhile, since answering needs all of `self`.
         if let Some(mut server) = self.server.take() {
-            server.step(at, &mut |request| self.answer(request));
+            server.step(at, self);
             self.server = Some(server);
         }
         self.users.step(at);
@@ -355,7 +360,9 @@ impl Daemon {
             endpoint.follow(settings.metrics, at);
         }
         self.users.follow(settings.users, self.held);
+        self.holds.follow(&self.rules);
         self.watches.follow(self.rules.clone(), self.max_overhead);
+        self.watches.hold(self.holds.names());
         self.roster.ask_kubelet(settings.kubelet.as_ref());
         self.roster.follow(self.rules.clone(), self.max_overhead);
     }
@@ -481,34 +488,22 @@ impl Daemon {
         self.handle.publish(Arc::new(account));
     }
 
-    fn answer(&mut self, request: Request) -> Answer {
-        let done = |result| match result {
-            Ok(text) => Answer::Done { text },
-            Err(text) => Answer::Refused { text },
+    /// Holds a rule for a client, or extends its hold.
+    fn hold(&mut self, client: u64, name: &str) -> Answer {
+        let processes = |name: &str| self.watches.of(name).0;
+        let rule = match self.holds.take(client, name, &self.rules, processes) {
+            Ok(rule) => rule,
+            Err(text) => return Answer::Refused { text },
         };
-        match request {
-            Request::Status => self.status(),
-            Request::Rules => Answer::Rules {
-                rules: (self.rules.iter())
-                    .map(|rule| RuleSummary::of(rule, Some(self.watches.of(&rule.name).0)))
-                    .collect(),
-            },
-            Request::Why { pid } => self.why(pid),
-            Request::Metrics { format } => match self.metrics(format) {
-                // The text is longer as JSON.
-                text if text.len() > LONGEST_ANSWER / 2 => Answer::Refused {
-                    text: "the metrics are too long for this socket: lower metrics-services, or have them served \
-                           (metrics = \"127.0.0.1:9119\")"
-                        .to_owned(),
-                },
-                text => Answer::Metrics {
-                    text: text.to_string(),
-                },
-            },
-            Request::Pause => done(self.pause(true)),
-            Request::Resume => done(self.pause(false)),
-            Request::Reload => done(self.reload()),
-        }
+        self.watches.hold(self.holds.names());
+        let processes = self.watches.processes(name);
+        Answer::Held(HeldRule {
+            rule: RuleSummary::of(&rule, Some(self.watches.of(name).0)),
+            policy: rule.placement.unwrap_or_default(),
+            processes,
+            lease_seconds: LEASE.as_secs(),
+            paused: self.watches.is_paused(),
+        })
     }
 
     fn status(&mut self) -> Answer {
@@ -593,6 +588,45 @@ impl Daemon {
             passed: passed.split_off(unlisted),
             passed_unlisted: unlisted as u64,
         })
+    }
+}
+
+impl Answers for Daemon {
+    fn answer(&mut self, client: u64, request: Request) -> Answer {
+        let done = |result| match result {
+            Ok(text) => Answer::Done { text },
+            Err(text) => Answer::Refused { text },
+        };
+        match request {
+            Request::Status => self.status(),
+            Request::Rules => Answer::Rules {
+                rules: (self.rules.iter())
+                    .map(|rule| RuleSummary::of(rule, Some(self.watches.of(&rule.name).0)))
+                    .collect(),
+            },
+            Request::Why { pid } => self.why(pid),
+            Request::Metrics { format } => match self.metrics(format) {
+                // The text is longer as JSON.
+                text if text.len() > LONGEST_ANSWER / 2 => Answer::Refused {
+                    text: "the metrics are too long for this socket: lower metrics-services, or have them served \
+                           (metrics = \"127.0.0.1:9119\")"
+                        .to_owned(),
+                },
+                text => Answer::Metrics {
+                    text: text.to_string(),
+                },
+            },
+            Request::Pause => done(self.pause(true)),
+            Request::Resume => done(self.pause(false)),
+            Request::Reload => done(self.reload()),
+            Request::Hold { rule } => self.hold(client, &rule),
+        }
+    }
+
+    fn ended(&mut self, client: u64) {
+        if self.holds.end(client) {
+            self.watches.hold(self.holds.names());
+        }
     }
 }
 

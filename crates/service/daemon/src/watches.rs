@@ -25,7 +25,7 @@ use superhue::held_up::SleepLimits;
 use superhue::live::{Members, WatchAccount};
 use superhue::{Config, chosen_stall_bound};
 use superhue_heat::{Scope, TrackerKind, choose};
-use superhue_model::{ByteCount, ColorRequest, Share};
+use superhue_model::{ByteCount, ColorRequest, ProcessId, Share};
 use superhue_procfs::Roots;
 
 use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
@@ -112,6 +112,8 @@ pub(crate) struct Watches {
     /// CPU time of workers that no longer exist.
     spent: Duration,
     paused: bool,
+    /// Rules that clients hold: their watches stand still.
+    held: BTreeSet<Arc<str>>,
     max_overhead: f64,
     /// The time of the last [`Self::tend`], and of the last division.
     now: Duration,
@@ -203,6 +205,7 @@ struct RunningWorker {
 #[derive(Debug, Clone, PartialEq)]
 struct SentSettings {
     paused: bool,
+    held: bool,
     limit: f64,
     budget: Option<ByteCount>,
     leave_alone: BTreeSet<u32>,
@@ -291,6 +294,7 @@ impl Watches {
             given_up: 0,
             spent: Duration::ZERO,
             paused: false,
+            held: BTreeSet::new(),
             max_overhead: 1.0,
             now: Duration::ZERO,
             divided: Duration::ZERO,
@@ -738,7 +742,7 @@ impl Watches {
 
     /// Sends the workers of a rule their settings, if these are new.
     fn tell(&mut self, name: &Arc<str>, at: Duration) {
-        let paused = self.paused;
+        let (paused, held) = (self.paused, self.held.contains(name));
         let avoided: BTreeSet<u32> = (self.avoided.iter())
             .filter(|(_, avoided)| at < avoided.until)
             .map(|(&pid, _)| pid)
@@ -753,6 +757,7 @@ impl Watches {
             };
             let told = SentSettings {
                 paused,
+                held,
                 limit: watched.limit,
                 budget: watched.budget.filter(|_| is_sum),
                 leave_alone: avoided.clone(),
@@ -774,6 +779,7 @@ impl Watches {
             running.worker.say(&WatchUpdate {
                 members,
                 paused,
+                held,
                 max_overhead: told.limit,
                 budget: told.budget.map(Share::Bytes),
                 leave_alone: told.leave_alone.clone(),
@@ -864,6 +870,26 @@ impl Watches {
         self.paused
     }
 
+    /// Makes the watches of these rules stand still, and those of all others run. Two watches that track the accesses of a process take them from each
+    /// other, so a watch that stands still does not track either.
+    pub(crate) fn hold(&mut self, rules: BTreeSet<Arc<str>>) {
+        if self.held != rules {
+            self.held = rules;
+            self.tend(self.now);
+        }
+    }
+
+    /// Returns the processes of a rule, without those that are left alone for a while because they hold up workers.
+    pub(crate) fn processes(&self, name: &str) -> Vec<ProcessId> {
+        let is_avoided = |id: &ProcessId| {
+            let avoided = self.avoided.get(&id.pid);
+            avoided.is_some_and(|avoided| self.now < avoided.until)
+        };
+        let tenants = self.kept.get(name).map(|kept| kept.fed.values());
+        let members = tenants.into_iter().flatten().flat_map(Members::keys);
+        members.filter(|id| !is_avoided(id)).copied().collect()
+    }
+
     /// Returns the accounts of the rules that have or had processes, in order.
     pub(crate) fn account(&self) -> Vec<RuleAccount> {
         let of_rule = |rule: &Rule| {
@@ -874,6 +900,7 @@ impl Watches {
                 processes: kept.processes,
                 watch: kept.all.clone(),
                 converged_seconds: kept.convergence.seconds(),
+                held: self.held.contains(&rule.name),
             })
         };
         self.rules.iter().filter_map(of_rule).collect()
@@ -978,6 +1005,7 @@ impl SentSettings {
     fn is_as(&self, other: &Self) -> bool {
         let change = (self.limit - other.limit).abs();
         self.paused == other.paused
+            && self.held == other.held
             && self.budget == other.budget
             && self.leave_alone == other.leave_alone
             && change <= 0.05 * self.limit.max(other.limit)
@@ -1102,8 +1130,9 @@ fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut LaneSt
     }
 }
 
-/// Returns the settings of a watch.
-pub(crate) fn config(placement: &RulePolicy, roots: &Roots) -> Config {
+/// Returns the settings of a watch of processes with this placement.
+#[must_use]
+pub fn config(placement: &RulePolicy, roots: &Roots) -> Config {
     Config {
         pages: placement.pages,
         budget: placement.budget,
@@ -1121,7 +1150,6 @@ mod tests {
     use std::time::Instant;
 
     use superhue::Pages;
-    use superhue_model::ProcessId;
 
     use super::*;
     use crate::rules::Conditions;
@@ -1226,6 +1254,34 @@ mod tests {
             2,
             "what they came to is not lost"
         );
+    }
+
+    #[test]
+    fn the_watches_of_a_rule_that_is_held_stand_still_and_no_others() {
+        let mut watches = watches(vec![
+            rule("a", Some(Pages::Kernel)),
+            rule("b", Some(Pages::Kernel)),
+        ]);
+        watches.feed([(0, members()), (1, members())].into(), NOW);
+        let told = |watches: &Watches| {
+            ["a", "b"].map(|name| {
+                let lane = watches.kept[name].lanes.values().next().unwrap();
+                lane.running.as_ref().unwrap().told.as_ref().unwrap().held
+            })
+        };
+        assert_eq!(told(&watches), [false, false]);
+        watches.hold(["b".into()].into());
+        wait(&mut watches, |watches| told(watches) == [false, true]);
+        assert!(watches.account()[1].held && !watches.account()[0].held);
+        watches.hold(BTreeSet::new());
+        wait(&mut watches, |watches| told(watches) == [false, false]);
+        // A process that holds up workers would hold up a trial, too.
+        let evil = u32::MAX >> 1;
+        assert_eq!(watches.processes("b")[0].pid, evil);
+        let lane = Lane::Tenant("a.service".into());
+        watches.give_up(&"b".into(), &lane, Some(evil), NOW);
+        assert_eq!(watches.processes("b"), []);
+        assert_eq!(watches.processes("no such rule"), []);
     }
 
     #[test]

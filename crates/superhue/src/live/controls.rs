@@ -133,8 +133,10 @@ impl Controls {
 
     /// Makes the watch stand still once its present step ends, or continue.
     pub(crate) fn hold(&self, held: bool) {
-        self.lock().held = held;
-        self.stop.nudge();
+        let before = std::mem::replace(&mut self.lock().held, held);
+        if before != held {
+            self.stop.nudge();
+        }
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -95,8 +95,9 @@ impl LiveWatch {
         self.controls.pause(paused);
     }
 
-    /// Makes the watch stand still, with its clock, or continue. See [`Self::stands_still`].
-    pub(crate) fn hold(&self, held: bool) {
+    /// Makes the watch stand still, with its clock, or continue. While it stands still it neither looks at processes, nor tracks accesses, nor acts;
+    /// the step in progress is completed first.
+    pub fn hold(&self, held: bool) {
         self.controls.hold(held);
     }
 

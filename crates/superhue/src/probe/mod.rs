@@ -23,6 +23,7 @@
 mod accessed;
 mod base;
 mod bpf;
+mod cache_allocation;
 mod collapse;
 mod colors;
 mod damon;
@@ -123,6 +124,7 @@ const PROBES: &[&Probe] = &[
     &frames::PFN,
     &colors::MEASURED,
     &kernel_colors::KERNEL,
+    &cache_allocation::ALLOCATION,
     &swap::SWAP,
     &userfault::USER,
     &userfault::FULL,

@@ -7,7 +7,8 @@
 //!
 //! A collapse makes only pages that the policy would have made, and the bytes are the same in all states. So the target can stay in any of them,
 //! and does if superhue is killed. Memory that was huge before the trial stays as it is, since the lever remembers only the policy's own
-//! collapses; with `present` it is switched, too, and is huge again at the end.
+//! collapses; with `present` it is switched, too, and is huge again at the end. A program that starts makes such memory little by little, so the
+//! lever looks for it until the policy has learned enough.
 //!
 //! *Zeroes.* Since Linux 6.12 a split maps pages that hold only zeroes to one shared page, which is always in the cache. A program that uses such
 //! pages would be faster in *off* for that alone. So regions that lose more pages in a split than the collapse had added stay huge in both states.
@@ -35,6 +36,10 @@ use crate::watch::Mappings;
 
 /// Actions between two checks for a stop.
 const CHUNK: usize = 8;
+
+/// Time between two looks for memory that is huge already, at least, and as a multiple of the time that a look takes.
+const ADOPTED_EVERY: Duration = Duration::from_secs(1);
+const ADOPTION_PAUSE: u32 = 10;
 
 /// Longest time to wait for the watch to stand still: it first completes the action in progress.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,21 +74,50 @@ impl CollapsedRegions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, result: &ActionResult) {
-        let Some(process) = result.action.owner().process() else {
-            return;
-        };
-        let key = (process, result.action.region());
-        match (result.effect, result.action) {
-            (Effect::Done, Action::Collapse { growth, .. }) => {
-                self.lock().insert(key, growth);
+    /// Enters regions before they are collapsed, so that a look meanwhile does not take them for memory that is huge already. Returns those that were
+    /// not there.
+    fn begin(&self, actions: &[Action]) -> BTreeSet<Key> {
+        let mut made = self.lock();
+        let mut begun = BTreeSet::new();
+        for action in actions {
+            let (Action::Collapse { growth, .. }, Some(key)) = (*action, key_of(*action)) else {
+                continue;
+            };
+            if let Entry::Vacant(entry) = made.entry(key) {
+                entry.insert(growth);
+                begun.insert(key);
             }
-            (Effect::Done, Action::Split { .. }) => {
-                self.lock().remove(&key);
+        }
+        begun
+    }
+
+    /// Enters results, and forgets regions of `begun` that were not collapsed.
+    fn enter(&self, results: &[ActionResult], mut begun: BTreeSet<Key>) {
+        let mut made = self.lock();
+        let done = results
+            .iter()
+            .filter(|result| result.effect == Effect::Done);
+        for action in done.map(|result| result.action) {
+            let Some(key) = key_of(action) else { continue };
+            match action {
+                Action::Collapse { growth, .. } => {
+                    made.insert(key, growth);
+                    begun.remove(&key);
+                }
+                Action::Split { .. } => {
+                    made.remove(&key);
+                }
             }
-            _ => {}
+        }
+        for key in &begun {
+            made.remove(key);
         }
     }
+}
+
+/// Returns the region that an action is about; `None` for shared memory.
+fn key_of(action: Action) -> Option<Key> {
+    Some((action.owner().process()?, action.region()))
 }
 
 /// Frames of regions right before the policy collapsed them.
@@ -133,10 +167,9 @@ impl Actuator for RecordingActuator {
         for action in &private {
             self.before.record(&self.roots, *action);
         }
+        let begun = self.made.begin(&private);
         let done = self.actuator.perform(&Plan { actions: private }, stop);
-        done.results
-            .iter()
-            .for_each(|result| self.made.enter(result));
+        self.made.enter(&done.results, begun);
         let mut done = done.results.into_iter();
         let results = plan.actions.iter().filter_map(|&action| {
             if is_private(&action) {
@@ -210,7 +243,7 @@ pub(super) struct FramesSeen {
 pub(super) struct Remains {
     /// Regions of the policy that are huge.
     pub(super) huge: u64,
-    /// Regions that were huge before the trial and were switched.
+    /// Regions that were huge already and were switched.
     pub(super) found: u64,
     /// Number of those that are not huge again.
     pub(super) found_not_restored: u64,
@@ -221,9 +254,11 @@ pub(super) struct PolicySwitch {
     roots: Roots,
     watch: LiveWatch,
     made: CollapsedRegions,
-    /// Regions that were huge before the trial, and processes in which they were looked for.
+    /// Regions that were huge already.
     found: BTreeSet<Key>,
-    adopted: BTreeSet<ProcessId>,
+    /// Processes of the target, and the time of the next look for such regions in them.
+    members: BTreeSet<ProcessId>,
+    next_adoption: Instant,
     /// Regions that stay huge in both states, because a split would drop pages of zeroes.
     zeroed: BTreeSet<Key>,
     /// Absent pages of each region after its last split.
@@ -274,7 +309,8 @@ impl PolicySwitch {
             watch,
             made,
             found: BTreeSet::new(),
-            adopted: BTreeSet::new(),
+            members: BTreeSet::new(),
+            next_adoption: Instant::now(),
             zeroed: BTreeSet::new(),
             max_stall: config.max_stall.map(|bound| bound.allowed),
             is_on: true,
@@ -289,18 +325,34 @@ impl PolicySwitch {
 
     /// Sets the processes of the target.
     pub(super) fn feed(&mut self, members: Members) {
-        if self.options.present && !self.options.is_dummy {
-            // Before the watch makes more of them huge.
-            members.keys().for_each(|&process| self.adopt(process));
-        }
+        let now: BTreeSet<ProcessId> = members.keys().copied().collect();
+        let before = std::mem::replace(&mut self.members, now);
+        // Before the watch makes more of them huge.
+        let new: Vec<ProcessId> = self.members.difference(&before).copied().collect();
+        self.adopt_in(&new);
         self.watch.feed(members);
     }
 
-    /// Takes the regions of a new process that are huge already.
-    fn adopt(&mut self, process: ProcessId) {
-        if !self.adopted.insert(process) {
+    /// Takes regions that have become huge without the policy since the last look, if another look is due.
+    pub(super) fn adopt_again(&mut self) {
+        if Instant::now() >= self.next_adoption {
+            let all: Vec<ProcessId> = self.members.iter().copied().collect();
+            self.adopt_in(&all);
+        }
+    }
+
+    /// Takes the regions of processes that are huge already.
+    fn adopt_in(&mut self, processes: &[ProcessId]) {
+        if !self.options.present || self.options.is_dummy {
             return;
         }
+        let begun = Instant::now();
+        processes.iter().for_each(|&process| self.adopt(process));
+        let pause = ADOPTED_EVERY.max(begun.elapsed() * ADOPTION_PAUSE);
+        self.next_adoption = Instant::now() + pause;
+    }
+
+    fn adopt(&mut self, process: ProcessId) {
         // The watch reports processes that cannot be read.
         let Ok(view) = view(&self.roots, &mut PageScanner::new(), process) else {
             return;
@@ -393,27 +445,24 @@ impl PolicySwitch {
     }
 
     /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Regions that were huge before become huge again.
-    pub(super) fn finish(&mut self, keep: bool) -> Remains {
-        let mut nap = |time: Duration| {
-            std::thread::sleep(time);
-            false
-        };
+    /// `nap` must not return true.
+    pub(super) fn finish(&mut self, keep: bool, nap: &mut SleepFn<'_>) -> Remains {
         if keep {
-            self.switch(true, &mut nap);
+            self.switch(true, nap);
         }
-        self.hold(&mut nap);
+        self.hold(nap);
         let all: Vec<Key> = self.made.lock().keys().copied().collect();
         let (found, made): (Vec<Key>, Vec<Key>) =
             all.into_iter().partition(|key| self.found.contains(key));
         if !keep {
             // Also after a switch that was broken off; without pauses, since nothing is measured any more.
-            self.split(&made, None, &mut nap);
+            self.split(&made, None, nap);
             self.is_on = false;
         }
         let lost = self.without_huge_page(&found);
         if !keep && !lost.is_empty() && !self.options.is_dummy {
             let lost = lost.into_iter().map(|key| (key, PageCount(0)));
-            self.collapse(lost.collect(), &mut nap);
+            self.collapse(lost.collect(), nap);
         }
         self.watch.stop();
         Remains {
@@ -746,6 +795,57 @@ mod tests {
                 results: plan.actions.iter().map(result).collect(),
             }
         }
+    }
+
+    /// Actuator that does the second action, fails the first, and does not come to the others.
+    struct SecondOnly(CollapsedRegions);
+
+    impl Actuator for SecondOnly {
+        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
+            let made = self.0.lock();
+            let mut keys = plan.actions.iter().filter_map(|action| key_of(*action));
+            assert!(
+                keys.all(|key| made.contains_key(&key)),
+                "a look now would take them for huge already"
+            );
+            let errno = Errno::EAGAIN;
+            let effects = [Effect::Failed { errno }, Effect::Done];
+            let results = plan.actions.iter().zip(effects);
+            let results = results.map(|(&action, effect)| ActionResult {
+                action,
+                effect,
+                took: Duration::ZERO,
+            });
+            Outcome {
+                results: results.collect(),
+            }
+        }
+    }
+
+    #[test]
+    fn regions_count_as_the_policy_s_while_it_collapses_them_and_not_if_that_fails() {
+        let made = CollapsedRegions::default();
+        let mut recording = RecordingActuator {
+            actuator: Box::new(SecondOnly(made.clone())),
+            roots: Roots::default(),
+            made: made.clone(),
+            before: FramesBefore::default(),
+        };
+        let regions = regions(4);
+        // Collapsed earlier: it is the policy's, even if it cannot be collapsed again.
+        made.lock().insert(regions[3], PageCount(9));
+        let collapses = regions.iter().map(|&(process, region)| Action::Collapse {
+            owner: process.into(),
+            region,
+            growth: PageCount(5),
+        });
+        let actions = collapses.collect();
+        recording.perform(&Plan { actions }, &|| false);
+        let left: Vec<(Key, PageCount)> = made.lock().iter().map(|(key, it)| (*key, *it)).collect();
+        assert_eq!(
+            left,
+            [(regions[1], PageCount(5)), (regions[3], PageCount(9))]
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ use superhue_sys::process::own_usage;
 
 pub use ask::{ANSWER_WITHIN, MetricError, Source, expression};
 pub use guard::{Guard, GuardSource, Limit};
-pub use who::{TargetError, TrialTargets};
+pub use who::{RuleProcesses, TargetError, TrialTargets};
 
 use crate::Config;
 use crate::attach::{AttachError, first_look, running_mechanism};
@@ -90,7 +90,7 @@ pub struct TrialPlan {
     pub seed: u64,
     /// Switches nothing: a trial of the trial.
     pub nothing_switched: bool,
-    /// Switches memory that is huge before the trial, too, and makes it huge again at the end.
+    /// Switches memory that is huge already, too, and makes it huge again at the end: before the trial, or when a restarted program has begun.
     pub present: bool,
     /// True if Superhue may make a small swap in memory where none is on: frames are scattered through swap.
     pub swap: bool,
@@ -326,6 +326,7 @@ fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>) -> Trial {
         schema: TRIAL_SCHEMA.to_owned(),
         target: TrialTarget {
             name: world.who.name(),
+            rule: world.who.rule(),
             program: String::new(),
             processes: 0,
             restarts: 0,
@@ -387,15 +388,22 @@ impl TrialEnvironment<'_> {
     fn search(&mut self) {
         self.next_search = Instant::now() + SEARCH;
         match self.who.members() {
-            Some(members) => self.members = members,
-            None => {
-                let name = self.who.name();
-                self.end.get_or_insert(End::Failed(format!(
-                    "process {name} has ended (--unit or --cgroup goes on with the one that takes its place)"
-                )));
+            Ok(members) => self.members = members,
+            Err(why) => {
+                self.end.get_or_insert(End::Failed(why));
             }
         }
         self.share();
+    }
+
+    /// Sleeps whatever happens, and searches meanwhile: the daemon leaves the processes of a rule alone only while it is asked for them. Returns
+    /// false, since nothing cuts the end of a trial short.
+    fn rest(&mut self, time: Duration) -> bool {
+        std::thread::sleep(time);
+        if Instant::now() >= self.next_search {
+            self.search();
+        }
+        false
     }
 
     /// Waits until all guards have been read once.
@@ -550,6 +558,7 @@ impl TrialRun<'_> {
                 return Err(world.end.take().unwrap_or(End::Signal));
             }
             world.feed(&mut self.lever);
+            self.lever.adopt_again();
             if let Some(trouble) = self.lever.trouble() {
                 return Err(End::Failed(trouble));
             }
@@ -771,7 +780,7 @@ impl TrialRun<'_> {
             huge: left,
             found,
             found_not_restored,
-        } = self.lever.finish(outcome == TrialOutcome::Keep);
+        } = (self.lever).finish(outcome == TrialOutcome::Keep, &mut |time| world.rest(time));
         self.estimate();
         let SwitchCounts {
             times_on,

@@ -1,17 +1,19 @@
 //! Processes of a trial: a set that may change, or one process that must stay.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use superhue_model::ProcessId;
 use superhue_procfs::ReadError;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
-use superhue_procfs::process::{descendants, identify, still_runs};
+use superhue_procfs::process::{descendants, identify, still_is, still_runs};
 
 use crate::targets::{Population, others};
 
 /// Processes of a trial, as the user names them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum TrialTargets {
     /// A process, and its descendants.
     Process(u32),
@@ -23,6 +25,45 @@ pub enum TrialTargets {
     User(u32),
     /// All processes except superhue.
     All,
+    /// The processes of a rule of the daemon.
+    Rule(RuleProcesses),
+}
+
+/// Function that returns the present processes of a rule, or the reason why the rule cannot be tried any more.
+type FindProcesses = dyn FnMut() -> Result<Vec<ProcessId>, String> + Send;
+
+/// Processes of a rule, as the daemon finds them. Clones share the search.
+#[derive(Clone)]
+pub struct RuleProcesses {
+    rule: String,
+    find: Arc<Mutex<FindProcesses>>,
+}
+
+impl RuleProcesses {
+    /// Makes the processes of the rule with this name. The trial calls `find` several times a second, so it must not wait.
+    pub fn new(
+        rule: &str,
+        find: impl FnMut() -> Result<Vec<ProcessId>, String> + Send + 'static,
+    ) -> Self {
+        Self {
+            rule: rule.to_owned(),
+            find: Arc::new(Mutex::new(find)),
+        }
+    }
+
+    fn now(&self, roots: &Roots) -> Result<Vec<ProcessId>, String> {
+        let mut find = self.find.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = (*find)()?;
+        let own = std::process::id();
+        found.retain(|id| id.pid != own && still_is(roots, *id));
+        Ok(found)
+    }
+}
+
+impl fmt::Debug for RuleProcesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RuleProcesses").field(&self.rule).finish()
+    }
 }
 
 /// Error in finding the processes.
@@ -51,6 +92,7 @@ enum ResolvedTarget {
     Group(Cgroup),
     /// All processes, or those of a user.
     Everybody(Population),
+    Rule(RuleProcesses),
 }
 
 impl TargetSearch {
@@ -75,24 +117,40 @@ impl TargetSearch {
             TrialTargets::Unit(name) => name.clone(),
             TrialTargets::User(user) => format!("user {user}"),
             TrialTargets::All => "all processes".to_owned(),
+            TrialTargets::Rule(processes) => format!("rule {}", processes.rule),
+        }
+    }
+
+    /// Returns the name of the rule, if they are those of one.
+    pub(super) fn rule(&self) -> Option<String> {
+        match &self.targets {
+            TrialTargets::Rule(processes) => Some(processes.rule.clone()),
+            _ => None,
         }
     }
 
     /// Returns the file that counts CPU time for all of them, if there is a control group.
     pub(super) fn cpu_file(&self) -> Option<PathBuf> {
         match &self.found {
-            ResolvedTarget::Process(_) | ResolvedTarget::Everybody(_) => None,
+            ResolvedTarget::Process(_) | ResolvedTarget::Everybody(_) | ResolvedTarget::Rule(_) => {
+                None
+            }
             ResolvedTarget::Group(group) => Some(group.folder().join("cpu.stat")),
         }
     }
 
-    /// Returns the present processes: none for a group that is empty or gone, which may come back; `None` once a process that was
-    /// given by number has ended.
-    pub(super) fn members(&mut self) -> Option<Vec<ProcessId>> {
+    /// Returns the present processes: none for a group that is empty or gone, which may come back.
+    ///
+    /// # Errors
+    /// The reason why there will be none any more: a process that was given by number has ended, or a rule cannot be tried any more.
+    pub(super) fn members(&mut self) -> Result<Vec<ProcessId>, String> {
         match &self.found {
             ResolvedTarget::Process(id) => {
                 if !still_runs(&self.roots, *id) {
-                    return None;
+                    return Err(format!(
+                        "process {} has ended (--unit or --cgroup goes on with the one that takes its place)",
+                        id.pid
+                    ));
                 }
                 let children = if self.follow {
                     descendants(&self.roots, id.pid).unwrap_or_default()
@@ -102,17 +160,18 @@ impl TargetSearch {
                 let children = children.into_iter().filter(|pid| *pid != id.pid);
                 let mut members = others(&self.roots, children);
                 members.push(*id);
-                Some(members)
+                Ok(members)
             }
-            ResolvedTarget::Everybody(all) => Some(all.search(&self.roots).members),
+            ResolvedTarget::Everybody(all) => Ok(all.search(&self.roots).members),
+            ResolvedTarget::Rule(processes) => processes.now(&self.roots),
             ResolvedTarget::Group(group) => match group.members() {
-                Ok(members) => Some(others(&self.roots, members.pids)),
+                Ok(members) => Ok(others(&self.roots, members.pids)),
                 Err(_) => {
                     // The service has stopped; a start makes another group of the same name.
                     if let Ok(found) = find(&self.roots, &self.targets) {
                         self.found = found;
                     }
-                    Some(Vec::new())
+                    Ok(Vec::new())
                 }
             },
         }
@@ -128,5 +187,6 @@ fn find(roots: &Roots, targets: &TrialTargets) -> Result<ResolvedTarget, TargetE
             ResolvedTarget::Everybody(Population::Everybody { user: Some(*user) })
         }
         TrialTargets::All => ResolvedTarget::Everybody(Population::Everybody { user: None }),
+        TrialTargets::Rule(processes) => ResolvedTarget::Rule(processes.clone()),
     })
 }

@@ -10,6 +10,7 @@ mod cpu;
 mod document;
 mod kernel;
 mod oracles;
+mod plan;
 mod show;
 mod table;
 
@@ -54,6 +55,15 @@ pub fn colors(args: &ColorsArgs) -> VerbResult {
     if args.forget {
         return forget();
     }
+    let hint = |_: &std::process::ExitCode| {
+        // A plan --of other colors is for another machine.
+        if !args.json && args.of.is_none() {
+            super::resctrl_hint::show();
+        }
+    };
+    if let Some(path) = &args.plan {
+        return plan::show(args, path).inspect(hint);
+    }
     if !args.plots.is_empty() && !args.verify {
         return Err(Failure::new(
             USAGE,
@@ -64,7 +74,9 @@ pub fn colors(args: &ColorsArgs) -> VerbResult {
     let outputs = Outputs::open(args.report.as_ref(), &args.plots)?;
     match survey(args, index) {
         Ok(document) => {
-            show::write(args, outputs, &document).and_then(|code| verdict(args, &document, code))
+            let code = show::write(args, outputs, &document);
+            code.and_then(|code| verdict(args, &document, code))
+                .inspect(hint)
         }
         Err(failure) => {
             outputs.abandon();

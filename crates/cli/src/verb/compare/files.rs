@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use superhue_compare::{Comparison, Suite};
 use superhue_plot::to_png;
 
@@ -15,7 +16,7 @@ type Make<T> = fn(&T, &Path) -> anyhow::Result<Vec<u8>>;
 /// Returns a picture in the format of the file's extension: PNG or SVG.
 fn picture(svg: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     match path.extension().is_some_and(|extension| extension == "png") {
-        true => Ok(to_png(svg)?),
+        true => to_png(svg).with_context(|| format!("cannot draw {}", path.display())),
         false => text(svg),
     }
 }

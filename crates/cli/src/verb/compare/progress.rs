@@ -14,6 +14,18 @@ pub(super) struct RunProgress {
     names: Vec<String>,
 }
 
+/// Columns of a terminal below which the bar is short.
+const NARROW: u16 = 80;
+
+/// Returns the form of the line. The message takes the room that is left, and is cut there.
+const fn template(columns: u16) -> &'static str {
+    if columns < NARROW {
+        "{bar:10} {pos}/{len} {eta} left {wide_msg}"
+    } else {
+        "{bar:30} {pos}/{len} (about {eta} left) {wide_msg}"
+    }
+}
+
 impl RunProgress {
     /// A bar for `runs` runs.
     pub(super) fn new(runs: usize) -> Self {
@@ -22,8 +34,9 @@ impl RunProgress {
             // Draws nothing if standard error is no terminal.
             ProgressDrawTarget::stderr(),
         );
-        let template = "{bar:30} {pos}/{len} {msg} (about {eta} left)";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        let columns = rustix::termios::tcgetwinsize(std::io::stderr());
+        let columns = columns.map_or(NARROW, |size| size.ws_col);
+        if let Ok(style) = ProgressStyle::with_template(template(columns)) {
             bar.set_style(style);
         }
         Self {

@@ -34,7 +34,7 @@ use super::progress::RunProgress;
 use super::suite_file::{ProgramPlan, SuiteFile};
 use super::{cannot_show, cut_short, now};
 use crate::args::CompareArgs;
-use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document};
+use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document, room};
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::outputs::first_of;
 use crate::verb::restore::recover;
@@ -112,7 +112,7 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
         let text = suite.to_json().context("cannot write the result as JSON");
         print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
-        print(&suite.table())?;
+        print(&suite.table(room()))?;
     }
     first_of(trouble)?;
     if suite.programs.iter().all(|program| program.rows.is_empty()) {

@@ -22,6 +22,7 @@ pub enum Column {
     Huge,
     Coverage,
     Hot,
+    Cpu,
     Gain,
     Collapses,
     Stalled,
@@ -36,13 +37,14 @@ pub enum Column {
 
 impl Column {
     /// All that services can have, in order.
-    pub const OF_SERVICES: [Self; 11] = [
+    pub const OF_SERVICES: [Self; 12] = [
         Self::Processes,
         Self::Resident,
         Self::Pss,
         Self::Huge,
         Self::Coverage,
         Self::Hot,
+        Self::Cpu,
         Self::Gain,
         Self::Collapses,
         Self::Stalled,
@@ -61,6 +63,7 @@ impl Column {
             Self::Huge => "HUGE",
             Self::Coverage => "COVER",
             Self::Hot => "HOT",
+            Self::Cpu => "CPU",
             Self::Gain => "GAIN/s",
             Self::Collapses => "COLL/s",
             Self::Stalled => "STALL/s",
@@ -85,6 +88,7 @@ impl Column {
             Self::Huge => "anonymous memory on huge pages",
             Self::Coverage => "share of the anonymous memory that is on huge pages",
             Self::Hot => "memory that gets 90 % of the accesses (daemon, or --track)",
+            Self::Cpu => "CPU time since the last read, as a share of one CPU",
             Self::Gain => "huge pages gained per second, by whomever",
             Self::Collapses => "collapses per second by the daemon",
             Self::Stalled => "time they held the program up, per second",
@@ -104,6 +108,7 @@ impl Column {
             Self::Processes => 6,
             Self::Resident | Self::Pss | Self::Huge | Self::Hot => 8,
             Self::Coverage => 5,
+            Self::Cpu => 6,
             Self::Gain | Self::Collapses => 7,
             Self::Stalled => 8,
             Self::Age => 4,
@@ -127,10 +132,11 @@ impl Column {
             Self::Stalled | Self::Saved => 5,
             Self::Gain => 6,
             Self::Processes => 7,
-            Self::Huge | Self::Note => 8,
-            Self::Age => 9,
-            Self::Rule => 10,
-            Self::Service => 11,
+            Self::Cpu => 8,
+            Self::Huge | Self::Note => 9,
+            Self::Age => 10,
+            Self::Rule => 11,
+            Self::Service => 12,
         }
     }
 
@@ -157,6 +163,7 @@ impl Column {
             Self::Huge => bytes(row.huge_bytes),
             Self::Coverage => percent(row.coverage),
             Self::Hot => bytes(row.hot_set_bytes.map(|[_, most, _]| most)),
+            Self::Cpu => row.cpu_share.map_or_else(none, cpu),
             Self::Gain => rate(row.gain_per_second),
             Self::Collapses => rate(row.collapses_per_second),
             Self::Stalled => row.stalled_share.map_or_else(none, stalled),
@@ -203,6 +210,7 @@ impl Column {
                 Self::Huge => of(row.huge_bytes),
                 Self::Coverage => row.coverage,
                 Self::Hot => of(row.hot_set_bytes.map(|[_, most, _]| most)),
+                Self::Cpu => row.cpu_share,
                 Self::Gain => row.gain_per_second,
                 Self::Collapses => row.collapses_per_second,
                 Self::Stalled => row.stalled_share,
@@ -342,6 +350,16 @@ pub fn rate(rate: Option<f64>) -> String {
     })
 }
 
+/// Formats a share of one CPU, which is above 1 for a program that uses several.
+#[must_use]
+pub fn cpu(share: f64) -> String {
+    match share {
+        0.0 => "0 %".to_owned(),
+        share if share < 0.0995 => format!("{:.1} %", share * 100.0),
+        share => format!("{:.0} %", share * 100.0),
+    }
+}
+
 /// Formats a share of time, as time per second.
 #[must_use]
 pub fn stalled(share: f64) -> String {
@@ -389,6 +407,10 @@ mod tests {
             "{kept:?}"
         );
         assert!(!kept.contains(&Column::Rule) && !kept.contains(&Column::Age));
+        // CPU time, which other programs show, leaves before the number of processes, which shows that a line is incomplete.
+        assert!(kept.contains(&Column::Processes) && !kept.contains(&Column::Cpu));
+        let (_, kept) = at(86);
+        assert!(kept.contains(&Column::Cpu) && !kept.contains(&Column::Huge));
         assert_eq!(at(24).1, [Column::Resident]);
         assert_eq!(at(10).1, []);
         assert_eq!(at(0).1, []);
@@ -402,6 +424,8 @@ mod tests {
             (bytes(Some(ByteCount(u64::MAX))), 9),
             (percent(Some(1.0)), 5),
             (rate(Some(-1234.5)), 7),
+            (cpu(0.0994), 6),
+            (cpu(99.99), 7),
             (stalled(0.099_99), 8),
             (stalled(1.0), 8),
             (age(Duration::from_secs(99)), 4),
@@ -410,6 +434,9 @@ mod tests {
         ] {
             assert!(text.chars().count() <= width, "{text}");
         }
+        let shares = [0.0, 0.0004, 0.0994, 0.0996, 1.0, 15.996].map(cpu);
+        let expected = ["0 %", "0.0 %", "9.9 %", "10 %", "100 %", "1600 %"];
+        assert_eq!(shares, expected);
         assert_eq!(rate(Some(0.04)), "0.0");
         assert_eq!(
             (rate(None), percent(None), bytes(None)),

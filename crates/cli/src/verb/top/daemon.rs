@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use superhue::ceiling::apart;
 use superhue::cpu_time;
 use superhue::live::WatchAccount;
@@ -57,7 +58,7 @@ pub struct DaemonSample {
 }
 
 /// Actions per second.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Rate {
     /// Collapses.
     pub collapses: f64,

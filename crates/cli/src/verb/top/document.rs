@@ -1,5 +1,7 @@
 //! Everything as JSON.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use superhue::SharedObject;
 use superhue_daemon::account::DaemonAccount;
@@ -32,6 +34,9 @@ pub struct Document<'a> {
     objects: &'a [SharedObject],
     objects_missing_because: Option<&'a str>,
     own: Own,
+    /// Time of the snapshot, if it is one of a record: seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_at_seconds: Option<f64>,
 }
 
 /// The daemon as a whole; its actions for services and processes stand with these.
@@ -117,7 +122,15 @@ impl<'a> Document<'a> {
             own: Own {
                 cpu_seconds: gathered.own.total.as_secs_f64(),
             },
+            recorded_at_seconds: None,
         }
+    }
+
+    /// Adds the time of a snapshot that comes from a record.
+    #[must_use]
+    pub fn recorded_at(mut self, time: Duration) -> Self {
+        self.recorded_at_seconds = Some(time.as_secs_f64());
+        self
     }
 }
 

@@ -23,14 +23,19 @@ use crate::top_args::ViewName;
 use super::columns::{self, Column, age, bytes, percent, rate, size, stalled};
 use super::daemon::{DaemonSample, DaemonState};
 use super::gathered::{Detail, TopSnapshot};
+use super::record::entry::Shown;
 use super::rows::Rows;
-use super::state::{State, ViewScope};
+use super::state::{Playhead, State, ViewScope};
 
 /// Number of lines above the table's own head, and below.
 const HEAD: u16 = 4;
 const FOOT: u16 = 1;
 /// Columns of a process's mappings besides the address: resident, huge, its share, heat.
 const MAPPING: [(&str, usize); 4] = [("RSS", 8), ("HUGE", 8), ("COVER", 5), ("HEAT", 5)];
+
+/// Parts of the screen that a record lacks.
+const NO_MAPPINGS: &str = "a record has no mappings";
+const NO_OBJECTS: &str = "not recorded; superhue top objects --record does";
 
 const PLAIN: Style = Style::new();
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -39,13 +44,12 @@ const TITLES: Style = BOLD.add_modifier(Modifier::UNDERLINED);
 const TURNED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything.
-pub fn draw(
-    buffer: &mut Buffer,
-    state: &mut State,
-    gathered: &TopSnapshot,
-    asked: &DaemonState,
-    rows: &Rows,
-) {
+pub fn draw(buffer: &mut Buffer, state: &mut State, shown: Shown<'_>) {
+    let Shown {
+        gathered,
+        asked,
+        rows,
+    } = shown;
     let area = buffer.area;
     if area.height == 0 || area.width == 0 {
         return;
@@ -62,10 +66,8 @@ pub fn draw(
             _ => summary(gathered, rows),
         };
         write(buffer, 14, 0, &text, PLAIN);
-        for (line, text) in [machine(gathered), daemon(asked), own(gathered)]
-            .iter()
-            .enumerate()
-        {
+        let own = own(gathered, state.playhead.as_ref());
+        for (line, text) in [machine(gathered), daemon(asked), own].iter().enumerate() {
             write(buffer, 0, 1 + u16::try_from(line).unwrap_or(0), text, PLAIN);
         }
     }
@@ -76,7 +78,7 @@ pub fn draw(
         ..area
     };
     if state.help {
-        help(buffer, body);
+        help(buffer, body, state.playhead.is_some());
     } else {
         match state.opened.clone() {
             ViewScope::Process(id, _) => process(buffer, body, state, gathered, rows, id),
@@ -193,8 +195,11 @@ fn of_daemon(answered: &DaemonSample) -> String {
     text + &troubled.unwrap_or_default()
 }
 
-fn own(gathered: &TopSnapshot) -> String {
-    let mut text = "itself   ".to_owned();
+fn own(gathered: &TopSnapshot, playhead: Option<&Playhead>) -> String {
+    let mut text = match playhead {
+        Some(playhead) => format!("replay   {}; recorder ", playhead.position),
+        None => "itself   ".to_owned(),
+    };
     text += &gathered.own.share.map_or_else(
         || format!("{} ms of CPU so far", gathered.own.total.as_millis()),
         |share| format!("{:.2} % of a CPU", share * 100.0),
@@ -250,10 +255,10 @@ fn list(buffer: &mut Buffer, area: Rect, state: &mut State, rows: &Rows) {
         );
     }
     if shown.is_empty() && area.height > 1 {
-        let text = if state.filter.is_empty() {
-            "reading ..."
-        } else {
-            "nothing has that in its name"
+        let text = match (state.filter.is_empty(), &state.playhead) {
+            (false, _) => "nothing has that in its name",
+            (true, Some(_)) => "no process was recorded",
+            (true, None) => "reading ...",
         };
         write(buffer, 0, area.y + 1, text, FAINT);
     }
@@ -290,6 +295,7 @@ fn objects(
     }
     if area.height > 1 {
         let text = match &gathered.objects {
+            None if state.playhead.is_some() => NO_OBJECTS.to_owned(),
             None => "reading ...".to_owned(),
             Some((_, Err(why))) => why.clone(),
             Some((at, Ok(_))) => format!(
@@ -318,6 +324,7 @@ fn process(
     let detail = gathered.detail.as_ref().filter(|it| it.pid == id.pid);
     let title = match row {
         Some(row) => format!("{} ({})  {}", row.name, id.pid, row.service),
+        None if state.playhead.is_some() => format!("{} is not there at this time", id.pid),
         None => format!("{} has ended", id.pid),
     };
     write(buffer, 0, area.y, &title, BOLD);
@@ -351,6 +358,7 @@ fn process(
         return;
     }
     let status = match detail.map(|detail| (&detail.status, detail)) {
+        None if state.playhead.is_some() => Err(NO_MAPPINGS.to_owned()),
         None => Err("reading ...".to_owned()),
         Some((Err(why), _)) => Err(why.clone()),
         Some((Ok(status), detail)) => Ok((status, detail)),
@@ -472,15 +480,20 @@ fn line_of(
     }
 }
 
-fn help(buffer: &mut Buffer, area: Rect) {
-    let mut lines: Vec<String> = vec![
+fn help(buffer: &mut Buffer, area: Rect, is_replay: bool) {
+    let mut lines: Vec<String> = Vec::new();
+    if is_replay {
+        let keys = "n b  N B  g     next, previous snapshot; a minute later, earlier; go to a time";
+        lines.push(keys.to_owned());
+    }
+    lines.extend([
         "s p o Tab       services, processes, shared objects".to_owned(),
         "Enter, Escape   open: processes of a service, mappings of a process; back".to_owned(),
         "/               show only names that contain what is typed; Escape ends that".to_owned(),
         "< > r           sort by the column to the left or right; the other way round".to_owned(),
         "q, Control-C    end;  Control-Z suspend".to_owned(),
         String::new(),
-    ];
+    ]);
     let figures = Column::OF_SERVICES
         .into_iter()
         .filter(|column| !column.is_left());
@@ -503,10 +516,18 @@ fn keys(buffer: &mut Buffer, y: u16, state: &State) {
         write(buffer, 0, y, &text, BOLD);
         return;
     }
+    if let Some(text) = state.playhead.as_ref().and_then(of_playhead) {
+        write(buffer, 0, y, &text, BOLD);
+        return;
+    }
+    let time = match state.playhead {
+        Some(_) => "n/b step  N/B minute  g time  ",
+        None => "",
+    };
     let text = if state.help {
         "any key goes back  q end".to_owned()
     } else if let ViewScope::Process(..) = state.opened {
-        "Escape back  Up/Down move  h help  q end".to_owned()
+        format!("Escape back  Up/Down move  {time}h help  q end")
     } else {
         let back = if state.opened == ViewScope::List {
             ""
@@ -518,9 +539,23 @@ fn keys(buffer: &mut Buffer, y: u16, state: &State) {
         } else {
             format!("/ filter ({})", state.filter)
         };
-        format!("{back}s/p/o view  Enter open  {filter}  < > sort  r reverse  h help  q end")
+        match state.playhead {
+            Some(_) => format!("{back}{time}s/p/o view  {filter}  h help  q end"),
+            None => {
+                format!(
+                    "{back}s/p/o view  Enter open  {filter}  < > sort  r reverse  h help  q end"
+                )
+            }
+        }
     };
     write(buffer, 0, y, &text, FAINT);
+}
+
+/// Returns the time that is typed, or the fault of the one before.
+fn of_playhead(playhead: &Playhead) -> Option<String> {
+    let typed = playhead.typed.as_ref();
+    let typed = typed.map(|it| format!("time (UTC): {it}_   Enter goes there, Escape ends it"));
+    typed.or_else(|| playhead.complaint.clone())
 }
 
 fn whole_line(buffer: &mut Buffer, y: u16, text: &str, style: Style) {

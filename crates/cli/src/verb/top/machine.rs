@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use superhue::model::ByteCount;
 use superhue::procfs::Roots;
 use superhue::procfs::system::{MemInfo, ThpCounters};
 
 /// The machine's memory in bytes; `None` if the kernel does not report it.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// All memory.
     pub memory_bytes: Option<ByteCount>,

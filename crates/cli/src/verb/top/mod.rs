@@ -3,22 +3,27 @@
 //! ```text
 //!   reader thread   survey, machine, mappings, objects, tracker ──TopSnapshot──┐
 //!   daemon thread   asks the control socket ──────────────────────DaemonState─────┼──> rows ──> draw   (the terminal)
-//!   this thread     keys ──> state ──DataRequest──> reader                       └──────────> table, document (once)
+//!   this thread     keys ──> state ──DataRequest──> reader                       ├──────────> table, document (once)
+//!                                                                                 └──────────> record ──> FILE ──> replay ──> draw ...
 //! ```
 //!
 //! This thread waits only for the terminal: a process whose memory map is locked, a daemon that does not answer, or a
 //! terminal that stalls delay only their own figures. `rows`, `state`, `draw` and `document` do nothing but calculate.
 
 mod columns;
+mod cpu;
 mod daemon;
 mod document;
 mod draw;
 mod gathered;
 mod machine;
 mod reader;
+mod record;
+mod replay;
 mod rows;
 mod state;
 mod table;
+pub mod utc;
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +40,7 @@ use crate::verb::members;
 use daemon::DaemonPoller;
 use gathered::TopSnapshot;
 use reader::Reader;
+use record::entry::Shown;
 use rows::Rows;
 use state::{KeyOutcome, State};
 
@@ -47,6 +53,9 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Shows the memory of services, processes and objects, and the actions of the daemon.
 pub fn top(args: &TopArgs) -> VerbResult {
+    if let Some(path) = &args.replay {
+        return replay::replay(args, path);
+    }
     let roots = Roots::default();
     let targets = match args.targets.is_empty() {
         true => Targets::All,
@@ -54,6 +63,9 @@ pub fn top(args: &TopArgs) -> VerbResult {
         false => members::named(&roots, &args.targets)
             .and_then(|_| members::targets(&roots, &args.targets))?,
     };
+    if let Some(path) = &args.record {
+        return record::record(args, targets, path);
+    }
     if args.json || args.once || !is_there() {
         return once(&roots, args, &targets);
     }
@@ -69,14 +81,12 @@ fn once(roots: &Roots, args: &TopArgs, targets: &Targets) -> VerbResult {
     if args.json {
         return print_json(&document::Document::of(&gathered.gathered, &asked, &rows));
     }
-    let wide = args.width.wide;
-    print_as_it_is(&table::text(
-        args.view,
-        &gathered.gathered,
-        &asked,
-        &rows,
-        wide,
-    ))
+    let shown = Shown {
+        gathered: &gathered.gathered,
+        asked: &asked,
+        rows: &rows,
+    };
+    print_as_it_is(&table::text(args.view, shown, None, args.width.wide))
 }
 
 /// Runs until the user ends it; returns the exit status.
@@ -106,9 +116,12 @@ fn live(args: &TopArgs, targets: Targets) -> Result<u8, Failure> {
             }
             if let Some((gathered, rows)) = &shown {
                 let asked = asking.latest();
-                let drawing = screen.draw(|buffer| {
-                    draw::draw(buffer, &mut state, gathered, &asked, rows);
-                });
+                let shown = Shown {
+                    gathered,
+                    asked: &asked,
+                    rows,
+                };
+                let drawing = screen.draw(|buffer| draw::draw(buffer, &mut state, shown));
                 if let Err(ending) = drawing {
                     return Ok(ending.status());
                 }

@@ -19,6 +19,7 @@ use superhue::{SharedObject, Targets, cpu_time, shared_objects, status_of};
 use crate::output::{FAILED, Failure};
 use crate::top_args::{TopArgs, ViewName};
 
+use super::cpu::CpuMeter;
 use super::daemon::{DaemonSample, DaemonState, ask_once};
 use super::gathered::{Detail, Heat, OwnCpu, TopSnapshot};
 use super::machine::Rates;
@@ -143,6 +144,12 @@ impl Reader {
         }
     }
 
+    /// Time since these results were read.
+    #[must_use]
+    pub fn age(&self, gathered: &TopSnapshot) -> Duration {
+        self.begun.elapsed().saturating_sub(gathered.at)
+    }
+
     /// Returns the last results, with the process that holds up the reader now.
     #[must_use]
     pub fn latest(&self) -> Arc<TopSnapshot> {
@@ -209,6 +216,7 @@ struct ReaderThread<'a> {
     begun: Instant,
     turn: usize,
     survey: Survey,
+    cpu: CpuMeter,
     watched: Rates,
     avoided: BTreeSet<u32>,
     objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
@@ -237,6 +245,7 @@ impl<'a> ReaderThread<'a> {
             targets,
             begun,
             turn,
+            cpu: CpuMeter::default(),
             watched: Rates::default(),
             avoided: BTreeSet::new(),
             objects: None,
@@ -275,8 +284,10 @@ impl<'a> ReaderThread<'a> {
             let mut is_more = false;
             if at >= self.next {
                 let (shared, turn) = (self.shared, self.turn);
+                let mut read_cpu = self.cpu.after_looks(&self.roots, self.begun);
                 let mut told = |it: Option<survey::ProcessRead>| {
-                    note_reading(shared, turn, it.map(|it| it.pid))
+                    read_cpu(it);
+                    note_reading(shared, turn, it.map(|it| it.pid));
                 };
                 let stepped = self.survey.step(at, &wishes.processes, &mut told);
                 match stepped {
@@ -386,9 +397,11 @@ impl<'a> ReaderThread<'a> {
     /// Publishes the results; returns false if another reader has replaced this one.
     fn publish(&mut self, trouble: Option<String>) -> bool {
         let at = self.begun.elapsed();
+        let processes: Vec<_> = self.survey.processes().cloned().collect();
         let gathered = TopSnapshot {
             at,
-            processes: self.survey.processes().cloned().collect(),
+            cpu: self.cpu.shares(&processes),
+            processes,
             unlisted: self.survey.unlisted(),
             trouble,
             machine: self.watched.look(&self.roots, at),
@@ -579,6 +592,24 @@ fn objects_of(
     shared_objects(roots, &pids).map_err(|error| error.to_string())
 }
 
+/// Waits, and samples accesses meanwhile.
+fn sample_until(
+    begun: Instant,
+    until: Duration,
+    mut tracking: Option<&mut Tracking>,
+    tracked: &[ProcessId],
+) {
+    while begun.elapsed() < until {
+        let mut next = until;
+        if let Some(tracking) = &mut tracking {
+            tracking.step(begun.elapsed(), tracked);
+            next = next.min(tracking.sampler.due().unwrap_or(until));
+        }
+        let left = next.saturating_sub(begun.elapsed());
+        std::thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(100)));
+    }
+}
+
 /// Reads everything, and after the interval the data of rates again.
 pub fn gather_once(
     roots: &Roots,
@@ -588,11 +619,11 @@ pub fn gather_once(
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
     let mut survey = Survey::new(roots.clone(), args.interval, 1e6).about(targets.clone());
-    let mut watched = Rates::default();
+    let (mut watched, mut cpu) = (Rates::default(), CpuMeter::default());
     let first = ask_once(&args.socket, None);
     watched.look(roots, begun.elapsed());
     survey
-        .look_at_all(begun.elapsed(), &mut |_| {})
+        .look_at_all(begun.elapsed(), &mut cpu.after_looks(roots, begun))
         .map_err(fail)?;
     let objects = (args.json || args.view == ViewName::Objects)
         .then(|| (begun.elapsed(), objects_of(roots, targets, &survey)));
@@ -606,18 +637,10 @@ pub fn gather_once(
     } else {
         args.interval
     };
-    let until = begun.elapsed() + pause;
-    while begun.elapsed() < until {
-        let mut next = until;
-        if let Some(Ok(tracking)) = &mut tracking {
-            tracking.step(begun.elapsed(), &tracked);
-            next = next.min(tracking.sampler.due().unwrap_or(until));
-        }
-        let left = next.saturating_sub(begun.elapsed());
-        std::thread::sleep(left.clamp(Duration::from_millis(1), Duration::from_millis(100)));
-    }
+    let sampled = tracking.as_mut().and_then(|it| it.as_mut().ok());
+    sample_until(begun, begun.elapsed() + pause, sampled, &tracked);
     survey
-        .look_at_all(begun.elapsed(), &mut |_| {})
+        .look_at_all(begun.elapsed(), &mut cpu.after_looks(roots, begun))
         .map_err(fail)?;
     let asked = match &first {
         DaemonState::Here(before) => ask_once(&args.socket, Some(before as &DaemonSample)),
@@ -637,9 +660,11 @@ pub fn gather_once(
     };
     let at = begun.elapsed();
     let total = own_cpu();
+    let processes: Vec<_> = survey.processes().cloned().collect();
     let gathered = TopSnapshot {
         at,
-        processes: survey.processes().cloned().collect(),
+        cpu: cpu.shares(&processes),
+        processes,
         unlisted: survey.unlisted(),
         machine: watched.look(roots, at),
         objects,
@@ -690,6 +715,10 @@ mod tests {
             tracker: None,
             max_overhead: 1.0,
             socket: "/nowhere".into(),
+            record: None,
+            record_limit: ByteCount(1 << 20),
+            replay: None,
+            at: None,
         };
         let roots = Roots::under(folder.path());
         let mut reader = Reader::of(roots, &args, Targets::All, Duration::from_millis(50));

@@ -52,6 +52,8 @@ pub struct Row {
     pub huge_bytes: Option<ByteCount>,
     /// Coverage: `huge_bytes` of `anonymous_bytes`.
     pub coverage: Option<f64>,
+    /// CPU time between the last two reads, as a share of one CPU; of the processes of which it is known.
+    pub cpu_share: Option<f64>,
     /// Huge pages that were gained per second (lost, if below 0), between the last two looks.
     pub gain_per_second: Option<f64>,
     /// Memory that receives 50, 90 and 99 % of the sampled accesses.
@@ -95,7 +97,6 @@ impl Rows {
         let mut rows = Self::default();
         let told = AccountIndex::of(asked.answered());
         let mut names: HashMap<Arc<str>, Arc<str>> = HashMap::new();
-        let mut services: BTreeMap<Arc<str>, Row> = BTreeMap::new();
         for process in &gathered.processes {
             match process.look {
                 Look::NotYet => rows.not_yet += 1,
@@ -108,17 +109,9 @@ impl Rows {
                 GroupFacts::new(&process.cgroup).label().into()
             });
             let row = of_process(gathered, &told, process, service);
-            match services.get_mut(service) {
-                Some(sum) => add(sum, &row),
-                None => {
-                    let mut sum = row.clone();
-                    sum.subject = Subject::Service(Arc::clone(service));
-                    sum.name = Arc::clone(service);
-                    services.insert(Arc::clone(service), sum);
-                }
-            }
             rows.processes.push(row);
         }
+        let mut services = sums(&rows.processes);
         for (name, row) in &mut services {
             told.complete_service(gathered, name, row);
         }
@@ -168,6 +161,7 @@ fn of_process(
         anonymous_bytes: anonymous,
         huge_bytes: huge,
         coverage: covered(huge, anonymous),
+        cpu_share: gathered.cpu.get(&process.id).copied(),
         gain_per_second: process.gain,
         hot_set_bytes: own_hot.or(daemon.and_then(|it| it.hot_set_bytes)),
         collapses_per_second: rate.map(|rate| rate.collapses),
@@ -191,20 +185,43 @@ fn add(sum: &mut Row, row: &Row) {
     sum.anonymous_bytes = either(sum.anonymous_bytes, row.anonymous_bytes);
     sum.huge_bytes = either(sum.huge_bytes, row.huge_bytes);
     sum.coverage = covered(sum.huge_bytes, sum.anonymous_bytes);
-    sum.gain_per_second = match (sum.gain_per_second, row.gain_per_second) {
+    let sum_of = |a: Option<f64>, b: Option<f64>| match (a, b) {
         (Some(a), Some(b)) => Some(a + b),
         (a, b) => a.or(b),
     };
+    sum.cpu_share = sum_of(sum.cpu_share, row.cpu_share);
+    sum.gain_per_second = sum_of(sum.gain_per_second, row.gain_per_second);
     sum.age = sum.age.max(row.age);
-    // The daemon's hot set of a service is not the sum of those of its listed processes.
-    sum.hot_set_bytes = None;
+}
+
+/// Adds processes up by service. Figures that only a daemon or tracker knows are unknown: those of a service are not the sum of those of its
+/// listed processes.
+pub fn sums(processes: &[Row]) -> BTreeMap<Arc<str>, Row> {
+    let mut services: BTreeMap<Arc<str>, Row> = BTreeMap::new();
+    for row in processes {
+        if let Some(sum) = services.get_mut(&row.service) {
+            add(sum, row);
+            continue;
+        }
+        let sum = Row {
+            subject: Subject::Service(Arc::clone(&row.service)),
+            name: Arc::clone(&row.service),
+            hot_set_bytes: None,
+            collapses_per_second: None,
+            stalled_share: None,
+            rules: Vec::new(),
+            ..row.clone()
+        };
+        services.insert(Arc::clone(&row.service), sum);
+    }
+    services
 }
 
 #[allow(
     clippy::cast_precision_loss,
     reason = "a share of byte counts below 2^52"
 )]
-fn covered(huge: Option<ByteCount>, anonymous: Option<ByteCount>) -> Option<f64> {
+pub(super) fn covered(huge: Option<ByteCount>, anonymous: Option<ByteCount>) -> Option<f64> {
     let (huge, anonymous) = (huge?.0, anonymous?.0);
     (anonymous > 0).then(|| (huge as f64 / anonymous as f64).min(1.0))
 }

@@ -12,17 +12,44 @@ use crate::top_args::ViewName;
 use super::columns::{self, Column};
 use super::reader::DataRequest;
 use super::rows::{Row, Rows, Subject};
+use super::utc::{self, RecordTime};
 
-/// Longest filter, in characters.
+/// Longest text that is typed, in bytes.
 const FILTER: usize = 100;
 /// Most processes whose accesses are sampled.
-const TRACKED: usize = 64;
+pub const TRACKED: usize = 64;
 
-/// Result of a key: `End` if it ends the program.
+/// Seconds of the longer step in a record.
+const MINUTE: i64 = 60;
+
+/// Result of a key: `End` if it ends the program, `Go` if it leads to another snapshot of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOutcome {
     No,
     End,
+    Go(TimeStep),
+}
+
+/// A way from one snapshot of a record to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeStep {
+    /// So many snapshots later, or earlier.
+    Snapshots(isize),
+    /// At least so many seconds later, or earlier.
+    Seconds(i64),
+    /// The snapshot of this time.
+    To(RecordTime),
+}
+
+/// Position in a record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Playhead {
+    /// Time and number of the snapshot, as they are shown.
+    pub position: String,
+    /// The time to go to, while it is typed.
+    pub typed: Option<String>,
+    /// Reason why that time cannot be shown.
+    pub complaint: Option<String>,
 }
 
 /// The opened view.
@@ -46,6 +73,8 @@ pub struct State {
     /// True if keys are letters of the filter.
     pub is_typing: bool,
     pub help: bool,
+    /// Position in the record, if one is shown.
+    pub playhead: Option<Playhead>,
     sort: [Column; 3],
     reversed: bool,
     /// The selected line among all lines, and its subject, by which it is found again when lines move.
@@ -71,6 +100,7 @@ impl State {
             filter: String::new(),
             is_typing: false,
             help: false,
+            playhead: None,
             sort: [Column::Resident; 3],
             reversed: false,
             selected: 0,
@@ -258,6 +288,9 @@ impl State {
             self.type_filter(key);
             return KeyOutcome::No;
         }
+        if let Some(outcome) = self.press_in_record(key) {
+            return outcome;
+        }
         if std::mem::take(&mut self.help) {
             return if key == Key::Char('q') {
                 KeyOutcome::End
@@ -299,11 +332,40 @@ impl State {
         KeyOutcome::No
     }
 
+    /// Handles a key that moves in a record; `None` if it is not one, or no record is shown.
+    fn press_in_record(&mut self, key: Key) -> Option<KeyOutcome> {
+        let playhead = self.playhead.as_mut()?;
+        playhead.complaint = None;
+        if playhead.typed.is_some() {
+            return Some(playhead.type_time(key));
+        }
+        let step = match key {
+            _ if self.help => return None,
+            Key::Char('n') => TimeStep::Snapshots(1),
+            Key::Char('b') => TimeStep::Snapshots(-1),
+            Key::Char('N') => TimeStep::Seconds(MINUTE),
+            Key::Char('B') => TimeStep::Seconds(-MINUTE),
+            Key::Char('g') => {
+                playhead.typed = Some(String::new());
+                return Some(KeyOutcome::No);
+            }
+            _ => return None,
+        };
+        Some(KeyOutcome::Go(step))
+    }
+
+    /// Shows the reason why a time cannot be shown, until the next key.
+    pub fn complain(&mut self, why: String) {
+        if let Some(playhead) = &mut self.playhead {
+            playhead.complaint = Some(why);
+        }
+    }
+
     fn type_filter(&mut self, key: Key) {
+        if edit(&mut self.filter, key) {
+            return;
+        }
         match key {
-            Key::Char(letter) if self.filter.len() < FILTER => self.filter.push(letter),
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Control('u') => self.filter.clear(),
             Key::Enter => self.is_typing = false,
             Key::Escape => {
                 self.is_typing = false;
@@ -371,4 +433,42 @@ impl State {
         // Selects the first line of the new order, whatever its subject.
         (self.selected, self.subject) = (0, None);
     }
+}
+
+impl Playhead {
+    /// Handles a key while a time is typed.
+    fn type_time(&mut self, key: Key) -> KeyOutcome {
+        let typed = self.typed.get_or_insert_default();
+        if edit(typed, key) {
+            return KeyOutcome::No;
+        }
+        match key {
+            Key::Enter => {
+                let text = self.typed.take().unwrap_or_default();
+                // An empty line means nowhere.
+                if text.trim().is_empty() {
+                    return KeyOutcome::No;
+                }
+                match utc::parse(&text) {
+                    Ok(time) => return KeyOutcome::Go(TimeStep::To(time)),
+                    Err(why) => self.complaint = Some(why),
+                }
+            }
+            Key::Escape => self.typed = None,
+            _ => {}
+        }
+        KeyOutcome::No
+    }
+}
+
+/// Changes a typed text; returns false for a key that does not.
+fn edit(text: &mut String, key: Key) -> bool {
+    match key {
+        Key::Char(letter) if text.len() < FILTER => text.push(letter),
+        Key::Char(_) => {}
+        Key::Backspace => drop(text.pop()),
+        Key::Control('u') => text.clear(),
+        _ => return false,
+    }
+    true
 }

@@ -8,31 +8,26 @@ use crate::terminal::printable;
 use crate::top_args::ViewName;
 
 use super::columns::{self, Column};
-use super::daemon::DaemonState;
 use super::draw;
-use super::gathered::TopSnapshot;
-use super::rows::Rows;
+use super::record::entry::Shown;
 
-/// Returns the whole table, the rows with most memory first.
+/// Returns the whole table, the rows with most memory first. Below it stands the position in the record, if it is from one.
 #[must_use]
-pub fn text(
-    view: ViewName,
-    gathered: &TopSnapshot,
-    asked: &DaemonState,
-    rows: &Rows,
-    wide: bool,
-) -> String {
+pub fn text(view: ViewName, shown: Shown<'_>, recorded: Option<&str>, wide: bool) -> String {
+    let Shown {
+        gathered,
+        asked,
+        rows,
+    } = shown;
     let (title, columns) = match view {
         ViewName::Services => ("SERVICE", columns::of_services(rows)),
         ViewName::Processes => ("PROCESS", columns::of_processes(rows)),
         ViewName::Objects => ("SHARED OBJECT", columns::of_objects()),
     };
-    // All figures are as old as this run.
-    let columns: Vec<Column> = columns
-        .into_iter()
-        .filter(|it| *it != Column::Age)
-        .collect();
-    let mut shown = Sheet::new(&layout(title, &columns));
+    // Unless they are from a record, all figures are as old as this run.
+    let is_shown = |column: &Column| *column != Column::Age || recorded.is_some();
+    let columns: Vec<Column> = columns.into_iter().filter(is_shown).collect();
+    let mut sheet = Sheet::new(&layout(title, &columns));
     let line = |name: &str, texts: Vec<String>| {
         std::iter::once(name.to_owned())
             .chain(texts)
@@ -41,7 +36,7 @@ pub fn text(
     if view == ViewName::Objects {
         for object in &rows.objects {
             let texts = columns.iter().map(|it| it.text_of_object(object)).collect();
-            shown.row(line(&object.name, texts));
+            sheet.row(line(&object.name, texts));
         }
     } else {
         let all = if view == ViewName::Services {
@@ -53,12 +48,13 @@ pub fn text(
         all.sort_by(|a, b| Column::Resident.order(a, b));
         for row in all {
             let texts = columns.iter().map(|it| it.text(row)).collect();
-            shown.row(line(&row.name, texts));
+            sheet.row(line(&row.name, texts));
         }
     }
-    let mut text = fitted(&shown, wide);
+    let mut text = fitted(&sheet, wide);
     text.push('\n');
-    let mut notes = vec![draw::machine(gathered), draw::daemon(asked)];
+    let mut notes: Vec<String> = recorded.iter().map(|at| format!("replay   {at}")).collect();
+    notes.extend([draw::machine(gathered), draw::daemon(asked)]);
     if let Some((_, Err(why))) = &gathered.objects {
         notes.push(format!("objects  {why}"));
     }

@@ -48,6 +48,12 @@ impl Axis {
         }
     }
 
+    /// Returns true if 0 lies beyond the ends, so that distances on the axis are no ratios.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        !(self.low..=self.high).contains(&0.0)
+    }
+
     /// Returns the place of a value between the ends: 0 is the low end, 1 the high end.
     #[must_use]
     pub fn place(&self, value: f64) -> f64 {
@@ -138,6 +144,16 @@ mod tests {
         assert_eq!(ticks, ["0", "1", "2"]);
         let (ticks, _) = labels(&Unit::Count, &[0.0, 0.0]);
         assert_eq!(ticks, ["0", "1"]);
+    }
+
+    #[test]
+    fn an_axis_has_a_true_zero_or_says_that_it_is_cut() {
+        let is_cut = |values: &[f64]| Axis::new(&Unit::Seconds, values, |_, _| true).is_cut();
+        assert!(is_cut(&[0.981, 1.243]) && is_cut(&[-3.0, -2.0]) && is_cut(&[5.0]));
+        // Values that reach down towards 0 share an axis with it.
+        for values in [&[0.0, 0.97][..], &[0.3, 1.0], &[-1.0, 2.0], &[0.0], &[]] {
+            assert!(!is_cut(values), "{values:?}");
+        }
     }
 
     proptest! {

@@ -100,6 +100,9 @@ impl<'a> Panel<'a> {
         };
         self.draw_heading(svg, x, y, width, &field.axis.unit);
         field.draw_frame(svg, x, x + width);
+        if field.axis.is_cut() {
+            field.draw_cut(svg, x + width);
+        }
         if let Some(reference) = self.median_of_reference() {
             let x = field.x(reference);
             svg.dashed((x, field.top), (x, field.bottom));
@@ -248,6 +251,17 @@ impl Field {
     fn x(&self, value: f64) -> i32 {
         let place = self.axis.place(value);
         self.left + (place * f64::from(self.right - self.left)).round() as i32
+    }
+
+    /// Breaks the axis at its left end, and says so beside it; the text ends at `right`.
+    fn draw_cut(&self, svg: &mut Svg, right: i32) {
+        let y = self.bottom;
+        svg.rectangle(self.left + 3, y - 2, 4, 5, Ink::Paper.hex());
+        for x in [self.left + 2, self.left + 6] {
+            svg.line((x - 2, y + 4), (x + 2, y - 4), Ink::Faint, 1.0);
+        }
+        let text = "axis cut, without 0";
+        svg.text_below(right, y + 7, SMALL, Anchor::Right, Ink::Faint, text);
     }
 
     /// Draws bands behind every second row, grid lines, and the axis with its labels.

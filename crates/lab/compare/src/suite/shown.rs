@@ -3,15 +3,16 @@
 use std::fmt::Write as _;
 
 use super::{Decision, Figure, Row, Suite, SuiteProgram};
+use crate::columns::{self, Column, Fitted, text};
 use crate::export::{code, escaped, number};
-use crate::human::{Scale, clean, exact_percent, ratio, shorten};
+use crate::human::{Scale, clean, exact_percent, listed, ratio};
 use crate::metric::{Builtin, Metric};
 use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
-use crate::table::NOTHING;
+use crate::table::{NARROWEST, NOTHING, wrapped};
 
-/// Longest arm name in the text, in characters.
-const LONGEST_ARM: usize = 20;
+/// Least and greatest width of names of arms in the text, in characters.
+const NAMES: [usize; 2] = [0, 20];
 
 const HEADINGS: [&str; 8] = [
     "arm",
@@ -24,8 +25,20 @@ const HEADINGS: [&str; 8] = [
     "runs",
 ];
 
+/// The verdict, and the speed with its interval, are never left out.
+const COLUMNS: [Column; 8] = [
+    text(HEADINGS[0]),
+    columns::number(HEADINGS[1]).rank(1),
+    columns::number(HEADINGS[2]),
+    text(HEADINGS[3]),
+    columns::number(HEADINGS[4]).rank(3),
+    columns::number(HEADINGS[5]).rank(2),
+    columns::number(HEADINGS[6]).rank(5),
+    columns::number(HEADINGS[7]).rank(4),
+];
+
 /// Columns of the CSV file.
-const COLUMNS: [&str; 14] = [
+const CSV_COLUMNS: [&str; 14] = [
     "program",
     "kind",
     "arm",
@@ -56,31 +69,41 @@ struct Score<'a> {
 }
 
 impl Suite {
-    /// Formats the table, the summary of each arm, and the omissions with their reasons.
+    /// Formats the table, the summary of each arm, and the omissions with their reasons, for a terminal of `room` columns (at least 40); in full
+    /// without one. Where the columns do not fit, some are left out, and where the others do not fit, each arm has two lines.
     #[must_use]
-    pub fn table(&self) -> String {
+    pub fn table(&self, room: Option<usize>) -> String {
+        let room = room.map(|room| room.max(NARROWEST));
+        let folded = |text: &str| match room {
+            Some(room) => wrapped(text, room, 0),
+            None => format!("{text}\n"),
+        };
         let measured: Vec<(&SuiteProgram, Vec<Cells>)> = (self.measured())
             .map(|program| (program, cells(program)))
             .collect();
-        let mut widths = HEADINGS.map(|heading| heading.chars().count());
-        for row in measured.iter().flat_map(|(_, rows)| rows) {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        widths[0] = widths[0].min(LONGEST_ARM);
-        let mut out = format!("{}\n{}\n", clean(&self.title), self.circumstances());
+        let rows = measured.iter().flat_map(|(_, rows)| rows);
+        let fitted = Fitted::new(&COLUMNS, rows, NAMES, room);
+        let mut out = folded(&clean(&self.title)) + &folded(&self.circumstances());
         if !measured.is_empty() {
-            let _ = write!(out, "\n{}", line(&HEADINGS.map(str::to_owned), &widths));
+            let _ = write!(out, "\n{}", fitted.headings());
         }
         for (program, rows) in &measured {
-            let _ = writeln!(out, "{}", heading(program));
+            out += &folded(&heading(program));
             for row in rows {
-                out += &line(row, &widths);
+                out += &fitted.row(&row.each_ref().map(String::as_str));
             }
         }
-        for (index, text) in (self.summary().iter().chain(&self.remarks())).enumerate() {
-            let _ = writeln!(out, "{}{text}", if index == 0 { "\n" } else { "" });
+        let left_out = fitted.left_out();
+        let no_room = (!left_out.is_empty()).then(|| {
+            format!(
+                "no room for: {}. A wider terminal shows all columns, and --export-markdown keeps them",
+                listed(&left_out, "and")
+            )
+        });
+        let remarks = [self.summary(), self.remarks(), Vec::from_iter(no_room)].concat();
+        for (index, text) in remarks.iter().enumerate() {
+            out += if index == 0 { "\n" } else { "" };
+            out += &folded(text);
         }
         out
     }
@@ -156,7 +179,7 @@ impl Suite {
     /// Writing to memory gives no reason for an error.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
-        writer.write_record(COLUMNS)?;
+        writer.write_record(CSV_COLUMNS)?;
         for program in self.measured() {
             let reference = program.rows.first().map_or("", |row| &row.arm);
             for row in &program.rows {
@@ -488,19 +511,4 @@ const fn word(decision: Decision) -> &'static str {
 /// Formats a text as Markdown code.
 fn as_code(text: &str) -> String {
     code(&clean(text))
-}
-
-/// Formats a line of cells: names and verdicts to the left, numbers to the right of their columns.
-fn line(cells: &Cells, widths: &[usize; 8]) -> String {
-    let mut out = String::new();
-    for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let width = *width;
-        let _ = match column {
-            0 | 3 => write!(out, "  {:width$}", shorten(cell, width)),
-            _ => write!(out, "  {cell:>width$}"),
-        };
-    }
-    out.truncate(out.trim_end().len());
-    out.push('\n');
-    out
 }

@@ -3,7 +3,7 @@
 use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
 use super::words::{signed, time};
-use super::{Trial, TrialOutcome};
+use super::{Trial, TrialOutcome, TrialPair};
 use crate::human::exact_percent;
 use crate::metric::Better;
 
@@ -16,6 +16,11 @@ const BOTTOM: i32 = HEIGHT - 64;
 
 /// Largest change on the axis; a larger change is drawn at the end of the axis.
 const MAX_DRAWN_CHANGE: f64 = 1.0;
+
+/// Half the width of the ends of an interval that stands alone.
+const END: i32 = 7;
+/// Ratio of the time axis to the time of an only pair, which would lie on the edge without it.
+const AIR: f64 = 1.15;
 
 /// Draws the trial.
 #[must_use]
@@ -54,9 +59,10 @@ impl Frame {
         let ends = [trial.effect.low, trial.effect.high, trial.effect.estimate];
         let ends = ends.into_iter().flatten().map(f64::abs);
         let reach = ends.fold(most.max(trial.settings.within * 1.5), f64::max);
+        let air = if only_pair(trial).is_some() { AIR } else { 1.0 };
         Self {
             reach: reach.min(MAX_DRAWN_CHANGE) * 1.15,
-            seconds: trial.seconds.max(1.0),
+            seconds: trial.seconds.max(1.0) * air,
         }
     }
 
@@ -128,18 +134,45 @@ impl Frame {
         svg.dot(LEFT + 194, y - 4, 3, Ink::Line(4), 1.0);
         svg.text(LEFT + 204, y, 12, Anchor::Left, Ink::Text, "off first");
         svg.line((LEFT + 290, y - 4), (LEFT + 314, y - 4), Ink::Line(1), 6.0);
-        svg.text(
-            LEFT + 322,
-            y,
-            12,
-            Anchor::Left,
-            Ink::Text,
-            "not ruled out at that time",
-        );
+        let band = if only_pair(trial).is_some() {
+            "not ruled out by this pair; an arrow: without a bound"
+        } else {
+            "not ruled out at that time"
+        };
+        svg.text(LEFT + 322, y, 12, Anchor::Left, Ink::Text, band);
     }
 
-    /// Draws the changes that are not ruled out, as a band that narrows in steps.
+    /// Draws the changes that are not ruled out.
     fn interval(&self, svg: &mut Svg, trial: &Trial) {
+        if let Some(pair) = only_pair(trial) {
+            self.bar(svg, pair);
+            return;
+        }
+        let mut effects = trial.pairs.iter().map(|pair| pair.effect);
+        // Without any bound, a band would cover everything and mean nothing.
+        if effects.any(|effect| effect.low.or(effect.high).is_some()) {
+            self.band(svg, trial);
+        }
+    }
+
+    /// Draws the interval of an only pair, as a line with ends; an arrow stands for an end without a bound, and for one beyond the axis.
+    fn bar(&self, svg: &mut Svg, pair: &TrialPair) {
+        let (x, ink) = (self.x(pair.at_seconds), Ink::Line(1));
+        let place = |bound: Option<f64>, edge: i32| {
+            let bound = bound.filter(|bound| bound.abs() <= self.reach);
+            bound.map_or((edge, true), |bound| (self.y(bound), false))
+        };
+        let high = place(pair.effect.high, TOP);
+        let low = place(pair.effect.low, BOTTOM);
+        svg.line((x, high.0), (x, low.0), ink, 3.0);
+        for ((y, is_open), inward) in [(high, 10), (low, -10)] {
+            let back = if is_open { y + inward } else { y };
+            svg.polyline(&[(x - END, back), (x, y), (x + END, back)], ink, 3.0);
+        }
+    }
+
+    /// Draws a band that narrows in steps.
+    fn band(&self, svg: &mut Svg, trial: &Trial) {
         let (mut below, mut above) = (Vec::new(), Vec::new());
         let (mut low, mut high) = (BOTTOM, TOP);
         let ends = trial
@@ -169,14 +202,19 @@ impl Frame {
     }
 
     fn pairs(&self, svg: &mut Svg, trial: &Trial) {
+        // An only dot hides no other dot.
+        let (radius, opacity) = match only_pair(trial) {
+            Some(_) => (5, 1.0),
+            None => (3, 0.6),
+        };
         for pair in &trial.pairs {
             let (x, y) = (self.x(pair.at_seconds), self.y(pair.on / pair.off - 1.0));
             let line = if pair.on_first { 3 } else { 4 };
-            svg.dot(x, y, 3, Ink::Line(line), 0.6);
+            svg.dot(x, y, radius, Ink::Line(line), opacity);
         }
     }
 
-    /// Draws the line at which the trial ended.
+    /// Draws the line at which the trial ended; beside an only pair, which the line would cover, the verdict alone.
     fn verdict(&self, svg: &mut Svg, trial: &Trial) {
         let Some(last) = trial.pairs.last() else {
             return;
@@ -194,8 +232,27 @@ impl Frame {
             TrialOutcome::NothingToDo | TrialOutcome::Interrupted | TrialOutcome::Failed => "ended",
         };
         let x = self.x(last.at_seconds);
-        svg.line((x, TOP), (x, BOTTOM), Ink::Accent, 2.0);
-        svg.over(x - 6, TOP + 16, 13, Anchor::Right, word);
+        let gap = if only_pair(trial).is_some() {
+            6 + 2 * END
+        } else {
+            svg.line((x, TOP), (x, BOTTOM), Ink::Accent, 2.0);
+            6
+        };
+        // The word stays inside the axes.
+        let (at, anchor) = if x < i32::midpoint(LEFT, RIGHT) {
+            (x + gap, Anchor::Left)
+        } else {
+            (x - gap, Anchor::Right)
+        };
+        svg.over(at, TOP + 16, 13, anchor, word);
+    }
+}
+
+/// Returns the pair of a trial that has no other.
+fn only_pair(trial: &Trial) -> Option<&TrialPair> {
+    match trial.pairs.as_slice() {
+        [pair] => Some(pair),
+        _ => None,
     }
 }
 

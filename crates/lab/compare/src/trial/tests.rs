@@ -50,6 +50,7 @@ fn documents_of_earlier_versions_are_read() {
         (false, 0)
     );
     assert_eq!(trial.switching.zero_regions, 0);
+    assert_eq!(trial.target.rule, None);
     let again = serde_json::to_string(&trial).unwrap();
     assert_eq!(Trial::from_json(&again).unwrap(), trial);
     assert!(
@@ -133,7 +134,7 @@ fn the_lines_have_the_mean_and_what_off_was() {
         "mean over all blocks: -3.1 % (-10.0 % to +2.0 %); corrected for the stopping rule, as the pairs stand -5.0 % usually and -4.0 % in the mean",
         "2 regions stayed huge in both states",
         "off was faster than before the policy: a split leaves frames side by side (no swap); 2 % of neighboring pages",
-        "3 regions that were huge before the trial are huge again",
+        "3 regions that were huge already are huge again",
     ] {
         assert!(lines.contains(words), "{words}: {lines}");
     }
@@ -164,4 +165,58 @@ fn an_undecided_trial_names_what_would_decide_it() {
     );
     let short = with_pairs(&[0.97, 1.01, 0.98]).sentence();
     assert!(short.contains("--continue"), "{short}");
+}
+
+/// Returns the numbers of an attribute in the drawing, in the order of its marks.
+fn numbers(svg: &str, attribute: &str) -> Vec<f64> {
+    let begin = format!(" {attribute}=\"");
+    let values = svg.split(&begin).skip(1);
+    values
+        .filter_map(|rest| rest.split('"').next()?.parse().ok())
+        .collect()
+}
+
+#[test]
+fn an_only_pair_is_a_dot_with_its_interval() {
+    let mut trial = with_pairs(&[0.95]);
+    trial.pairs[0].at_seconds = trial.seconds;
+    let without_bounds = plot::to_svg(&trial);
+    let effect = TrialEffect {
+        estimate: Some(-0.05),
+        low: Some(-0.09),
+        high: Some(-0.01),
+    };
+    (trial.effect, trial.pairs[0].effect) = (effect, effect);
+    let bounded = plot::to_svg(&trial);
+    for svg in [&without_bounds, &bounded] {
+        assert!(!svg.contains("<polygon"), "a slab: {svg}");
+        // The dots of the legend, and that of the pair, which lies inside the axes.
+        let x = numbers(svg, "cx");
+        assert_eq!(x.len(), 3, "{svg}");
+        assert!(x.iter().any(|&x| (600.0..900.0).contains(&x)), "{x:?}");
+    }
+    // Ends that are bounds are straight, the others are arrows.
+    let ends = |svg: &str| {
+        let paths = svg.split("<path d=\"").skip(1);
+        let paths = paths.filter_map(|path| path.split('"').next());
+        let corners = paths.map(|path| path.split(['M', 'L']).skip(1).collect::<Vec<_>>());
+        let heights = |path: Vec<&str>| -> Vec<String> {
+            let ends = path.iter().filter_map(|corner| corner.split(' ').nth(1));
+            ends.map(str::to_owned).collect()
+        };
+        let heights = corners.filter(|path| path.len() == 3).map(heights);
+        heights.map(|y| y[0] == y[1]).collect::<Vec<bool>>()
+    };
+    assert_eq!(ends(&bounded), [true, true]);
+    assert_eq!(ends(&without_bounds), [false, false]);
+}
+
+#[test]
+fn several_pairs_are_drawn_over_their_band() {
+    let mut trial = with_pairs(&[0.95, 0.96, 0.94]);
+    assert!(!plot::to_svg(&trial).contains("<polygon"), "no bound yet");
+    trial.pairs[1].effect.low = Some(-0.2);
+    let svg = plot::to_svg(&trial);
+    assert_eq!(svg.matches("<polygon").count(), 1);
+    assert_eq!(numbers(&svg, "cx").len(), 2 + 3);
 }

@@ -177,16 +177,16 @@ impl Trial {
         }
     }
 
-    /// Returns the final state of memory that was huge before the trial, if the trial switched it.
+    /// Returns the final state of memory that was huge already, if the trial switched it.
     fn found(&self) -> Option<String> {
         let switching = &self.switching;
         let found = Some(switching.found_huge).filter(|found| *found > 0)?;
         let found = counted(found, "region");
         Some(match switching.found_not_restored {
-            0 => format!("{found} that were huge before the trial are huge again"),
-            lost => format!(
-                "{lost} of {found} that were huge before the trial could not be made huge again"
-            ),
+            0 => format!("{found} that were huge already are huge again"),
+            lost => {
+                format!("{lost} of {found} that were huge already could not be made huge again")
+            }
         })
     }
 

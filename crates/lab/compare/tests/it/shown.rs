@@ -154,12 +154,51 @@ fn a_table_of_too_few_runs() {
 
 #[test]
 fn lines_fit_the_width() {
-    for (width, limit) in [(0, 80), (72, 80), (80, 80), (100, 100), (400, 120)] {
+    for (width, limit) in [(0, 40), (72, 72), (80, 80), (100, 100), (400, 120)] {
         let comparison = typical().tell(&["./x", &"long ".repeat(50)]);
         for line in comparison.table(width).lines() {
             assert!(line.chars().count() <= limit, "{width}: {line}");
             assert_eq!(line.trim_end(), line);
         }
+    }
+}
+
+/// Narrow terminals lose the spread and the median, but neither an arm nor its verdict and its change with the interval.
+#[test]
+fn narrow_tables_keep_what_matters() {
+    let long = "--pages hot --budget 5% --colors off";
+    let arms = [ARMS[0], ARMS[1], (long, "")];
+    for width in [40, 50, 59] {
+        let mut story = typical();
+        story.arms = (arms.iter())
+            .map(|(name, options)| Arm::new(*name, *options))
+            .collect();
+        let table = story.tell(&["./tree-walk"]).table(width);
+        for line in table.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+        let (_, block) = table.split_once("wall time (lower is better)\n").unwrap();
+        let block = block.split("\n\n").next().unwrap();
+        for shown in [
+            "arm",
+            "verdict",
+            "95 % interval",
+            "2: always",
+            "better",
+            "0.787",
+        ] {
+            assert!(block.contains(shown), "{width}: {shown}: {block}");
+        }
+        assert!(block.contains("0.781 to 0.793"), "{width}: {block}");
+        // The names of the arms are above the tables, where there is room for all of each.
+        assert!(
+            block.contains("3: ") && block.contains('\u{2026}'),
+            "{block}"
+        );
+        let unfolded = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unfolded.contains(&format!("3: {long}")), "{table}");
+        // With two lines for each arm there is room for all numbers again.
+        assert_eq!(unfolded.contains("No room for: "), width != 50, "{table}");
     }
 }
 
@@ -271,6 +310,20 @@ fn plots_of_any_size_stay_inside() {
         let comparison = compare(NoiseModel::Mixed, &factors, metrics, 8, 100, 1);
         assert_inside(&comparison.plot());
     }
+}
+
+/// Without 0 on its axis a difference looks larger than it is, so the picture says so; the shares from 0 to 98 % need no such words.
+#[test]
+fn an_axis_without_zero_is_labelled() {
+    let of = |metric: Metric, values: &[f64]| {
+        let story = Story::new(&ARMS, &[(metric, values)], 10);
+        story.tell(&["./tree-walk"]).plot()
+    };
+    let cut = of(Builtin::Wall.metric(), &[1.243, 0.978, 1.012]);
+    assert_eq!(cut.matches("axis cut, without 0").count(), 1);
+    assert_inside(&cut);
+    let whole = of(Builtin::CoveragePeak.metric(), &[0.0, 0.981, 0.952]);
+    assert!(!whole.contains("axis cut"), "{whole}");
 }
 
 fn is_control_but_newline(c: char) -> bool {

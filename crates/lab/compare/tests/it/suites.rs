@@ -130,6 +130,38 @@ fn the_picture_has_a_field_for_each_program_and_arm() {
     assert!(empty.contains("0 of 0 programs"), "{empty}");
 }
 
+/// Lines fit narrow terminals, and no arm loses its verdict, its speed or the interval.
+#[test]
+fn narrow_tables_fit() {
+    let mut suite = suite(&SPEEDS, 10);
+    suite.arms[1].name = "an arm with a name of many words".into();
+    suite.programs[0].rows[1]
+        .arm
+        .clone_from(&suite.arms[1].name);
+    let interval = suite.programs[0].rows[1].speed.interval.unwrap();
+    let interval = format!("{:.3} to {:.3}", interval.low, interval.high);
+    for room in [40, 50, 59, 72] {
+        let table = suite.table(Some(room));
+        for line in table.lines() {
+            assert!(line.chars().count() <= room, "{room}: {line}");
+        }
+        for shown in [
+            interval.as_str(),
+            "faster",
+            "slower",
+            "failed",
+            "an ar",
+            "\u{2026}",
+        ] {
+            assert!(table.contains(shown), "{room}: {shown}: {table}");
+        }
+        let unfolded = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unfolded.contains("no room for: "), "{room}: {table}");
+    }
+    let whole = suite.table(None);
+    assert!(whole.contains("converged") && !whole.contains("no room for: "));
+}
+
 #[test]
 fn decisions_follow_from_the_comparison() {
     let suite = suite(&SPEEDS, 10);
@@ -157,7 +189,7 @@ fn decisions_follow_from_the_comparison() {
 
     // Three runs decide nothing, however far apart the values are, and give no mean.
     let few = suite_of(3);
-    let told = few.table();
+    let told = few.table(None);
     assert!(
         told.contains("undecided in 1") && !told.contains("geometric"),
         "{told}"
@@ -170,7 +202,11 @@ fn decisions_follow_from_the_comparison() {
         interval.low,
         interval.high
     );
-    assert!(suite.table().contains(&mean), "{mean}:\n{}", suite.table());
+    assert!(
+        suite.table(None).contains(&mean),
+        "{mean}:\n{}",
+        suite.table(None)
+    );
     let decisions = few.programs[0].rows.iter().skip(1);
     assert!(
         decisions
@@ -195,7 +231,7 @@ fn the_mean_of_many_programs_has_an_interval() {
             one.take(Comparison::new(design, execution, Context::default()), 0.03);
             suite.programs.push(one);
         }
-        let table = suite.table();
+        let table = suite.table(None);
         let told = table.split("geometric mean ").nth(1).unwrap();
         let told = told.split(['(', ')']).nth(1).unwrap();
         let mut ends = told.split(" to ").map(|end| end.parse::<f64>().unwrap());
@@ -290,7 +326,7 @@ fn the_table_tells_all_of_it() {
         options: "--env LD_PRELOAD=libmimalloc.so.2".into(),
         skipped: Some("cannot be preloaded (apt install libmimalloc2.0)".into()),
     });
-    let table = suite.table();
+    let table = suite.table(None);
     for expected in [
         "1 of 3 programs measured, 8 runs of each arm",
         "one (database, by ops)",
@@ -340,7 +376,7 @@ fn the_table_tells_all_of_it() {
 
     // Without measurements the table says so.
     suite.programs.remove(0);
-    let table = suite.table();
+    let table = suite.table(None);
     assert!(
         table.contains("0 of 2 programs measured, no runs"),
         "{table}"

@@ -129,7 +129,11 @@ pub(super) fn draw_legend(svg: &mut Svg, left: i32, y: i32) {
     x = word(svg, x + 8, "all of its pages in every sample") + 20;
     svg.rectangle(x, y + 1, 22, 14, &hex(SHADES / 2));
     hatch::draw(svg, x, y + 1, 22, 14);
-    word(svg, x + 28, "not observed: as sampled before");
+    word(
+        svg,
+        x + 28,
+        "between samples: not measured, the last sample again",
+    );
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use crate::svg::{Anchor, Ink, Svg, text_width};
 pub(super) const CURVE_HEIGHT: i32 = 270;
 const PLOT_WIDTH: i32 = 540;
 const PLOT_HEIGHT: i32 = 180;
+/// Least share of accesses to unseen memory that the figures mention.
+const UNSEEN: f64 = 0.01;
 /// Shares with a mark, in percent.
 const MARKS: [u64; 3] = [50, 90, 99];
 
@@ -163,6 +165,11 @@ fn draw_figures(svg: &mut Svg, heat: &Heat, left: i32, top: i32) {
     let touched = hot.points.last().map_or(0, |point| point.bytes);
     row(Ink::Text, ["all", &size(touched), &of_resident(touched)]);
     row(Ink::Text, ["resident", &size(resident), ""]);
+    let unseen = heat.watched.unseen_share.filter(|&share| share >= UNSEEN);
+    if let Some(share) = unseen {
+        let share = format!("about {:.0} %", share * 100.0);
+        row(Ink::Text, ["accesses to memory no sample saw", "", &share]);
+    }
     if let Some(cost) = &heat.cost {
         row(Ink::Faint, ["", "", ""]);
         let own = format!("{:.2} % of a CPU", cost.own_cpu_share * 100.0);

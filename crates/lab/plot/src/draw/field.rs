@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::color::{SHADES, Shade, hex, shade};
 use super::hatch;
-use super::layout::Layout;
+use super::layout::{Layout, NAME_GAP, NAME_SIZE};
 use super::{MARGIN, WIDTH, size, ticks};
 use crate::cells::{Cell, decode};
 use crate::document::{Band, Column, Heat};
@@ -48,13 +48,8 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
         );
         return;
     }
-    let heading = |svg: &mut Svg, x, anchor, text: &str| {
-        svg.text(x, layout.bands[0].0 - 7, 10, anchor, Ink::Faint, text);
-    };
     let strip = (layout.right + MEAN[0], layout.right + MEAN[1]);
-    heading(svg, i32::midpoint(strip.0, strip.1), Anchor::Middle, "mean");
-    heading(svg, SIZES, Anchor::Right, "resident");
-    heading(svg, SIZES + 12, Anchor::Left, "pages");
+    draw_headings(svg, layout);
 
     let mut blocks = Vec::new();
     for coarse in [1, 2, 3, 4, 6, 8, 15] {
@@ -90,16 +85,43 @@ pub(super) fn draw_field(svg: &mut Svg, heat: &Heat, layout: &Layout) {
 /// Right end of the column of sizes.
 const SIZES: i32 = 1096;
 
-fn draw_names(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32) {
-    let middle = top + height / 2 + 4;
-    let count = match band.mappings {
+/// Writes the heads of the columns, just above the first band.
+fn draw_headings(svg: &mut Svg, layout: &Layout) {
+    let mut heading = |x, anchor, text: &str| {
+        svg.text(x, layout.bands[0].0 - 8, 11, anchor, Ink::Faint, text);
+    };
+    heading(
+        layout.left - NAME_GAP,
+        Anchor::Right,
+        "addresses ascend \u{2193}",
+    );
+    heading(layout.left, Anchor::Left, "accesses over time \u{2192}");
+    let middle = layout.right + i32::midpoint(MEAN[0], MEAN[1]);
+    heading(middle, Anchor::Middle, "mean");
+    heading(SIZES, Anchor::Right, "resident");
+    heading(SIZES + 12, Anchor::Left, "pages");
+}
+
+/// Returns the number of mappings of a band, if there are several.
+fn count(band: &Band) -> String {
+    match band.mappings {
         0 | 1 => String::new(),
         many => format!(" ({many})"),
-    };
-    let right = layout.left - 10;
-    let room = right - MARGIN - text_width(&count, 12);
-    let name = format!("{}{count}", fit(&band.label, 12, room));
-    svg.text(right, middle, 12, Anchor::Right, Ink::Text, &name);
+    }
+}
+
+/// Returns the whole name of a band.
+pub(super) fn label(band: &Band) -> String {
+    format!("{}{}", band.label, count(band))
+}
+
+fn draw_names(svg: &mut Svg, band: &Band, layout: &Layout, top: i32, height: i32) {
+    let middle = top + height / 2 + 4;
+    let right = layout.left - NAME_GAP;
+    let count = count(band);
+    let room = right - MARGIN - text_width(&count, NAME_SIZE);
+    let name = format!("{}{count}", fit(&band.label, NAME_SIZE, room));
+    svg.text(right, middle, NAME_SIZE, Anchor::Right, Ink::Text, &name);
     if let (true, [start, ..], [.., end]) = (height >= 44, &band.segments[..], &band.segments[..]) {
         let mut address = |y, address: u64| {
             svg.text(
@@ -297,7 +319,7 @@ fn draw_axis(svg: &mut Svg, layout: &Layout) {
     for &(left, right) in &layout.looks {
         svg.rectangle(left, y - 5, right - left, 5, Ink::Text.hex());
     }
-    let right = layout.left - 10;
+    let right = layout.left - NAME_GAP;
     svg.text(right, y + 2, 10, Anchor::Right, Ink::Faint, "sampled");
     let milliseconds = layout.seconds < 1.0;
     let scale = if milliseconds { 1e3 } else { 1.0 };

@@ -1,4 +1,4 @@
-//! Pattern for a time without samples: the last sample, veiled and hatched.
+//! Pattern for a time without samples: the last sample, pale and hatched, so that nobody takes it for a measurement.
 
 use crate::svg::Svg;
 
@@ -7,8 +7,8 @@ pub(super) fn define(svg: &mut Svg) {
     svg.raw(format_args!(
         "<defs><pattern id=\"pause\" width=\"8\" height=\"8\" \
          patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-         <rect width=\"8\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.18\"/>\
-         <rect width=\"2\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.3\"/>\
+         <rect width=\"8\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.4\"/>\
+         <rect width=\"2\" height=\"8\" fill=\"#ffffff\" fill-opacity=\"0.75\"/>\
          </pattern></defs>\n"
     ));
 }

@@ -1,10 +1,20 @@
 //! Positions of bands and columns.
 
+use super::MARGIN;
+use super::field::label;
 use crate::document::{Heat, Series};
+use crate::svg::text_width;
 
-/// Horizontal range of time, between the names on the left and the mean and the sizes on the right.
-const LEFT: i32 = 218;
+/// Right end of time; the mean and the sizes follow.
 const RIGHT: i32 = 1000;
+/// Least and greatest width of the names, which are left of time. A longer name loses its middle.
+const NAMES: [i32; 2] = [180, 400];
+/// Gap between the names and time.
+pub(super) const NAME_GAP: i32 = 10;
+/// Left end of time where no name is long.
+pub(super) const LEAST_LEFT: i32 = MARGIN + NAMES[0] + NAME_GAP;
+/// Size of the letters of names.
+pub(super) const NAME_SIZE: i32 = 12;
 /// Least height of a band: a line of text.
 const BAND: i32 = 15;
 /// Gap between bands, where memory is omitted.
@@ -57,7 +67,10 @@ impl Layout {
         let seconds = last.map_or(0.0, |column| {
             column.to_seconds.max(heat.watched.elapsed_seconds)
         });
-        let sampled = columns(series, seconds);
+        let names = series.bands.iter().map(label);
+        let names = names.map(|name| text_width(&name, NAME_SIZE)).max();
+        let left = MARGIN + names.unwrap_or(0).clamp(NAMES[0], NAMES[1]) + NAME_GAP;
+        let sampled = columns(series, left, seconds);
         let next = |index: usize| sampled.get(index + 1).map_or(RIGHT, |next| next.0);
         let pauses = (sampled.iter().enumerate())
             .map(|(index, &(_, right))| (right, next(index)))
@@ -65,7 +78,7 @@ impl Layout {
         let shown = (sampled.iter().enumerate())
             .map(|(index, &(left, right))| (left, right.max(next(index))));
         Self {
-            left: LEFT,
+            left,
             right: RIGHT,
             bottom,
             bands,
@@ -78,18 +91,18 @@ impl Layout {
 
     /// Returns the position of a time.
     pub(super) fn x(&self, seconds: f64) -> i32 {
-        place(seconds, self.seconds)
+        place(seconds, self.left, self.seconds)
     }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
-fn place(seconds: f64, all: f64) -> i32 {
+fn place(seconds: f64, left: i32, all: f64) -> i32 {
     let share = if all > 0.0 {
         (seconds / all).clamp(0.0, 1.0)
     } else {
         0.0
     };
-    LEFT + (share * f64::from(RIGHT - LEFT)).round() as i32
+    left + (share * f64::from(RIGHT - left)).round() as i32
 }
 
 /// Joins neighbours that touch.
@@ -105,12 +118,12 @@ fn joined(columns: &[(i32, i32)]) -> Vec<(i32, i32)> {
 }
 
 /// Returns the range in which each column was sampled.
-fn columns(series: &Series, all: f64) -> Vec<(i32, i32)> {
+fn columns(series: &Series, left: i32, all: f64) -> Vec<(i32, i32)> {
     let mut places: Vec<(i32, i32)> = (series.columns.iter())
         .map(|column| {
             (
-                place(column.from_seconds, all),
-                place(column.to_seconds, all),
+                place(column.from_seconds, left, all),
+                place(column.to_seconds, left, all),
             )
         })
         .collect();

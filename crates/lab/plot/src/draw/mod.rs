@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   title
-//!   how it was watched                                  legend
+//!   how it was watched
+//!   legend of the colors
+//!   names ↓   time ->                            mean  resident  pages
 //!   [heap]   |############  time x address  ########| # | 12.0 MiB  4 KiB
 //!           /                                           /                     gap cut out
 //!   anon     |######################################| # | 512 MiB   2 MiB
@@ -24,13 +26,17 @@ pub use color::color;
 use curve::{CURVE_HEIGHT, draw_curve};
 use field::draw_field;
 pub use latency::latency_svg;
-use layout::Layout;
+use layout::{LEAST_LEFT, Layout};
 
 /// Width of every picture.
 const WIDTH: i32 = 1200;
 const MARGIN: i32 = 28;
-/// Top of the bands.
-const FIELD_TOP: i32 = 122;
+/// Top of the legend.
+const LEGEND_TOP: i32 = 84;
+/// Top of the bands: below the legend, with room for the heads of the columns.
+const FIELD_TOP: i32 = 142;
+/// Length to which the kernel cuts the name of a process (`TASK_COMM_LEN` of `include/linux/sched.h`, less its end).
+const COMM_LENGTH: usize = 15;
 /// Height of the time axis below the bands.
 const AXIS_HEIGHT: i32 = 54;
 
@@ -38,7 +44,7 @@ const AXIS_HEIGHT: i32 = 54;
 ///
 /// A cell of the picture is the share of its resident pages that a sample found touched: the mean over pages and samples, and where a pixel holds
 /// several rows, the hottest of them. Even hardly touched memory has another color than idle memory. Between samples the picture shows the last
-/// sample, hatched, because the accesses there are unknown.
+/// sample, pale and hatched, because the accesses there are unknown.
 #[must_use]
 pub fn to_svg(heat: &Heat) -> String {
     let layout = Layout::new(heat, FIELD_TOP);
@@ -46,30 +52,37 @@ pub fn to_svg(heat: &Heat) -> String {
     let height = curve_top + CURVE_HEIGHT + MARGIN;
     let mut svg = Svg::new(WIDTH, height, &title(heat));
     draw_head(&mut svg, heat);
-    let right = layout.left - 10;
-    svg.text(
-        right,
-        100,
-        12,
-        Anchor::Right,
-        Ink::Faint,
-        "addresses ascend \u{2193}",
-    );
     hatch::define(&mut svg);
-    color::draw_legend(&mut svg, layout.left, 88);
+    color::draw_legend(&mut svg, MARGIN, LEGEND_TOP);
     draw_field(&mut svg, heat, &layout);
-    draw_curve(&mut svg, heat, layout.left, curve_top);
+    draw_curve(&mut svg, heat, LEAST_LEFT, curve_top);
     svg.finish()
 }
 
 fn title(heat: &Heat) -> String {
-    format!("{} (process {})", heat.process.name, heat.process.pid)
+    format!("{} (process {})", name(heat), heat.process.pid)
 }
+
+/// Returns the name of the process, whole if its command tells how it goes on.
+fn name(heat: &Heat) -> &str {
+    let name = heat.process.name.as_str();
+    let program = heat.process.command.first().map_or("", String::as_str);
+    let program = program.rsplit('/').next().unwrap_or_default();
+    if name.len() == COMM_LENGTH && program.starts_with(name) {
+        program
+    } else {
+        name
+    }
+}
+
+/// Name of the tracker that checks one page of a range and takes the others to be like it (`mm/damon/vaddr.c`).
+const RANGE_TRACKER: &str = "damon";
 
 fn draw_head(svg: &mut Svg, heat: &Heat) {
     let title = fit(&title(heat), 22, 560);
     svg.bold(MARGIN, 42, 22, Ink::Text, &title);
     let command = heat.process.command.join(" ");
+    // Bold letters are wider.
     let at = MARGIN + text_width(&title, 24) + 16;
     let room = WIDTH - MARGIN - at;
     svg.text(
@@ -80,13 +93,17 @@ fn draw_head(svg: &mut Svg, heat: &Heat) {
         Ink::Faint,
         &fit(&command, 13, room),
     );
+    let mut line = how(heat);
+    if heat.tracker.name == RANGE_TRACKER {
+        line += "; one page of each range is measured, the others have its color";
+    }
     svg.text(
         MARGIN,
         66,
         13,
         Anchor::Left,
         Ink::Text,
-        &fit(&how(heat), 13, WIDTH - 2 * MARGIN),
+        &fit(&line, 13, WIDTH - 2 * MARGIN),
     );
 }
 
@@ -180,6 +197,36 @@ fn ticks(most: f64, wanted: f64) -> (Vec<f64>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::{HotSet, Observation, Process, Series, Target};
+
+    #[test]
+    fn the_name_of_a_process_is_whole_where_its_command_has_it() {
+        let named = |name: &str, command: &[&str]| {
+            let heat = Heat {
+                schema: String::new(),
+                process: Process {
+                    pid: 7,
+                    name: name.to_owned(),
+                    command: command.iter().map(|part| (*part).to_owned()).collect(),
+                },
+                tracker: Target::default(),
+                watched: Observation::default(),
+                hot_set: HotSet::default(),
+                cost: None,
+                mappings: Vec::new(),
+                series: Series::default(),
+            };
+            title(&heat)
+        };
+        let cut = "superhue-worklo";
+        assert_eq!(
+            named(cut, &["/usr/bin/superhue-workload", "moving"]),
+            "superhue-workload (process 7)"
+        );
+        assert_eq!(named(cut, &["sh"]), "superhue-worklo (process 7)");
+        assert_eq!(named("short", &["shorter"]), "short (process 7)");
+        assert_eq!(named(cut, &[]), "superhue-worklo (process 7)");
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use superhue_plot::svg::Svg;
 use superhue_plot::{
     Arm, Cliff, Heat, Latency, Point, Recorder, SCHEMA, latency_svg, to_png, to_svg,
 };
@@ -75,6 +76,22 @@ fn a_server_with_many_mappings() {
 }
 
 #[test]
+fn a_tall_picture_has_fewer_pixels_and_a_taller_one_an_error_with_a_remedy() {
+    let png = |height: i32| to_png(&Svg::new(20, height, "tall").finish());
+    let size = |height: i32| {
+        let (width, height, _) = colors(&png(height).unwrap());
+        (width, height)
+    };
+    assert_eq!(size(8000), (40, 16_000));
+    assert_eq!(size(9000), (20, 9000));
+    let refused = png(17_000).unwrap_err().to_string();
+    assert!(
+        refused.contains("20 x 17000") && refused.contains("SVG"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn noise_stays_within_bounds() {
     check("worst", &worst());
 }
@@ -138,12 +155,68 @@ fn between_samples_the_last_one_is_shown_as_such() {
     let svg = to_svg(&paused);
     assert!(svg.contains("100 ms of 6.0 s watched"));
     // The columns cover all of the time, though each sample covers a hundredth of it.
-    assert!(svg.contains("M218 122h782v"), "{svg}");
+    assert!(svg.contains("M218 142h782v"), "{svg}");
     // Older documents do not have the elapsed time.
     let old = paused.to_json().unwrap();
     let old = old.replace("\"elapsed_seconds\":6.0,", "");
     let old = Heat::from_json(&old).unwrap();
     assert_eq!((old.watched.elapsed_seconds, hatched(&old)), (0.0, 1 + 2));
+}
+
+/// Returns the height of the baseline of a text.
+fn baseline(svg: &str, text: &str) -> i32 {
+    let (before, _) = svg.split_once(&format!(">{text}</text>")).unwrap();
+    let (_, mark) = before.rsplit_once("<text ").unwrap();
+    let (_, y) = mark.split_once(" y=\"").unwrap();
+    y.split('"').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn heads_of_columns_are_apart_from_the_legend() {
+    let svg = to_svg(&server(2));
+    let legend = baseline(&svg, "not resident");
+    let heads = ["mean", "resident", "pages", "addresses ascend \u{2193}"];
+    let heads = heads.map(|head| baseline(&svg, head));
+    assert!(heads.iter().all(|head| *head == heads[0]), "{heads:?}");
+    assert!(heads[0] - legend >= 24, "{legend} {heads:?}");
+}
+
+#[test]
+fn names_are_whole_where_they_fit() {
+    let long = "a-library-with-a-name-of-many-words.so.6.0.32";
+    let longer = "longer-than-any-picture-has-room-for-".repeat(5);
+    let pieces = [
+        piece(0x7f00_0000_0000, 90, long, false),
+        piece(0x7f10_0000_0000, 90, &longer, false),
+    ];
+    let second = Duration::from_secs(1);
+    let whole = heat("names", &pieces[..1], 2, second, |_, _, page| page < 9);
+    assert!(to_svg(&whole).contains(&format!(">{long}</text>")));
+    let cut = heat("names", &pieces, 2, second, |_, _, page| page < 9);
+    check("names", &cut);
+    let svg = to_svg(&cut);
+    assert!(svg.contains(&format!(">{long}</text>")));
+    assert!(!svg.contains(&longer) && svg.contains("longer-than"));
+    // Time keeps most of the width.
+    assert!(svg.contains("M438 142h562v"), "{svg}");
+}
+
+#[test]
+fn what_was_not_measured_is_told() {
+    let mut heat = server(2);
+    let svg = to_svg(&heat);
+    assert!(!svg.contains("no sample saw") && !svg.contains("of each range"));
+    heat.watched.unseen_share = Some(0.12);
+    heat.tracker.name = "damon".to_owned();
+    check("unseen", &heat);
+    let svg = to_svg(&heat);
+    for words in [
+        "no sample saw",
+        "about 12 %",
+        "one page of each range is measured",
+    ] {
+        assert!(svg.contains(words), "{words}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::protocol::{Answer, LONGEST_ANSWER, Request, read_answer, written};
 
 /// Longest wait for each step of an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +45,14 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`]. A refusal is an answer, not an error.
 pub fn ask(socket: &Path, request: Request) -> Result<Answer, AskError> {
-    let line = exchange(socket, request).map_err(|source| {
-        let socket = socket.to_owned();
-        match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                AskError::NoDaemon(socket)
-            }
-            io::ErrorKind::PermissionDenied => AskError::Denied(socket),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(socket),
-            _ => AskError::Io { socket, source },
-        }
-    })?;
-    read_answer(&line).map_err(|why| AskError::NotUnderstood {
-        socket: socket.to_owned(),
-        why,
-    })
+    let answer = UnixStream::connect(socket).and_then(|stream| exchange(&stream, request));
+    answer
+        .map_err(|error| because(socket, error))
+        .and_then(|line| understood(socket, &line))
 }
 
-fn exchange(socket: &Path, request: Request) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(socket)?;
+/// Sends a request on a new connection, and waits for the answer.
+pub(super) fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     match stream.write_all(written(request).as_bytes()) {
@@ -75,4 +64,23 @@ fn exchange(socket: &Path, request: Request) -> io::Result<Vec<u8>> {
     let longest = LONGEST_ANSWER as u64 + 1;
     BufReader::new(stream.take(longest)).read_until(b'\n', &mut line)?;
     Ok(line)
+}
+
+/// Returns the answer in a line.
+pub(super) fn understood(socket: &Path, line: &[u8]) -> Result<Answer, AskError> {
+    read_answer(line).map_err(|why| AskError::NotUnderstood {
+        socket: socket.to_owned(),
+        why,
+    })
+}
+
+/// Returns the reason why an operation on the socket failed.
+pub(super) fn because(socket: &Path, source: io::Error) -> AskError {
+    let socket = socket.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NoDaemon(socket),
+        io::ErrorKind::PermissionDenied => AskError::Denied(socket),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late(socket),
+        _ => AskError::Io { socket, source },
+    }
 }

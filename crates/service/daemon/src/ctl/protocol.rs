@@ -5,14 +5,20 @@
 //!   {"version":1,"answer":"why",...}
 //! ```
 //!
+//! Only [`Request::Hold`] keeps the connection open: the daemon leaves a rule's processes alone until it ends, or for [`LEASE`] after the last request
+//! on it. The same request again extends that, and its answer has the present processes.
+//!
 //! A request has at most [`LONGEST_REQUEST`] bytes, an answer [`LONGEST_ANSWER`]. Each side refuses versions that it does not know, and names its
 //! own. `socat - UNIX-CONNECT:/run/superhue/ctl.sock` works as a client, too.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+use superhue_model::ProcessId;
 
 use crate::account::DaemonAccount;
 use crate::metrics::Format;
-use crate::rules::Rule;
+use crate::rules::{Rule, RulePolicy};
 
 /// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/ctl.sock";
@@ -26,8 +32,12 @@ pub const LONGEST_REQUEST: usize = 4096;
 /// Bytes of an answer, likewise.
 pub const LONGEST_ANSWER: usize = 16 << 20;
 
+/// Time for which a rule is held after the last request of the client that holds it. A trial is silent while it looks at all regions of its
+/// processes after a switch, which takes a system call for each.
+pub const LEASE: Duration = Duration::from_secs(60);
+
 /// Request to the daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
     /// The account of the daemon. Answer: [`Answer::Status`].
@@ -51,6 +61,11 @@ pub enum Request {
     Resume,
     /// Read the configuration anew.
     Reload,
+    /// Leave the processes of a rule alone while this connection lives, or extend that. Answer: [`Answer::Held`].
+    Hold {
+        /// The rule's name.
+        rule: String,
+    },
 }
 
 /// Answer of the daemon.
@@ -74,6 +89,8 @@ pub enum Answer {
         /// The text that Prometheus would receive.
         text: String,
     },
+    /// Answer to [`Request::Hold`].
+    Held(HeldRule),
     /// The daemon has done it.
     Done {
         /// The result, for people.
@@ -113,6 +130,21 @@ impl RuleSummary {
             processes: processes.unwrap_or_default(),
         }
     }
+}
+
+/// A rule whose processes the daemon leaves alone for the client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldRule {
+    /// The rule, and the number of its processes.
+    pub rule: RuleSummary,
+    /// Placement of its processes.
+    pub policy: RulePolicy,
+    /// Its processes now, without those that hold up workers of the daemon.
+    pub processes: Vec<ProcessId>,
+    /// Seconds until the hold ends without another request.
+    pub lease_seconds: u64,
+    /// True if the daemon is paused: the end of the hold then changes nothing.
+    pub paused: bool,
 }
 
 /// The rule that a process belongs to.
@@ -205,8 +237,14 @@ mod tests {
 
     #[test]
     fn lines_are_read_back() {
-        for request in [Request::Status, Request::Why { pid: 7 }, Request::Reload] {
-            let line = written(request);
+        let rule = "redis".to_owned();
+        for request in [
+            Request::Status,
+            Request::Why { pid: 7 },
+            Request::Reload,
+            Request::Hold { rule },
+        ] {
+            let line = written(&request);
             assert!(line.ends_with('\n') && line.matches('\n').count() == 1);
             assert_eq!(read_request(line.as_bytes()), Ok(request));
         }

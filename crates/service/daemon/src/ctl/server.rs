@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use superhue_track::Listener;
 
-use super::protocol::{LONGEST_REQUEST, Request};
+use super::protocol::{LEASE, LONGEST_REQUEST, Request};
 use super::{read_request, written};
 use crate::clients::{ClientProtocol, Clients, Limits, Reply, RequestEnd};
 use crate::ctl::Answer;
@@ -19,6 +19,15 @@ const LIMITS: Limits = Limits {
     newcomers_first: false,
     linger: false,
 };
+
+/// Party that answers the requests: the daemon.
+pub(crate) trait Answers {
+    /// Answers a client. [`Answer::Held`] keeps the connection open for [`LEASE`].
+    fn answer(&mut self, client: u64, request: Request) -> Answer;
+
+    /// Notes the end of a connection that [`Answer::Held`] kept open, however it ended; called once for each.
+    fn ended(&mut self, client: u64);
+}
 
 /// The control socket and the clients connected to it.
 #[derive(Debug)]
@@ -35,8 +44,8 @@ impl Server {
     }
 
     /// Accepts clients and serves those that are ready.
-    pub(crate) fn step(&mut self, at: Duration, answer: &mut dyn FnMut(Request) -> Answer) {
-        self.0.step(at, &mut Lines(answer));
+    pub(crate) fn step(&mut self, at: Duration, answers: &mut dyn Answers) {
+        self.0.step(at, &mut Lines(answers));
     }
 
     /// Returns the number of requests, and of those that were refused.
@@ -52,7 +61,7 @@ impl AsFd for Server {
 }
 
 /// The protocol: a line as the request, a line as the answer.
-struct Lines<'a>(&'a mut dyn FnMut(Request) -> Answer);
+struct Lines<'a>(&'a mut dyn Answers);
 
 impl ClientProtocol for Lines<'_> {
     fn end(&self, said: &[u8], known: usize) -> Option<usize> {
@@ -62,18 +71,24 @@ impl ClientProtocol for Lines<'_> {
     }
 
     // A request without an end of the line is parsed all the same.
-    fn answer(&mut self, request: &[u8], _: RequestEnd) -> Reply {
+    fn answer(&mut self, client: u64, request: &[u8], _: RequestEnd) -> Reply {
         let request = read_request(request);
         let refused = request.is_err();
         let told = match request {
-            Ok(request) => (self.0)(request),
+            Ok(request) => self.0.answer(client, request),
             Err(text) => Answer::Refused { text },
         };
+        let lease = matches!(told, Answer::Held(_)).then_some(LEASE);
         Reply {
             head: written(told).into_bytes(),
             refused,
+            lease,
             ..Reply::default()
         }
+    }
+
+    fn ended(&mut self, client: u64) {
+        self.0.ended(client);
     }
 
     fn too_many(&self) -> Vec<u8> {

@@ -56,7 +56,7 @@ impl ClientProtocol for Http<'_> {
         }
     }
 
-    fn answer(&mut self, request: &[u8], ended: RequestEnd) -> Reply {
+    fn answer(&mut self, _: u64, request: &[u8], ended: RequestEnd) -> Reply {
         let wanted = match ended {
             RequestEnd::Whole => read(request),
             RequestEnd::Closed => Err(Refusal::Malformed),
@@ -73,7 +73,7 @@ impl ClientProtocol for Http<'_> {
                 Reply {
                     head,
                     body,
-                    refused: false,
+                    ..Reply::default()
                 }
             }
             Err(refusal) => Reply {
@@ -83,6 +83,9 @@ impl ClientProtocol for Http<'_> {
             },
         }
     }
+
+    // No answer comes with a lease.
+    fn ended(&mut self, _: u64) {}
 
     fn too_many(&self) -> Vec<u8> {
         Refusal::TooMany.written()

@@ -82,6 +82,7 @@ fn own_memory(roots: &Roots) -> Option<ByteCount> {
 fn obey(watch: &LiveWatch, wanted: WatchUpdate) {
     // First: a process that is to be left alone may be a member.
     busy::leave_alone(wanted.leave_alone);
+    watch.hold(wanted.held);
     watch.pause(wanted.paused);
     watch.limit(wanted.max_overhead);
     if let Some(budget) = wanted.budget {

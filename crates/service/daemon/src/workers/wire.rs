@@ -38,6 +38,8 @@ pub(crate) struct WatchTask {
 pub(crate) struct WatchUpdate {
     pub(crate) members: Option<MemberTable>,
     pub(crate) paused: bool,
+    /// The watch stands still: it neither looks nor tracks accesses.
+    pub(crate) held: bool,
     pub(crate) max_overhead: f64,
     pub(crate) budget: Option<Share>,
     pub(crate) leave_alone: BTreeSet<u32>,

@@ -11,6 +11,8 @@ use crate::terminal::Key;
 
 use super::super::gathered::{Heat, OwnCpu};
 use super::super::machine::Machine;
+use super::super::state::{KeyOutcome, TimeStep};
+use super::super::utc::RecordTime;
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -80,9 +82,15 @@ fn gathered() -> TopSnapshot {
             Some(0),
         ));
     }
+    let cpu = [(4711, 1.342), (815, 0.0), (816, 0.0321)];
+    let of = |(pid, share): (u32, f64)| {
+        let start_ticks = u64::from(pid) * 10;
+        (ProcessId { pid, start_ticks }, share)
+    };
     TopSnapshot {
         at: Duration::from_secs(100),
         processes,
+        cpu: cpu.map(of).into(),
         machine: Machine {
             memory_bytes: Some(ByteCount(24 << 30)),
             available_bytes: Some(ByteCount(20 << 30)),
@@ -167,7 +175,12 @@ fn shown(
 ) -> String {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     let rows = Rows::of(gathered, asked);
-    draw(&mut buffer, state, gathered, asked, &rows);
+    let shown = Shown {
+        gathered,
+        asked,
+        rows: &rows,
+    };
+    draw(&mut buffer, state, shown);
     let line = |y: u16| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
     let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
     let text = lines.join("\n");
@@ -187,7 +200,7 @@ fn press(state: &mut State, keys: &str) {
             'V' => Key::Down,
             letter => Key::Char(letter),
         };
-        assert_eq!(state.press(key), super::super::state::KeyOutcome::No);
+        assert_eq!(state.press(key), KeyOutcome::No);
     }
 }
 
@@ -417,6 +430,113 @@ fn help_explains_every_figure() {
     insta::assert_snapshot!(shown(&mut state, &gathered(), &asked(), SMALL));
 }
 
+/// A screen that shows a record.
+fn of_record() -> State {
+    let mut state = State::new(ViewName::Services);
+    state.playhead = Some(Playhead {
+        position: "2026-11-28 10:30:05 UTC, snapshot 12 of 480".to_owned(),
+        ..Playhead::default()
+    });
+    state
+}
+
+#[test]
+fn a_record_is_shown_with_its_time() {
+    let (gathered, asked) = (gathered(), asked());
+    let mut state = of_record();
+    let text = shown(&mut state, &gathered, &asked, SMALL);
+    let line = "replay   2026-11-28 10:30:05 UTC, snapshot 12 of 480; recorder 1.23 % of a CPU";
+    assert!(text.contains(line) && !text.contains("itself"), "{text}");
+    assert!(text.contains("n/b step  N/B minute  g time") && text.ends_with("q end"));
+    press(&mut state, "\n");
+    let text = shown(&mut state, &gathered, &asked, SMALL);
+    assert!(
+        text.contains("Escape back  n/b step") && text.ends_with("q end"),
+        "{text}"
+    );
+    press(&mut state, "\n");
+    let text = shown(&mut state, &gathered, &asked, SMALL);
+    assert!(text.contains("a record has no mappings"), "{text}");
+    assert!(
+        text.ends_with("q end") && !text.contains("reading"),
+        "{text}"
+    );
+    let later = TopSnapshot::default();
+    let text = shown(&mut state, &later, &asked, SMALL);
+    assert!(text.contains("4711 is not there at this time"), "{text}");
+    press(&mut state, "o");
+    let text = shown(&mut state, &gathered, &asked, SMALL);
+    assert!(
+        text.contains("superhue top objects --record does"),
+        "{text}"
+    );
+    press(&mut state, "h");
+    let text = shown(&mut state, &gathered, &asked, SMALL);
+    assert!(
+        text.contains("go to a time") && text.contains("not known"),
+        "{text}"
+    );
+    let table = |recorded| {
+        let rows = Rows::of(&gathered, &asked);
+        let shown = Shown {
+            gathered: &gathered,
+            asked: &asked,
+            rows: &rows,
+        };
+        super::super::table::text(ViewName::Services, shown, recorded, true)
+    };
+    let (now, then) = (table(None), table(Some("the time")));
+    assert!(
+        then.contains("replay   the time\n") && then.contains("AGE"),
+        "{then}"
+    );
+    assert!(!now.contains("replay") && !now.contains("AGE"), "{now}");
+    assert!(now.contains("134 %"), "{now}");
+}
+
+#[test]
+fn keys_step_through_a_record() {
+    let mut state = of_record();
+    for (key, step) in [
+        ('n', TimeStep::Snapshots(1)),
+        ('b', TimeStep::Snapshots(-1)),
+        ('N', TimeStep::Seconds(60)),
+        ('B', TimeStep::Seconds(-60)),
+    ] {
+        assert_eq!(state.press(Key::Char(key)), KeyOutcome::Go(step), "{key}");
+        let mut live = State::new(ViewName::Services);
+        assert_eq!(live.press(Key::Char(key)), KeyOutcome::No, "{key}");
+    }
+    press(&mut state, "g10:3x");
+    state.press(Key::Backspace);
+    let text = shown(&mut state, &gathered(), &asked(), SMALL);
+    assert!(
+        text.contains("time (UTC): 10:3_   Enter goes there"),
+        "{text}"
+    );
+    press(&mut state, "0");
+    let half_past_ten = TimeStep::To(RecordTime::OfDay(37_800));
+    assert_eq!(state.press(Key::Enter), KeyOutcome::Go(half_past_ten));
+    // A wrong time is explained until the next key; an empty one, and Escape, go nowhere.
+    press(&mut state, "gq\n");
+    let text = shown(&mut state, &gathered(), &asked(), SMALL);
+    assert!(text.contains("`q` is not a time"), "{text}");
+    press(&mut state, "g\ng1\u{1b}");
+    let text = shown(&mut state, &gathered(), &asked(), SMALL);
+    assert!(
+        text.contains("g time") && !text.contains("is not a time"),
+        "{text}"
+    );
+    state.complain("10:30 is not in the record".to_owned());
+    let text = shown(&mut state, &gathered(), &asked(), SMALL);
+    assert!(text.ends_with("10:30 is not in the record"), "{text}");
+    // Letters of a filter are no steps.
+    press(&mut state, "/nbg\n");
+    assert_eq!(state.filter, "nbg");
+    press(&mut state, "\u{1b}h");
+    assert_eq!(state.press(Key::Char('q')), KeyOutcome::End);
+}
+
 #[test]
 fn every_size_can_be_drawn() {
     let mut with_objects = gathered();
@@ -424,11 +544,14 @@ fn every_size_can_be_drawn() {
     for width in [1, 2, 13, 14, 15, 30, 59, 79, 80, 81, 300] {
         for height in [1, 2, 3, 4, 7, 8, 9, 24, 100] {
             let mut state = State::new(ViewName::Services);
-            for keys in [
-                "", "h", "h", "V\n", "\n", "V", "\u{1b}", "o", "p", "\n", "/x",
-            ] {
-                press(&mut state, keys);
-                shown(&mut state, &with_objects, &asked(), (width, height));
+            for is_replay in [false, true] {
+                state.playhead = of_record().playhead.filter(|_| is_replay);
+                for keys in [
+                    "", "h", "h", "V\n", "\n", "V", "\u{1b}", "o", "p", "\n", "/x\n",
+                ] {
+                    press(&mut state, keys);
+                    shown(&mut state, &with_objects, &asked(), (width, height));
+                }
             }
         }
     }

@@ -28,13 +28,24 @@ fn connect(path: &Path) -> UnixStream {
     stream
 }
 
+/// Party that gives one answer to everything, and holds nothing.
+struct Says(String);
+
+impl Answers for Says {
+    fn answer(&mut self, _: u64, _: Request) -> Answer {
+        let text = self.0.clone();
+        Answer::Done { text }
+    }
+
+    fn ended(&mut self, client: u64) {
+        panic!("{client} had no lease");
+    }
+}
+
 /// Steps until nothing happens any more.
 fn settle(server: &mut Server, at: Duration) {
-    let mut answer = |_: Request| Answer::Done {
-        text: "done".to_owned(),
-    };
     for _ in 0..200 {
-        server.step(at, &mut answer);
+        server.step(at, &mut Says("done".to_owned()));
     }
 }
 
@@ -134,8 +145,7 @@ fn who_does_not_fetch_his_answer_costs_one_answer() {
     stream
         .write_all(b"{\"version\":1,\"request\":\"status\"}\n")
         .unwrap();
-    let text = "x".repeat(8 << 20);
-    let mut answer = |_: Request| Answer::Done { text: text.clone() };
+    let mut answer = Says("x".repeat(8 << 20));
     for _ in 0..10 {
         server.step(NOW, &mut answer);
     }

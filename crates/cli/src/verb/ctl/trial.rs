@@ -1,0 +1,189 @@
+//! `superhue ctl trial`: `superhue trial` on the processes of a rule, which the daemon leaves alone meanwhile.
+//!
+//! The plan of the trial owns the connection that holds the rule. So the hold ends with the plan: after a verdict, an error or a signal, and with this
+//! process if it is killed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use superhue::model::ColorRequest;
+use superhue::procfs::Roots;
+use superhue::procfs::process::still_is;
+use superhue::trial::{RuleProcesses, TrialPlan, TrialTargets};
+use superhue::{Config, Pages};
+use superhue_compare::trial::{Trial, TrialOutcome};
+use superhue_daemon::config_of;
+use superhue_daemon::ctl::{HeldRule, HoldError, RuleHold};
+
+use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note};
+use crate::trial_args::RuleTrialArgs;
+use crate::verb::trial::{code_of_outcome, conduct, plan, show};
+
+use super::code_of;
+
+/// Rights that are missing if superhue may not act.
+const RIGHTS: &str = "the trial switches the memory by itself, not through the daemon: it needs CAP_SYS_NICE, and CAP_SYS_PTRACE for processes of \
+                      other users; run it as root";
+
+/// Measures whether a rule is worth it.
+pub(super) fn trial(args: &RuleTrialArgs, socket: &Path, json: bool) -> VerbResult {
+    let usage = |text| Failure::new(USAGE, text);
+    // Options that do not fit together show first, before the daemon leaves the rule alone.
+    plan(&args.options, Config::default()).map_err(usage)?;
+    let hold = RuleHold::take(socket, &args.rule, Instant::now()).map_err(failure)?;
+    let rule = hold.rule().rule.clone();
+    let roots = Roots::default();
+    let config = config_in(hold.rule(), &roots)?;
+    if hold.rule().paused {
+        note(
+            "the daemon is paused: it does not act by the rule after the trial either (superhue ctl resume)",
+        );
+    }
+    let plan = TrialPlan {
+        targets: TrialTargets::Rule(processes(hold)),
+        present: true,
+        ..plan(&args.options, config).map_err(usage)?
+    };
+    let trial = conduct(plan, &args.options).inspect_err(|failure| {
+        if failure.code == UNABLE.into() {
+            note(RIGHTS);
+        }
+    })?;
+    show(&trial, json, |trial| advice(trial, &rule.name, &rule.place))?;
+    Ok(code_of_outcome(&trial, json))
+}
+
+/// Returns the processes that the daemon names, for as long as it leaves them alone.
+fn processes(mut hold: RuleHold) -> RuleProcesses {
+    let name = hold.rule().rule.name.clone();
+    RuleProcesses::new(&name, move || {
+        let held = hold.keep(Instant::now());
+        let held = held.map_err(|error| error.to_string())?;
+        Ok(held.processes.clone())
+    })
+}
+
+/// Returns the settings of the rule, if a trial can switch what it does.
+fn config_in(held: &HeldRule, roots: &Roots) -> Result<Config, Failure> {
+    let (name, place) = (&held.rule.name, &held.rule.place);
+    let refused = |why: &str| {
+        let text = format!("rule `{name}` ({place}) cannot be tried: {why}");
+        Err(Failure::new(FAILED, text))
+    };
+    if let Some(pages @ (Pages::Kernel | Pages::Never)) = held.policy.pages {
+        return refused(&format!(
+            "with pages = \"{pages}\" it makes no huge pages, so there is nothing to switch"
+        ));
+    }
+    if held.policy.colors != ColorRequest::Off {
+        return refused(
+            "it places memory by page colors, and a trial switches huge pages only; superhue compare measures colors",
+        );
+    }
+    if !held.processes.iter().any(|id| still_is(roots, *id)) {
+        return refused(
+            "the daemon names no process that is here; if it runs in a container, run superhue ctl trial there",
+        );
+    }
+    Ok(config_of(&held.policy, roots))
+}
+
+/// Returns a sentence on what to do about the rule; `None` without a verdict.
+fn advice(trial: &Trial, name: &str, place: &str) -> Option<String> {
+    match trial.verdict.outcome {
+        TrialOutcome::Keep => Some(format!(
+            "rule {name} is worth it: nothing needs to be done, the daemon acts by it again"
+        )),
+        TrialOutcome::Leave => Some(format!(
+            "rule {name} costs more than it gains, and the daemon acts by it again: change it ({place}; pages = \"off\" leaves its processes \
+             alone) or remove it, then run superhue ctl reload"
+        )),
+        TrialOutcome::NoDifference => Some(format!(
+            "rule {name} makes no difference that counts, and the daemon acts by it again: it may stay; to save the cost of watching, remove it \
+             ({place}), then run superhue ctl reload"
+        )),
+        _ => None,
+    }
+}
+
+fn failure(error: HoldError) -> Failure {
+    let code = match &error {
+        HoldError::Ask(error) => code_of(error),
+        HoldError::Refused(_) | HoldError::Ended { .. } => FAILED,
+    };
+    Failure::new(code, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue::model::{ProcessId, Share};
+    use superhue_daemon::ctl::RuleSummary;
+    use superhue_daemon::rules::RulePolicy;
+
+    use super::*;
+
+    fn held(policy: RulePolicy, processes: Vec<ProcessId>) -> HeldRule {
+        HeldRule {
+            rule: RuleSummary {
+                name: "redis".to_owned(),
+                place: "redis.toml:3".to_owned(),
+                conditions: String::new(),
+                placement: String::new(),
+                processes: processes.len() as u64,
+            },
+            policy,
+            processes,
+            lease_seconds: 60,
+            paused: false,
+        }
+    }
+
+    fn this_process() -> Vec<ProcessId> {
+        let found = superhue::procfs::process::identify(&Roots::default(), std::process::id());
+        vec![found.unwrap()]
+    }
+
+    #[test]
+    fn a_trial_has_the_settings_of_the_rule() {
+        let policy = RulePolicy {
+            pages: Some(Pages::Resident),
+            budget: Some(Share::BasisPoints(700)),
+            max_overhead: 0.003,
+            ..RulePolicy::default()
+        };
+        let config = config_in(&held(policy, this_process()), &Roots::default()).unwrap();
+        assert_eq!(config.pages, Some(Pages::Resident));
+        assert_eq!(config.budget, Some(Share::BasisPoints(700)));
+        assert_eq!(config.max_overhead, 0.003);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_tried_are_refused_with_the_reason() {
+        let with = |pages, colors| RulePolicy {
+            pages,
+            colors,
+            ..RulePolicy::default()
+        };
+        let elsewhere = vec![ProcessId {
+            pid: u32::MAX >> 1,
+            start_ticks: 1,
+        }];
+        for (policy, processes, words) in [
+            (
+                with(Some(Pages::Kernel), ColorRequest::Off),
+                this_process(),
+                "pages = \"kernel\"",
+            ),
+            (
+                with(None, ColorRequest::Spread),
+                this_process(),
+                "page colors",
+            ),
+            (with(None, ColorRequest::Off), elsewhere, "in a container"),
+        ] {
+            let refused = config_in(&held(policy, processes), &Roots::default()).unwrap_err();
+            assert!(refused.text.contains(words), "{}", refused.text);
+            assert!(refused.text.starts_with("rule `redis` (redis.toml:3)"));
+        }
+    }
+}

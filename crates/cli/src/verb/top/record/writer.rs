@@ -1,0 +1,316 @@
+//! Writes a record: entries go into one segment until it is full, and then into the other one.
+//!
+//! A file that is there already is continued if it is a record, and otherwise refused. An entry that cannot be written leaves no part behind.
+
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use superhue::model::{ByteCount, counted};
+
+use super::super::utc;
+use super::entry::{Encoder, Header, Shown};
+use super::segments::{self, Contents, SEGMENTS, SegmentFault};
+use crate::verb::shared_folder::open_to_write;
+
+/// Entries after which everything is written again: the most that have to be read to show one of them.
+const FULL_EVERY: u32 = 100;
+
+/// A segment that can be written.
+#[derive(Debug)]
+struct Segment {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines; the next entry comes after them.
+    size: u64,
+    /// True if the file was made just now.
+    is_new: bool,
+}
+
+/// A record that can be written.
+#[derive(Debug)]
+pub struct RecordWriter {
+    paths: [PathBuf; SEGMENTS],
+    segments: [Option<Segment>; SEGMENTS],
+    /// The segment that takes entries, and its number in the order of time.
+    current: usize,
+    number: u64,
+    /// Most bytes of one segment.
+    most: u64,
+    interval: Duration,
+    encoder: Encoder,
+    since_full: u32,
+    written: u64,
+    /// Time of the last entry.
+    last: Option<Duration>,
+}
+
+impl RecordWriter {
+    /// Opens the record at `path`, or makes one, of at most `limit` bytes together.
+    ///
+    /// # Errors
+    /// The file is something else, belongs to another user in a shared folder, or is in use; the record there is larger than `limit`.
+    pub fn open(path: &Path, limit: ByteCount, interval: Duration) -> anyhow::Result<Self> {
+        let mut writer = Self {
+            paths: segments::paths(path),
+            segments: [None, None],
+            current: 0,
+            number: 0,
+            most: limit.0 / SEGMENTS as u64,
+            interval,
+            encoder: Encoder::default(),
+            since_full: FULL_EVERY,
+            written: 0,
+            last: None,
+        };
+        let refused = |path: &Path| format!("cannot record to {}", path.display());
+        writer.lock().with_context(|| refused(path))?;
+        let mut newest = None;
+        for (at, path) in segments::paths(path).iter().enumerate() {
+            let found = writer.contents(at).with_context(|| refused(path))?;
+            newest = newest_of(newest, found.map(|found| (at, found)));
+        }
+        if let Some((at, contents)) = newest {
+            writer.go_on(at, &contents).with_context(|| refused(path))?;
+        }
+        Ok(writer)
+    }
+
+    /// Opens the first segment, and makes this the only recorder to it.
+    fn lock(&mut self) -> anyhow::Result<()> {
+        self.open_segment(0)?;
+        let Some(segment) = &self.segments[0] else {
+            return Ok(());
+        };
+        match flock(&segment.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => bail!("another program records to it; give another name"),
+            other => Ok(other?),
+        }
+    }
+
+    /// Continues the segment that was written last, after its last whole entry.
+    fn go_on(&mut self, at: usize, contents: &Contents) -> anyhow::Result<()> {
+        (self.current, self.number) = (at, contents.header.segment);
+        if let Some(segment) = &mut self.segments[at] {
+            segment.truncate(contents.whole_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a segment that is there, and returns its contents; `None` if it has none.
+    fn contents(&mut self, at: usize) -> anyhow::Result<Option<Contents>> {
+        let about = fs::symlink_metadata(&self.paths[at]);
+        if about.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(None);
+        }
+        // Comes first: reading follows links of other users.
+        self.open_segment(at)?;
+        let Some(file) = segments::open(&self.paths[at])? else {
+            return Ok(None);
+        };
+        if let Some(segment) = &self.segments[at] {
+            segment.must_be(&file.metadata()?)?;
+        }
+        let contents = match segments::scan(file) {
+            Ok(contents) => contents,
+            Err(SegmentFault::Empty) => return Ok(None),
+            Err(SegmentFault::Unreadable(error)) => return Err(error.into()),
+            Err(fault) => bail!("{fault}; remove it or give another name"),
+        };
+        let (there, most) = (ByteCount(contents.whole_bytes), ByteCount(self.most));
+        if there > most {
+            bail!(
+                "there are {there} already, and --record-limit leaves {most} for one of two files: give a larger limit or another name"
+            );
+        }
+        Ok(Some(contents))
+    }
+
+    /// Opens a segment for writing, if it is not open.
+    fn open_segment(&mut self, at: usize) -> anyhow::Result<()> {
+        if self.segments[at].is_some() {
+            return Ok(());
+        }
+        let path = self.paths[at].clone();
+        // Opening a pipe waits for a reader.
+        if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+            bail!("it is no regular file");
+        }
+        let (file, is_new) = open_to_write(&path)?;
+        let segment = Segment {
+            path,
+            file,
+            size: 0,
+            is_new,
+        };
+        if !segment.file.metadata()?.is_file() {
+            bail!("it is no regular file");
+        }
+        self.segments[at] = Some(segment);
+        Ok(())
+    }
+
+    /// Writes a snapshot of the time `at` since 1970.
+    ///
+    /// # Errors
+    /// A full disk, for example. The record is as before then.
+    pub fn append(&mut self, at: Duration, shown: Shown<'_>) -> anyhow::Result<()> {
+        let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        let mut full = self.since_full >= FULL_EVERY;
+        let mut line = self.line(at_ms, shown, full)?;
+        let room = self.room();
+        let is_over = room.is_none_or(|room| room < line.len() as u64);
+        if is_over && !full {
+            full = true;
+            line = self.line(at_ms, shown, full)?;
+        }
+        let written = match is_over {
+            true => self.begin_segment(room.is_some(), &line),
+            false => self.write(&line),
+        };
+        written.map_err(|error| self.explained(&error))?;
+        self.since_full = if full { 1 } else { self.since_full + 1 };
+        self.written += 1;
+        self.last = Some(at);
+        Ok(())
+    }
+
+    fn line(&mut self, at_ms: u64, shown: Shown<'_>, full: bool) -> anyhow::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(&self.encoder.entry(at_ms, shown, full))?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// Returns the bytes for which the segment has room; `None` if it has no header yet.
+    fn room(&self) -> Option<u64> {
+        let segment = self.segments[self.current].as_ref();
+        let size = segment.map_or(0, |segment| segment.size);
+        (size > 0).then(|| self.most.saturating_sub(size))
+    }
+
+    /// Begins a segment with a full entry: the other one if `is_other`.
+    fn begin_segment(&mut self, is_other: bool, line: &[u8]) -> anyhow::Result<()> {
+        let header = Header::new(self.number + 1, self.interval);
+        let mut bytes = serde_json::to_vec(&header)?;
+        bytes.push(b'\n');
+        bytes.extend_from_slice(line);
+        // Before anything is overwritten.
+        if bytes.len() as u64 > self.most {
+            bail!(
+                "one snapshot takes {}, and --record-limit leaves {} for one of two files: give a larger limit",
+                ByteCount(bytes.len() as u64),
+                ByteCount(self.most)
+            );
+        }
+        if is_other {
+            self.current = (self.current + 1) % SEGMENTS;
+        }
+        self.number += 1;
+        self.open_segment(self.current)?;
+        if let Some(segment) = &mut self.segments[self.current] {
+            segment.truncate(0)?;
+        }
+        self.write(&bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        if let Some(segment) = &mut self.segments[self.current] {
+            segment.append(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the state of the record, and the remedy, to an error.
+    fn explained(&self, error: &anyhow::Error) -> anyhow::Error {
+        let path = self.paths[0].display();
+        let state = match self.last {
+            Some(last) => format!("; it has the snapshots until {} UTC", shown(last)),
+            None => "; there is no snapshot of this run in it".to_owned(),
+        };
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let remedy = match kind {
+            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                "; make room, record elsewhere, or give a smaller --record-limit"
+            }
+            _ => "",
+        };
+        anyhow!("cannot write the record {path}: {error:#}{state}{remedy}")
+    }
+
+    /// Returns a sentence about the result.
+    pub fn summary(&self) -> String {
+        let path = self.paths[0].display();
+        match self.last {
+            Some(last) => format!(
+                "recorded {} to {path}, the last one of {} UTC: superhue top --replay shows them",
+                counted(self.written, "snapshot"),
+                shown(last)
+            ),
+            None => format!("recorded no snapshot to {path}"),
+        }
+    }
+}
+
+/// Returns the contents of the segment that was written later.
+fn newest_of(
+    one: Option<(usize, Contents)>,
+    other: Option<(usize, Contents)>,
+) -> Option<(usize, Contents)> {
+    match (one, other) {
+        (Some(one), Some(other)) if one.1.header.segment < other.1.header.segment => Some(other),
+        (Some(one), _) => Some(one),
+        (None, other) => other,
+    }
+}
+
+fn shown(at: Duration) -> String {
+    utc::shown(at.as_secs())
+}
+
+impl Segment {
+    /// Cuts the segment off, and goes to its end.
+    fn truncate(&mut self, size: u64) -> io::Result<()> {
+        self.file.set_len(size)?;
+        self.file.seek(SeekFrom::Start(size))?;
+        self.size = size;
+        Ok(())
+    }
+
+    /// Writes all of these bytes, or none.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(bytes);
+        match written {
+            Ok(()) => self.size += bytes.len() as u64,
+            // If even that fails, a reader ignores the part without an end.
+            Err(_) => drop(self.truncate(self.size)),
+        }
+        written
+    }
+
+    /// Fails if the open file is not the one that was read.
+    fn must_be(&self, other: &fs::Metadata) -> anyhow::Result<()> {
+        let own = self.file.metadata()?;
+        if (own.dev(), own.ino()) != (other.dev(), other.ino()) {
+            bail!("it is another file than a moment ago");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // A file that was made and has nothing in it is not left behind; another file of that name stays.
+        let is_it = |found: fs::Metadata| self.must_be(&found).is_ok();
+        if self.is_new && self.size == 0 && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

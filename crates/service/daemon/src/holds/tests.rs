@@ -1,0 +1,273 @@
+//! Holds of clients at a real socket, by a clock of the test's own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use superhue_model::ProcessId;
+use superhue_track::{Access, Listener};
+
+use super::*;
+use crate::ctl::{
+    Answer, Answers, HeldRule, HoldError, LEASE, Request, RuleHold, RuleSummary, Server,
+};
+use crate::rules::{Conditions, RulePolicy};
+
+const NOW: Duration = Duration::from_secs(100);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rule(name: &str, placement: Option<RulePolicy>) -> Rule {
+    Rule {
+        name: name.into(),
+        place: format!("{name}.toml:1"),
+        conditions: Conditions::default(),
+        placement,
+    }
+}
+
+fn process(pid: u32) -> ProcessId {
+    ProcessId {
+        pid,
+        start_ticks: 1,
+    }
+}
+
+/// A daemon without watches: rule `off` leaves its processes alone, and `empty` has none.
+struct Party {
+    holds: Holds,
+    rules: Vec<Rule>,
+    processes: Vec<ProcessId>,
+    /// Clients that had a hold, and are gone.
+    ended: Vec<u64>,
+}
+
+impl Answers for Party {
+    fn answer(&mut self, client: u64, request: Request) -> Answer {
+        let Request::Hold { rule } = request else {
+            return Answer::Done {
+                text: "done".to_owned(),
+            };
+        };
+        let count = self.processes.len() as u64;
+        let count = |name: &str| if name == "empty" { 0 } else { count };
+        match self.holds.take(client, &rule, &self.rules, count) {
+            Ok(rule) => Answer::Held(HeldRule {
+                rule: RuleSummary::of(&rule, None),
+                policy: rule.placement.unwrap(),
+                processes: self.processes.clone(),
+                lease_seconds: LEASE.as_secs(),
+                paused: false,
+            }),
+            Err(text) => Answer::Refused { text },
+        }
+    }
+
+    fn ended(&mut self, client: u64) {
+        assert!(self.holds.end(client), "{client} had none");
+        self.ended.push(client);
+    }
+}
+
+/// The party, at a socket.
+struct Place {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    server: Server,
+    party: Party,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ctl.sock");
+        let access = Access {
+            packets: false,
+            mode: 0o600,
+            group: None,
+        };
+        let on = || Some(RulePolicy::default());
+        Self {
+            server: Server::new(Listener::with(&path, access).unwrap()).unwrap(),
+            party: Party {
+                holds: Holds::default(),
+                rules: vec![
+                    rule("a", on()),
+                    rule("b", on()),
+                    rule("empty", on()),
+                    rule("off", None),
+                ],
+                processes: vec![process(7)],
+                ended: Vec::new(),
+            },
+            _folder: folder,
+            path,
+        }
+    }
+
+    /// Lets the daemon do all there is to do at this time.
+    fn step(&mut self, at: Duration) {
+        for _ in 0..10 {
+            self.server.step(at, &mut self.party);
+        }
+    }
+
+    /// Takes a rule by a client whose clock shows `begun`.
+    fn take(&mut self, rule: &'static str, begun: Instant) -> Result<RuleHold, HoldError> {
+        let path = self.path.clone();
+        let client = std::thread::spawn(move || RuleHold::take(&path, rule, begun));
+        while !client.is_finished() {
+            self.step(NOW);
+        }
+        client.join().unwrap()
+    }
+
+    fn held(&self) -> Vec<String> {
+        let names = self.party.holds.names().into_iter();
+        names.map(|name| name.to_string()).collect()
+    }
+}
+
+#[test]
+fn a_hold_ends_with_its_connection_and_only_once() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let hold = place.take("a", begun).unwrap();
+    let other = place.take("b", begun).unwrap();
+    assert_eq!(hold.rule().processes, [process(7)]);
+    assert_eq!(hold.rule().rule.place, "a.toml:1");
+    assert_eq!(place.held(), ["a", "b"]);
+    drop(hold);
+    place.step(NOW);
+    assert_eq!(place.held(), ["b"]);
+    assert_eq!(place.party.ended.len(), 1);
+    drop(other);
+    // The lease has run out as well.
+    place.step(NOW + LEASE);
+    assert_eq!((place.held(), place.party.ended.len()), (vec![], 2));
+    assert_eq!(place.server.due(), None);
+}
+
+#[test]
+fn a_hold_that_is_not_extended_ends_with_its_lease() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let mut hold = place.take("a", begun).unwrap();
+    assert_eq!(place.server.due(), Some(NOW + LEASE), "the daemon wakes up");
+    place.step(NOW + LEASE - Duration::from_millis(1));
+    assert_eq!(place.held(), ["a"]);
+    place.step(NOW + LEASE);
+    assert_eq!((place.held(), place.party.ended.len()), (vec![], 1));
+    let why = hold.keep(begun + LEASE).unwrap_err().to_string();
+    assert!(
+        why.contains("`a` any more") && why.contains("for 60 s"),
+        "{why}"
+    );
+    drop(hold);
+    place.step(NOW + LEASE);
+    assert_eq!(place.party.ended.len(), 1);
+}
+
+#[test]
+fn a_hold_is_extended_once_a_second_and_brings_the_present_processes() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let mut hold = place.take("a", begun).unwrap();
+    // Nothing is due.
+    hold.keep(begun + SECOND / 2).unwrap();
+    place.step(NOW + SECOND / 2);
+    assert_eq!(place.server.due(), Some(NOW + LEASE));
+    // The service is started again: it has no process for a moment, and then another one.
+    place.party.processes.clear();
+    hold.keep(begun + SECOND).unwrap();
+    place.step(NOW + SECOND);
+    assert_eq!(place.server.due(), Some(NOW + SECOND + LEASE));
+    assert_eq!(hold.keep(begun + SECOND).unwrap().processes, []);
+    place.party.processes.push(process(8));
+    hold.keep(begun + 2 * SECOND).unwrap();
+    place.step(NOW + 2 * SECOND);
+    let held = hold.keep(begun + 2 * SECOND).unwrap();
+    assert_eq!(held.processes, [process(8)]);
+    // A daemon that does not answer is not waited for, and given up in the end.
+    hold.keep(begun + 3 * SECOND).unwrap();
+    hold.keep(begun + 12 * SECOND).unwrap();
+    let why = hold.keep(begun + 13 * SECOND).unwrap_err().to_string();
+    assert!(why.contains("has not answered in 10 s"), "{why}");
+    assert_eq!(place.held(), ["a"]);
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_with_the_reason() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let first = place.take("b", begun).unwrap();
+    for (name, words) in [
+        ("c", "no rule `c`: superhue ctl rules lists those in force"),
+        ("off", "off.toml:1) leaves its processes alone"),
+        ("empty", "empty.toml:1) has no process now"),
+        ("b", "is held by another client"),
+    ] {
+        let why = place.take(name, begun).unwrap_err().to_string();
+        assert!(why.contains(words), "{name}: {why}");
+        assert_eq!(place.held(), ["b"], "{name}");
+    }
+    assert_eq!(place.party.ended, [0; 0], "none of them had a hold");
+    drop(first);
+    place.step(NOW);
+    assert!(place.take("b", begun).is_ok());
+}
+
+#[test]
+fn a_connection_holds_one_rule_and_any_other_request_ends_it() {
+    let mut place = Place::new();
+    for (last, words) in [
+        ("\"status\"", "\"done\""),
+        ("\"hold\",\"rule\":\"b\"", "holds rule `a`"),
+        ("\"explode\"", "this is no request"),
+    ] {
+        let mut stream = UnixStream::connect(&place.path).unwrap();
+        stream.set_read_timeout(Some(60 * SECOND)).unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut told = |place: &mut Place, request: &str| {
+            writeln!(stream, "{{\"version\":1,\"request\":{request}}}").unwrap();
+            place.step(NOW);
+            lines.next().unwrap().unwrap()
+        };
+        let held = told(&mut place, "\"hold\",\"rule\":\"a\"");
+        assert!(held.contains("\"answer\":\"held\""), "{held}");
+        assert_eq!(place.held(), ["a"]);
+        let said = told(&mut place, last);
+        assert!(said.contains(words), "{said}");
+        assert_eq!(place.held(), [""; 0], "{last}");
+        assert!(lines.next().is_none(), "the daemon closes the connection");
+    }
+}
+
+#[test]
+fn a_reload_that_changes_a_rule_ends_its_hold() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let mut hold = place.take("a", begun).unwrap();
+    // It stands elsewhere, and another one is gone.
+    place.party.rules.retain(|rule| &*rule.name == "a");
+    place.party.rules[0].place = "a.toml:9".to_owned();
+    let rules = place.party.rules.clone();
+    place.party.holds.follow(&rules);
+    assert_eq!(place.held(), ["a"]);
+    hold.keep(begun + SECOND).unwrap();
+    place.step(NOW + SECOND);
+    let held = hold.keep(begun + SECOND).unwrap();
+    assert_eq!(held.rule.place, "a.toml:9");
+
+    let changed = RulePolicy {
+        swap: true,
+        ..RulePolicy::default()
+    };
+    place.party.rules = vec![rule("a", Some(changed))];
+    let rules = place.party.rules.clone();
+    place.party.holds.follow(&rules);
+    assert_eq!(place.held(), [""; 0], "at once");
+    // As a rule of the same name it may be held again.
+    let _again = place.take("a", begun).unwrap();
+    hold.keep(begun + 2 * SECOND).unwrap();
+    place.step(NOW + 2 * SECOND);
+    let why = hold.keep(begun + 2 * SECOND).unwrap_err().to_string();
+    assert!(why.contains("a reload has changed or removed"), "{why}");
+    place.step(NOW + 2 * SECOND);
+    assert_eq!(place.held(), ["a"], "that of the other client stays");
+}

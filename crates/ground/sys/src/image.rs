@@ -8,12 +8,12 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
 
 use crate::pagemap::{WORD_FILE, WORD_PRESENT, WORD_SWAPPED};
 
-/// Unmaps the program's code and constants, and returns the size of the segments concerned.
+/// Unmaps the program's code and constants, and returns the size of the segments that it has unmapped.
 ///
-/// A service runs most of its code once, while it starts. The kernel maps a page again, from the file, when it is
-/// used; what stays unused belongs to the page cache alone. Only segments that nobody may write are unmapped. One with
-/// a page that is not the file's own (a breakpoint of a debugger, a probe of `perf`) stays, and so do all where
-/// `/proc` does not say so.
+/// A service runs most of its code once, while it starts. The kernel maps a page again, from the file, when the
+/// program uses it; the others belong to the page cache alone. A segment that the program may write stays mapped, and
+/// so does one with a private page (a breakpoint of a debugger, a probe of `perf`), or if `/proc/self/pagemap` cannot
+/// be read. A breakpoint that is set between that look and the call is lost.
 pub fn unmap_code() -> ByteCount {
     let mut segments = Vec::new();
     // SAFETY: the callback gets the vector that it expects, which outlives the call.
@@ -24,7 +24,7 @@ pub fn unmap_code() -> ByteCount {
     ByteCount(unmapped.map(|segment| segment.len().0).sum())
 }
 
-/// Collects the segments of the first object, the program, that nobody may write; ends the iteration.
+/// Collects the read-only segments of the first object, the program, and ends the iteration.
 ///
 /// # Safety
 /// `segments` is a `Vec<VirtRange>`, and `info` is what the C library passes.
@@ -67,8 +67,8 @@ fn has_file_pages_only(segment: VirtRange) -> std::io::Result<bool> {
 fn unmap(segment: VirtRange) -> bool {
     let start = segment.start.0 as *mut c_void;
     let length = usize::try_from(segment.len().0).unwrap_or(0);
-    // SAFETY: the segment is a mapping of a file, private and not writable, without pages of its own. Its contents
-    // are the same when they are mapped again.
+    // SAFETY: the segment is a private, read-only mapping of a file. A page of the file has the same contents when the
+    // kernel maps it again, and what another process may have put in its place is not this program's.
     unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) == 0 }
 }
 
@@ -76,12 +76,11 @@ fn unmap(segment: VirtRange) -> bool {
 mod tests {
     use super::*;
 
-    /// Constants that only a test reads. A fault on what lies beside them maps at most the first and
-    /// last 64 KiB (`fault_around_bytes`).
-    #[repr(align(65536))]
-    struct Constants([u8; 3 << 16]);
-    static CONSTANTS: Constants = Constants([7; 3 << 16]);
-    const MIDDLE: usize = (3 << 16) / 2;
+    /// Constants that only a test reads. A fault on what lies beside them maps what lies around it: 64 KiB
+    /// (`fault_around_bytes`), or a large folio of the page cache, 2 MiB at most.
+    struct Constants([u8; 6 << 20]);
+    static CONSTANTS: Constants = Constants([7; 6 << 20]);
+    const MIDDLE: usize = 3 << 20;
 
     fn is_mapped(address: u64) -> bool {
         let mut word = [0; 8];
@@ -106,8 +105,10 @@ mod tests {
     #[test]
     fn a_segment_with_a_private_page_stays() {
         let segment = VirtRange {
-            start: VirtAddr(&raw const CONSTANTS as u64),
-            end: VirtAddr(&raw const CONSTANTS as u64 + (3 << 16)),
+            start: VirtAddr((&raw const CONSTANTS as u64).next_multiple_of(BASE_PAGE_SIZE)),
+            end: VirtAddr(
+                (&raw const CONSTANTS as u64 + (5 << 20)) / BASE_PAGE_SIZE * BASE_PAGE_SIZE,
+            ),
         };
         assert!(has_file_pages_only(segment).unwrap());
         let mut memory = crate::scratch::Scratch::in_base_pages(2 << 20).unwrap();

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::schemas::fits;
 use crate::support::daemon::Machine;
-use crate::support::{User, folder, output, refused, superhue, text};
+use crate::support::{User, folder, installed, output, python, refused, superhue, text};
 
 /// Runs `colors --plan` on a file with these contents.
 fn planned(contents: impl AsRef<[u8]>, options: &[&str]) -> Output {
@@ -98,7 +98,7 @@ fn tasks_that_do_not_fit_are_named_with_what_would_make_room() {
 #[test]
 fn commands_and_rules_have_the_colors_of_the_plan() {
     let plan = "schedule = 'preemptive'\n\
-                [[task]]\nname = 'a'\ncpu = '0-1'\ncolors = 3\ncommand = \"./a 'x y'\"\nunit = 'a.service'\n\
+                [[task]]\nname = 'a'\ncpu = '0-1'\ncolors = 3\ncommand = \"./a 'x y'\"\nunit = 'app-a\\x2db.service'\n\
                 [[task]]\nname = 'b'\ncpu = 1\nmisses = [[1, 10], [4, 0]]\n";
     let json = planned(plan, &["--of", "8", "--json"]);
     let document: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -113,7 +113,75 @@ fn commands_and_rules_have_the_colors_of_the_plan() {
     let mut check = machine.command(&["daemon", "--check", "--config"]);
     let said = output(check.arg(machine.at("etc")));
     assert_eq!(said.status.code(), Some(0), "{said:?}");
-    assert!(text(&said.stdout).contains("a.service"), "{said:?}");
+    assert!(
+        text(&said.stdout).contains(r"app-a\\x2db.service"),
+        "{said:?}"
+    );
+}
+
+/// Runs a program on a terminal of 40 columns; prints its output.
+const NARROW: &str = r"
+import fcntl, os, pty, struct, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('4H', 24, 40, 0, 0))
+    os.execv(sys.argv[1], sys.argv[1:])
+screen = b''
+try:
+    while part := os.read(terminal, 4096):
+        screen += part
+except OSError:
+    # The program closed its side.
+    pass
+os.waitpid(pid, 0)
+sys.stdout.buffer.write(screen.replace(b'\r\n', b'\n'))
+";
+
+#[test]
+fn a_narrow_terminal_breaks_sentences_but_no_command_and_no_rule() {
+    let Some(python) = python() else {
+        return;
+    };
+    let folder = folder();
+    let path = folder.path().join("plan.toml");
+    let unit = "a-service-with-a-name-longer-than-the-terminal-is-wide@*.service";
+    let plan = format!(
+        "schedule = 'cyclic'\nothers = 2\n[[task]]\nname = 'a'\ncpu = 0\ncolors = 3\ncommand = './a --loop'\nunit = 'b {unit}'\n"
+    );
+    fs::write(&path, plan).unwrap();
+    let mut command = Command::new(python);
+    command
+        .args(["-c", NARROW])
+        .arg(installed().join("superhue"));
+    command.args(["colors", "--of", "8", "--plan"]).arg(&path);
+    let said = output(&mut command);
+    let printed = text(&said.stdout);
+    for line in [
+        "  superhue run --colors 0-2 --strict --swap -- taskset -c 0 ./a --loop",
+        &format!("  unit = \"b {unit}\""),
+    ] {
+        assert!(
+            printed.lines().any(|shown| shown == line),
+            "no `{line}` in {printed}"
+        );
+    }
+    let sentence = printed.split("Other programs").nth(1).unwrap();
+    assert!(sentence.contains("--colors 6-7"), "{printed}");
+    assert!(sentence.lines().count() > 1, "{printed}");
+    assert!(sentence.lines().all(|line| line.len() <= 40), "{printed}");
+}
+
+#[test]
+fn a_plan_for_as_many_cpus_as_there_can_be_is_made_at_once() {
+    let plan = "schedule = 'cyclic'\nshared-by = ['0-32767', '32768-65535']\n\
+                [[task]]\nname = 'a'\ncpu = '0-32767'\ncolors = 5\n[[task]]\nname = 'b'\ncpu = '32768-65535'\ncolors = 6\n";
+    let json = planned(plan, &["--of", "8", "--json"]);
+    let document: Value = serde_json::from_slice(&json.stdout).unwrap();
+    fits("plan", &document);
+    let colors = ["0-4", "0-5"].map(Value::from);
+    for (task, colors) in colors.iter().enumerate() {
+        assert_eq!(document["tasks"][task]["colors"], *colors, "{json:?}");
+    }
 }
 
 #[test]
@@ -123,7 +191,7 @@ fn wrong_plans_are_refused_with_their_place() {
     let many: String = (0..40_000)
         .map(|at| task.replace("'a'", &format!("'a{at}'")))
         .collect();
-    let cases: [(String, i32, &[&str]); 8] = [
+    let cases: [(String, i32, &[&str]); 9] = [
         (String::new(), 2, &["plan.toml:1:1", "schedule is missing"]),
         ("schedule = 'cyclic'\n".to_owned(), 2, &["there is no task"]),
         (
@@ -145,6 +213,11 @@ fn wrong_plans_are_refused_with_their_place() {
             cyclic.replace("cpu = 0", "cpu = 65536"),
             2,
             &["plan.toml:4:7"],
+        ),
+        (
+            cyclic.replace("colors = 1", "colors = 9223372036854775807"),
+            2,
+            &["task a has 9223372036854775807 colors", "at most 4096"],
         ),
         (
             format!("others = 8\n{cyclic}"),

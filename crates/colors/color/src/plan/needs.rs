@@ -23,6 +23,16 @@ pub enum Needs {
     Curve(Curve),
 }
 
+impl Needs {
+    /// The most colors that the task can get.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Self::Colors(colors) => *colors,
+            Self::Curve(curve) => curve.points.last().map_or(0, |point| point.0),
+        }
+    }
+}
+
 /// Costs of one run of a task by number of colors.
 ///
 /// Between two points the cost is that of the point with fewer colors, so a plan promises nothing that was not measured. A task gets at

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::PlanError;
 use super::graph::Graph;
 use super::needs::{Needs, Unit};
-use super::schedule::{Preemption, Window, share_cache};
+use super::schedule::{Caches, Place, Preemption, Window};
 
 /// The most tasks of a plan.
 pub const MOST_TASKS: usize = 256;
@@ -143,6 +143,16 @@ pub enum ProblemError {
     /// A task without a color.
     #[error("task {0} has no color: each has at least 1")]
     NoColorsFor(String),
+    /// A task with more colors than a cache has.
+    #[error(
+        "task {name} has {colors} colors, and a cache has at most {MOST_COLORS}: write a smaller number, or leave that point of its curve out"
+    )]
+    TooManyColorsFor {
+        /// Name of the task.
+        name: String,
+        /// Its colors, or those of the last point of its curve.
+        colors: usize,
+    },
     /// Costs in different units.
     #[error(
         "{misses} has misses and {seconds} has seconds: add miss-time, the time of a miss, to compare them"
@@ -262,6 +272,7 @@ impl Problem {
     pub(super) fn conflicts(&self) -> Result<Graph, ProblemError> {
         self.check_colors()?;
         self.check_tasks()?;
+        let places = self.places()?;
         let len = self.tasks.len();
         let mut never = Graph::new(len);
         let mut apart = Graph::new(len);
@@ -273,8 +284,12 @@ impl Problem {
                 if let Some(&unknown) = group.iter().find(|&&task| task >= len) {
                     return Err(ProblemError::NoTask(unknown));
                 }
-                for &one in group {
-                    group.iter().for_each(|&other| graph.connect(one, other));
+                // A file may repeat a name as often as it has room.
+                let mut members = group.clone();
+                members.sort_unstable();
+                members.dedup();
+                for &one in &members {
+                    (members.iter()).for_each(|&other| graph.connect(one, other));
                 }
             }
         }
@@ -287,7 +302,7 @@ impl Problem {
                     let (one, other) = names();
                     return Err(ProblemError::Contradiction { one, other });
                 }
-                if is_apart || (!is_never && self.may_meet(one, other)?) {
+                if is_apart || (!is_never && self.may_meet(&places, one, other)?) {
                     conflicts.connect(one, other);
                 }
             }
@@ -325,25 +340,42 @@ impl Problem {
             if task.cpus.is_empty() {
                 return Err(ProblemError::NoCpu(name()));
             }
-            let is_known = |cpu: &u32| self.sharing.iter().any(|group| group.contains(cpu));
-            let unknown = task.cpus.iter().find(|cpu| !is_known(cpu));
-            if let Some(&cpu) = unknown.filter(|_| !self.sharing.is_empty()) {
-                return Err(ProblemError::UnknownCpu { name: name(), cpu });
-            }
             for (what, time) in [("period", task.period), ("deadline", task.deadline)] {
                 if time.is_some_and(|time| time.is_zero()) {
                     return Err(ProblemError::NoDuration { name: name(), what });
                 }
             }
-            if task.needs == Needs::Colors(0) {
-                return Err(ProblemError::NoColorsFor(name()));
+            match task.needs.most() {
+                0 => return Err(ProblemError::NoColorsFor(name())),
+                // Sums of the colors of all tasks stay far below the limits of their type.
+                colors if colors > MOST_COLORS => {
+                    let name = name();
+                    return Err(ProblemError::TooManyColorsFor { name, colors });
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
+    /// Returns the place of each task among the caches.
+    fn places(&self) -> Result<Vec<Place>, ProblemError> {
+        let cpus = self.tasks.iter().flat_map(|task| &task.cpus).copied();
+        let caches = match self.sharing.is_empty() {
+            true => Caches::one(cpus),
+            false => Caches::of_groups(&self.sharing),
+        };
+        let places = self.tasks.iter().map(|task| {
+            let name = || task.name.clone();
+            let place = caches.place(&task.cpus);
+            place.map_err(|cpu| ProblemError::UnknownCpu { name: name(), cpu })
+        });
+        places.collect()
+    }
+
     /// Returns true if one of two tasks may use the cache during a run of the other, by CPUs and windows alone.
-    fn may_meet(&self, one: usize, other: usize) -> Result<bool, ProblemError> {
+    fn may_meet(&self, places: &[Place], one: usize, other: usize) -> Result<bool, ProblemError> {
+        let can_meet = places[one].meets(&places[other], self.preemption);
         let (one, other) = (&self.tasks[one], &self.tasks[other]);
         let overlap = (one.window.zip(other.window)).is_none_or(|(a, b)| a.overlaps(&b));
         let both_are_known = one.window.is_some() && other.window.is_some();
@@ -359,15 +391,7 @@ impl Problem {
                 cpu: *cpu,
             });
         }
-        let meets = |a: u32, b: u32| match a == b {
-            true => self.preemption == Preemption::Preemptive,
-            false => share_cache(&self.sharing, a, b),
-        };
-        let pairs = one
-            .cpus
-            .iter()
-            .any(|&a| other.cpus.iter().any(|&b| meets(a, b)));
-        Ok(overlap && pairs)
+        Ok(overlap && can_meet)
     }
 
     /// Returns the sizes that each task can get, with those left out that miss its deadline.

@@ -11,6 +11,7 @@
 //! So a run may find other tasks' lines in its colors when it *begins*: a task that shares colors starts with a cold cache. Its costs must be
 //! measured that way.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Order of tasks on one CPU.
@@ -90,10 +91,96 @@ const fn gcd(mut one: u64, mut other: u64) -> u64 {
     one
 }
 
-/// CPUs that share the cache whose colors are divided: groups, each with a cache of its own. No group: all CPUs share one cache.
-pub(super) fn share_cache(groups: &[Vec<u32>], one: u32, other: u32) -> bool {
-    let both = |group: &Vec<u32>| group.contains(&one) && group.contains(&other);
-    one == other || groups.is_empty() || groups.iter().any(both)
+/// CPUs, each with the cache that it uses, of those whose colors are divided.
+#[derive(Debug)]
+pub(super) struct Caches {
+    /// CPU and number of its cache; ascending, each CPU once.
+    of: Vec<(u32, usize)>,
+}
+
+impl Caches {
+    /// All these CPUs share one cache.
+    pub(super) fn one(cpus: impl Iterator<Item = u32>) -> Self {
+        let cpus: BTreeSet<u32> = cpus.collect();
+        Self {
+            of: cpus.into_iter().map(|cpu| (cpu, 0)).collect(),
+        }
+    }
+
+    /// Each group has a cache of its own. No CPU is in two of them.
+    pub(super) fn of_groups(groups: &[Vec<u32>]) -> Self {
+        let caches = groups.iter().enumerate();
+        let mut of: Vec<(u32, usize)> = caches
+            .flat_map(|(cache, group)| group.iter().map(move |&cpu| (cpu, cache)))
+            .collect();
+        of.sort_unstable();
+        Self { of }
+    }
+
+    /// Returns the place of a task that runs on these CPUs.
+    ///
+    /// # Errors
+    /// The first of them that uses no known cache.
+    pub(super) fn place(&self, cpus: &[u32]) -> Result<Place, u32> {
+        let known = cpus.iter().map(|&cpu| {
+            let at = self.of.binary_search_by_key(&cpu, |known| known.0);
+            at.map(|at| (self.of[at].1, at)).map_err(|_| cpu)
+        });
+        let mut known = known.collect::<Result<Vec<(usize, usize)>, u32>>()?;
+        known.sort_unstable();
+        known.dedup();
+        let mut place = Place::default();
+        for of_cache in known.chunk_by(|one, other| one.0 == other.0) {
+            place.caches.insert(of_cache[0].0);
+            if let [(_, cpu)] = of_cache {
+                place.only.insert(*cpu);
+            }
+        }
+        Ok(place)
+    }
+}
+
+/// Caches that a task uses.
+///
+/// A plan may have tens of thousands of CPUs and of caches: sets of bits compare two tasks fast enough, pairs of CPUs would take days.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Numbers of the caches.
+    caches: Bits,
+    /// Positions in [`Caches`] of the CPUs that are the task's only ones at their cache.
+    only: Bits,
+}
+
+impl Place {
+    /// Returns true if the two tasks may use a cache at the same time: from two CPUs or, with preemption, from one.
+    pub(super) fn meets(&self, other: &Self, preemption: Preemption) -> bool {
+        let common = self.caches.common(&other.caches);
+        match preemption {
+            Preemption::Preemptive => common > 0,
+            // Both are confined to one CPU in this number of the common caches.
+            Preemption::Cyclic => common > self.only.common(&other.only),
+        }
+    }
+}
+
+/// Set of numbers.
+#[derive(Debug, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn insert(&mut self, number: usize) {
+        let word = number / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (number % 64);
+    }
+
+    /// Returns the number of members that two sets have in common.
+    fn common(&self, other: &Self) -> u32 {
+        let words = self.0.iter().zip(&other.0);
+        words.map(|(one, other)| (one & other).count_ones()).sum()
+    }
 }
 
 #[cfg(test)]
@@ -146,9 +233,37 @@ mod tests {
     }
 
     #[test]
-    fn cpus_share_a_cache_by_groups() {
-        let groups = [vec![0, 1], vec![2, 3]];
-        assert!(share_cache(&groups, 0, 1) && !share_cache(&groups, 1, 2));
-        assert!(share_cache(&groups, 7, 7) && share_cache(&[], 0, 9));
+    fn tasks_meet_in_a_cache_as_all_pairs_of_their_cpus_show() {
+        let mut random = Random::new(13);
+        let mut met = [0; 2];
+        for round in 0..2000 {
+            let groups: &[Vec<u32>] = &[vec![9, 0, 4], vec![70_000], vec![2, 3, 1]];
+            let cpus = groups.concat();
+            let mut some = || -> Vec<u32> {
+                let number = 1 + random.below(3);
+                let at = (0..number).map(|_| cpus[random.below(cpus.len())]);
+                at.collect()
+            };
+            let (a, b) = (some(), some());
+            let is_one = round % 2 == 0;
+            let caches = match is_one {
+                true => Caches::one(cpus.iter().copied()),
+                false => Caches::of_groups(groups),
+            };
+            let cache = |cpu: &u32| groups.iter().position(|group| group.contains(cpu));
+            for preemption in [Preemption::Cyclic, Preemption::Preemptive] {
+                let meets = |one: &u32, other: &u32| match one == other {
+                    true => preemption == Preemption::Preemptive,
+                    false => is_one || cache(one) == cache(other),
+                };
+                let expected = a.iter().any(|one| b.iter().any(|other| meets(one, other)));
+                let places = (caches.place(&a).unwrap(), caches.place(&b).unwrap());
+                let found = places.0.meets(&places.1, preemption);
+                assert_eq!(found, expected, "{a:?} {b:?} {preemption:?} {is_one}");
+                met[usize::from(found)] += 1;
+            }
+            assert_eq!(caches.place(&[0, 8, 7]).unwrap_err(), 8);
+        }
+        assert!(met[0] > 500 && met[1] > 500, "{met:?}");
     }
 }

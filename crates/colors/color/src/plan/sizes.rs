@@ -15,7 +15,8 @@ use super::graph::Graph;
 use super::modules::{Module, Step, divided, reduce};
 use super::work::Work;
 
-/// Work of the raises: a step is a vertex, a color or a size that is looked at. A search takes a few seconds at most.
+/// Work of the raises of each connected part: a step is a vertex, a color or a size that is looked at. One part takes a few seconds at
+/// most, and a plan of several hard parts that many times as long: with one budget for all, an early part would leave none for the others.
 const RAISING: u64 = 20_000_000;
 /// Work of the search for the best numbers of each part.
 const SEARCHING: u64 = 20_000_000;

@@ -159,12 +159,41 @@ fn a_deadline_is_a_demand() {
     );
 }
 
+#[test]
+fn tasks_on_tens_of_thousands_of_cpus_are_compared_at_once() {
+    let halves = || {
+        vec![
+            (0..1 << 15).collect::<Vec<u32>>(),
+            (1 << 15..1 << 16).collect(),
+        ]
+    };
+    let mut large = problem(8, vec![task("a", 0, 3), task("b", 0, 4), task("c", 0, 3)]);
+    large.sharing = halves();
+    for (task, cpus) in large.tasks.iter_mut().zip(halves()) {
+        task.cpus = cpus;
+    }
+    large.tasks[2].cpus = vec![7];
+    assert_eq!(plan(&large).unwrap().conflicts, [(0, 2)]);
+    // A cache for each CPU: runs on one CPU end before another begins.
+    large.sharing = (0..1 << 16).map(|cpu| vec![cpu]).collect();
+    large.tasks[1].cpus = (1 << 10..1 << 16).collect();
+    assert_eq!(plan(&large).unwrap().conflicts, []);
+    large.preemption = Preemption::Preemptive;
+    assert_eq!(plan(&large).unwrap().conflicts, [(0, 1), (0, 2)]);
+    // Names that come again and again.
+    large.never_together = vec![[0, 1].repeat(1 << 16)];
+    large.apart = vec![[1, 2].repeat(1 << 16)];
+    assert_eq!(plan(&large).unwrap().conflicts, [(0, 2), (1, 2)]);
+    large.tasks[2].cpus = vec![1 << 16];
+    assert!(wrong(&large).contains("task c runs on CPU 65536"));
+}
+
 type Edit = fn(&mut Problem);
 
 #[test]
 fn problems_without_a_meaning_are_refused() {
     let good = problem(8, vec![task("a", 0, 2), task("b", 1, 2)]);
-    let cases: [(Edit, &str); 15] = [
+    let cases: [(Edit, &str); 17] = [
         (|p| p.tasks.clear(), "there is no task"),
         (|p| p.colors = 0, "0 colors cannot be divided"),
         (|p| p.colors = 4097, "4097 colors cannot be divided"),
@@ -188,6 +217,18 @@ fn problems_without_a_meaning_are_refused() {
         (
             |p| p.tasks[0].needs = Needs::Colors(0),
             "task a has no color",
+        ),
+        (
+            |p| {
+                p.tasks = (0..3)
+                    .map(|at| task(&format!("t{at}"), at, isize::MAX as usize))
+                    .collect()
+            },
+            "task t0 has 9223372036854775807 colors, and a cache has at most 4096",
+        ),
+        (
+            |p| p.tasks[1].needs = curve(Unit::Misses, &[(1, 9.0), (4097, 8.0)]),
+            "task b has 4097 colors",
         ),
         (
             |p| p.tasks[0].period = Some(Duration::ZERO),

@@ -1,6 +1,7 @@
 //! JSON document of a plan: `superhue-plan/1`.
 
 use serde::Serialize;
+use superhue::model::words;
 use superhue::page_colors::plan::{
     Change, Cost, Needs, Objective, Obstacle, Plan, PlanError, Preemption, Problem, Refusal, Share,
     Unit,
@@ -190,8 +191,9 @@ fn planned(task: &PlanTask, start: &Start, share: &Share) -> PlannedTask {
     });
     let rule = start.unit.as_ref().map(|unit| {
         format!(
-            "[[rule]]\nname = \"{}\"\nunit = \"{unit}\"\ncolors = \"{colors}\"\nswap = true\n",
-            task.name
+            "[[rule]]\nname = \"{}\"\nunit = {}\ncolors = \"{colors}\"\nswap = true\n",
+            task.name,
+            toml_string(unit)
         )
     });
     PlannedTask {
@@ -209,6 +211,19 @@ fn planned(task: &PlanTask, start: &Start, share: &Share) -> PlannedTask {
         colors,
         cpus,
     }
+}
+
+/// Returns a text as a string of TOML, in which each letter shows itself.
+fn toml_string(text: &str) -> String {
+    let mut string = "\"".to_owned();
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => string.extend(['\\', letter]),
+            _ if words::is_harmless(letter) => string.push(letter),
+            _ => string += &format!("\\U{:08x}", u32::from(letter)),
+        }
+    }
+    string + "\""
 }
 
 fn refusal(problem: &Problem, error: &PlanError) -> PlanRefusal {
@@ -322,6 +337,27 @@ fn advice(problem: &Problem, change: Change) -> String {
             format!(
                 "let {one} and {other} run in turns (on one CPU, or never-together = [[\"{one}\", \"{other}\"]])"
             )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_of_toml_has_the_value_of_its_text() {
+        for text in [
+            "a.service",
+            "app-foo\\x2dbar.service",
+            "a\\\\",
+            "\"'\\u0041",
+            "caf\u{e9}\u{200d}\u{1b}\n",
+        ] {
+            let line = format!("unit = {}\n", toml_string(text));
+            assert_eq!(words::harmless_lines(&line), line);
+            let table: toml::Table = toml::from_str(&line).unwrap();
+            assert_eq!(table["unit"].as_str(), Some(text), "{line}");
         }
     }
 }

@@ -360,7 +360,7 @@ fn task_name(text: &str, before: &[Task]) -> Result<String, String> {
     }
 }
 
-/// A pattern for a unit, which needs no escapes in TOML.
+/// A pattern for a unit. Units have backslashes where systemd escapes a character, and never a quotation mark.
 fn unit_name(text: &str) -> Result<String, String> {
     let is_fine = |c: char| !c.is_control() && !"/\"".contains(c);
     match !text.trim().is_empty() && text.len() <= 1024 && text.chars().all(is_fine) {

@@ -1,5 +1,7 @@
 //! A plan as text.
 
+use superhue::model::words;
+
 use super::document::{Document, PlanCost, PlanRefusal, PlannedTask};
 use crate::output::{fitted, prose};
 use crate::sheet::{Sheet, left, right};
@@ -44,7 +46,13 @@ fn planned(document: &Document, wide: bool) -> String {
             percent(worst)
         ));
     }
-    text + &prose(&commands(document))
+    text += &commands(document);
+    if let Some(others) = &document.others {
+        text += &prose(&format!(
+            "\nOther programs leave the colors of tasks alone only if they are placed, too: --colors {others}.\n"
+        ));
+    }
+    text
 }
 
 fn row(task: &PlannedTask) -> [String; 7] {
@@ -92,6 +100,7 @@ fn sum(cost: &PlanCost) -> String {
     }
 }
 
+/// Commands and rules, to be pasted: a break at the end of a terminal's line would make others of them.
 fn commands(document: &Document) -> String {
     let mut text = String::new();
     let commands: Vec<&str> = (document.tasks.iter())
@@ -99,9 +108,7 @@ fn commands(document: &Document) -> String {
         .collect();
     if !commands.is_empty() {
         text += "\nTo start tasks with their colors:\n\n";
-        commands
-            .iter()
-            .for_each(|line| text += &format!("  {line}\n"));
+        commands.iter().for_each(|lines| text += &indented(lines));
     }
     let rules: Vec<&str> = (document.tasks.iter())
         .filter_map(|task| task.rule.as_deref())
@@ -110,15 +117,14 @@ fn commands(document: &Document) -> String {
         text += "\nRules of the daemon:\n";
         for rule in rules {
             text.push('\n');
-            rule.lines().for_each(|line| text += &format!("  {line}\n"));
+            rule.lines().for_each(|line| text += &indented(line));
         }
     }
-    if let Some(others) = &document.others {
-        text += &format!(
-            "\nOther programs leave the colors of tasks alone only if they are placed, too: --colors {others}.\n"
-        );
-    }
     text
+}
+
+fn indented(line: &str) -> String {
+    format!("  {}\n", words::harmless_lines(line))
 }
 
 fn refused(document: &Document, refusal: &PlanRefusal, wide: bool) -> String {

@@ -611,7 +611,8 @@ pub enum CtlRequest {
     ///
     /// The trial has the policy, the budget and the bounds of the rule, and all its processes, also those that start meanwhile. The daemon leaves them
     /// alone, and acts by its other rules as always. When the trial ends, killed or not, its connection to the daemon ends, and the daemon
-    /// acts by the rule again; at the latest after 60 s, if the trial is stopped or hangs. Memory that was huge is huge again at the end.
+    /// acts by the rule again; at the latest after 60 s, if the trial is stopped or hangs. Memory that was huge is huge again at the end; after
+    /// a kill, the daemon collapses again what the rule wants.
     ///
     /// Rules that place memory by page colors cannot be tried.
     ///

@@ -9,7 +9,9 @@ use std::path::Path;
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue::model::counted;
 use superhue::procfs::Roots;
-use superhue_daemon::account::{DaemonAccount, PodsAccount, RuleAccount, UsersAccount};
+use superhue_daemon::account::{
+    DaemonAccount, HoldAccount, PodsAccount, RuleAccount, UsersAccount,
+};
 use superhue_daemon::ctl::{Answer, AskError, Request, RuleSummary, Why, ask};
 use superhue_daemon::metrics::Format;
 
@@ -126,10 +128,7 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
     }
     for rule in &status.rules {
         if rule.held {
-            text += &prose(&format!(
-                "rule {}: its processes are left alone while superhue ctl trial tries it\n",
-                rule.name
-            ));
+            text += &prose(&held_text(rule, &status.holds));
         }
         let Some(watch) = &rule.watch else { continue };
         for sentence in trouble::sentences(watch) {
@@ -140,6 +139,14 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
         }
     }
     text
+}
+
+/// Returns a sentence on a rule that a client holds. An older daemon does not name the process.
+fn held_text(rule: &RuleAccount, holds: &[HoldAccount]) -> String {
+    let name = &rule.name;
+    let hold = holds.iter().find(|hold| hold.rule == *name);
+    let owner = hold.map_or_else(|| "a client".to_owned(), HoldAccount::owner);
+    format!("rule {name}: the daemon leaves its processes alone while {owner} holds the rule\n")
 }
 
 /// Returns the lines above the table.
@@ -476,6 +483,11 @@ mod tests {
                 converged_seconds: BTreeMap::from([("a.service".to_owned(), 12.0)]),
                 ..RuleAccount::default()
             }],
+            holds: vec![HoldAccount {
+                rule: "r".to_owned(),
+                pid: Some(812),
+                uid: Some(1000),
+            }],
             ..DaemonAccount::default()
         };
         let text = status_text(&status, true);
@@ -493,7 +505,7 @@ mod tests {
         assert!(unknown.ends_with(" 2.0 MiB - ? 0 0.0 ms"), "{unknown}");
         assert!(
             text.ends_with(
-                "\nrule r: its processes are left alone while superhue ctl trial tries it\nrule r: no tracker works here\n"
+                "\nrule r: the daemon leaves its processes alone while process 812 of user 1000 holds the rule\nrule r: no tracker works here\n"
             ),
             "{text}"
         );

@@ -56,6 +56,33 @@ pub struct DaemonAccount {
     pub rules_total: u64,
     /// The rules that have or had processes, in the order of the configuration.
     pub rules: Vec<RuleAccount>,
+    /// The rules that clients hold.
+    #[serde(default)]
+    pub holds: Vec<HoldAccount>,
+}
+
+/// A rule that a client of the control socket holds: the daemon leaves its processes alone until the connection ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HoldAccount {
+    /// The rule's name.
+    pub rule: String,
+    /// The process that opened the connection; `None` if it is outside of the daemon's PID namespace.
+    pub pid: Option<u32>,
+    /// The effective user of that process when it connected; `None` if unknown.
+    pub uid: Option<u32>,
+}
+
+impl HoldAccount {
+    /// Returns the process and its user, for people.
+    #[must_use]
+    pub fn owner(&self) -> String {
+        let user = self.uid.map(|uid| format!(" of user {uid}"));
+        let user = user.unwrap_or_default();
+        match self.pid {
+            Some(pid) => format!("process {pid}{user}"),
+            None => format!("a process{user} outside of the daemon's PID namespace"),
+        }
+    }
 }
 
 /// Source of the rules in force.

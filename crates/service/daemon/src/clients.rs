@@ -17,7 +17,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
-use superhue_sys::seqpacket::peer_credentials;
+use superhue_sys::seqpacket::{Credentials, peer_credentials};
 
 /// Connections accepted, and clients served, in one turn.
 const MAX_CLIENTS_PER_TURN: usize = 32;
@@ -30,6 +30,12 @@ const GULP: usize = 4096;
 
 /// Bytes read, and discarded, from a client that sends more after its request.
 const LISTENED_TO: usize = 256 << 10;
+
+/// Connections with a lease at a time, of one user other than root. They last, so they have few of the places of [`Limits`].
+pub(crate) const MAX_LEASED_OF_ONE_USER: usize = 4;
+
+/// Connections with a lease at a time.
+pub(crate) const MAX_LEASED: usize = 16;
 
 const LISTENER: u64 = u64::MAX;
 
@@ -62,6 +68,17 @@ pub(crate) enum RequestEnd {
     TooLong,
 }
 
+/// Client that sent a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requester {
+    /// Number of the connection: no two have the same.
+    pub(crate) client: u64,
+    /// Process that opened the connection; `None` if unknown.
+    pub(crate) peer: Option<Credentials>,
+    /// True if the answer may come with a lease.
+    pub(crate) may_lease: bool,
+}
+
 /// Answer to a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reply {
@@ -77,8 +94,12 @@ pub(crate) struct Reply {
 
 /// Protocol on a connection.
 pub(crate) trait ClientProtocol {
-    /// Returns the length of the request at the start of `said`, if it is complete. An earlier call has seen the first `known` bytes.
+    /// Returns the length of the request at the start of `said`, its end mark included, if it is complete. An earlier call has seen the first
+    /// `known` bytes.
     fn end(&self, said: &[u8], known: usize) -> Option<usize>;
+
+    /// Notes the client whose request `answer` receives next. Only a protocol with leases needs it.
+    fn identify(&mut self, _: Requester) {}
 
     /// Returns the answer to a client. No two connections have the same number.
     fn answer(&mut self, client: u64, request: &[u8], ended: RequestEnd) -> Reply;
@@ -107,9 +128,11 @@ pub(crate) struct Clients<L> {
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
-    uid: u32,
+    peer: Option<Credentials>,
     deadline: Duration,
     request: Vec<u8>,
+    /// True if `request` has a whole request, which came together with the one before.
+    has_next: bool,
     state: State,
     /// True once an answer came with a lease.
     has_lease: bool,
@@ -213,11 +236,9 @@ impl<L: AsFd> Clients<L> {
     }
 
     fn admit(&mut self, socket: OwnedFd, at: Duration, talk: &mut dyn ClientProtocol) {
-        let uid = match self.limits.of_one_user {
-            Some(_) => peer_credentials(&socket).map_or(u32::MAX, |peer| peer.uid),
-            None => u32::MAX,
-        };
-        if self.is_full(uid) && !self.make_room(talk) {
+        let is_known = self.limits.of_one_user.is_some();
+        let peer = peer_credentials(&socket).ok().filter(|_| is_known);
+        if self.is_full(uid_of(peer)) && !self.make_room(talk) {
             self.refused += 1;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = send(&socket, &talk.too_many(), flags);
@@ -229,9 +250,10 @@ impl<L: AsFd> Clients<L> {
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
             let client = Client {
                 socket,
-                uid,
+                peer,
                 deadline: at + self.limits.patience,
                 request: Vec::new(),
+                has_next: false,
                 state: State::Asks,
                 has_lease: false,
             };
@@ -250,10 +272,24 @@ impl<L: AsFd> Clients<L> {
         let Some(of_one) = of_one_user else {
             return self.clients.len() >= of_all;
         };
-        let same = self.clients.values().filter(|client| client.uid == uid);
+        let same = (self.clients.values()).filter(|client| uid_of(client.peer) == uid);
         // Room is kept for root.
         let is_full_for_users = same.count() >= of_one || self.clients.len() + of_one >= of_all;
         uid != 0 && is_full_for_users || self.clients.len() >= of_all
+    }
+
+    /// Returns true if the client has a lease, or there is room for one more.
+    fn may_lease(&self, id: u64, peer: Option<Credentials>) -> bool {
+        let leased = || (self.clients.iter()).filter(|(_, client)| client.has_lease);
+        if leased().any(|(&other, _)| other == id) {
+            return true;
+        }
+        let (uid, all) = (uid_of(peer), leased().count());
+        let same = leased().filter(|(_, client)| uid_of(client.peer) == uid);
+        // Room is kept for root, as in `is_full`.
+        let is_full_for_users =
+            same.count() >= MAX_LEASED_OF_ONE_USER || all + MAX_LEASED_OF_ONE_USER >= MAX_LEASED;
+        all < MAX_LEASED && (uid == 0 || !is_full_for_users)
     }
 
     /// Disconnects the oldest client without an answer under way, else the oldest. Returns false if newcomers do not come first, or there is none.
@@ -276,26 +312,62 @@ impl<L: AsFd> Clients<L> {
         };
         let mut stage = client.step(&self.limits, talk);
         if let Stage::Asked(bytes, ended) = stage {
-            self.requests += 1;
-            let mut request = std::mem::take(&mut client.request);
-            request.truncate(bytes);
-            let reply = talk.answer(id, &request, ended);
-            self.refused += u64::from(reply.refused);
-            if let Some(lease) = reply.lease {
-                (client.deadline, client.has_lease) = (at + lease, true);
-            }
-            client.state = State::Told { reply, sent: 0 };
+            self.answer(id, (bytes, ended), at, talk);
+            let Some(client) = self.clients.get_mut(&id) else {
+                return;
+            };
             stage = client.step(&self.limits, talk);
         }
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
         if matches!(stage, Stage::Over) {
             self.let_go(id, talk);
             return;
         }
         let awaited = match client.state {
             State::Told { .. } => epoll::EventFlags::OUT,
+            // The socket does not become readable for bytes that are read already. It is writable at once, which wakes the loop.
+            State::Asks if client.has_next => epoll::EventFlags::OUT,
             State::Asks | State::Goes { .. } => epoll::EventFlags::IN,
         };
         client.wait_for(&self.epoll, id, awaited);
+    }
+
+    /// Gives a client the answer to its request, the first `bytes` of those that it sent.
+    fn answer(
+        &mut self,
+        id: u64,
+        (bytes, ended): (usize, RequestEnd),
+        at: Duration,
+        talk: &mut dyn ClientProtocol,
+    ) {
+        let Some(peer) = self.clients.get(&id).map(|client| client.peer) else {
+            return;
+        };
+        let may_lease = self.may_lease(id, peer);
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        self.requests += 1;
+        let mut request = std::mem::take(&mut client.request);
+        let rest = request.split_off(bytes.min(request.len()));
+        talk.identify(Requester {
+            client: id,
+            peer,
+            may_lease,
+        });
+        let reply = talk.answer(id, &request, ended);
+        self.refused += u64::from(reply.refused);
+        if let Some(lease) = reply.lease {
+            (client.deadline, client.has_lease) = (at + lease, true);
+            client.has_next = talk.end(&rest, 0).is_some();
+            client.request = rest;
+        } else if client.has_lease {
+            // The connection ends after this answer, so it has no more time for it than any other one.
+            client.deadline = at + self.limits.patience;
+        }
+        client.state = State::Told { reply, sent: 0 };
     }
 
     fn refuse(&mut self, id: u64, talk: &mut dyn ClientProtocol) {
@@ -324,6 +396,11 @@ impl<L> AsFd for Clients<L> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// Returns the user of a client; the largest number, which the kernel gives to no user, if unknown.
+fn uid_of(peer: Option<Credentials>) -> u32 {
+    peer.map_or(u32::MAX, |peer| peer.uid)
 }
 
 impl Client {
@@ -361,6 +438,11 @@ impl Client {
     }
 
     fn receive(&mut self, limits: &Limits, talk: &dyn ClientProtocol) -> Stage {
+        if std::mem::take(&mut self.has_next)
+            && let Some(end) = talk.end(&self.request, 0)
+        {
+            return Stage::Asked(end, RequestEnd::Whole);
+        }
         let mut buffer = [0; GULP];
         loop {
             let known = self.request.len();

@@ -32,6 +32,7 @@ use superhue_track::{Access, HeldCapabilities, ListenError, Listener, drop_privi
 use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
 };
+use crate::clients::Requester;
 use crate::config::{Problem, Settings};
 use crate::ctl::{
     Answer, Answers, HeldRule, LEASE, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why,
@@ -484,14 +485,15 @@ impl Daemon {
             workers,
             rules_total: self.rules.len() as u64,
             rules: self.watches.account(),
+            holds: self.holds.account(),
         };
         self.handle.publish(Arc::new(account));
     }
 
     /// Holds a rule for a client, or extends its hold.
-    fn hold(&mut self, client: u64, name: &str) -> Answer {
+    fn hold(&mut self, from: Requester, name: &str) -> Answer {
         let processes = |name: &str| self.watches.of(name).0;
-        let rule = match self.holds.take(client, name, &self.rules, processes) {
+        let rule = match self.holds.take(from, name, &self.rules, processes) {
             Ok(rule) => rule,
             Err(text) => return Answer::Refused { text },
         };
@@ -592,7 +594,7 @@ impl Daemon {
 }
 
 impl Answers for Daemon {
-    fn answer(&mut self, client: u64, request: Request) -> Answer {
+    fn answer(&mut self, from: Requester, request: Request) -> Answer {
         let done = |result| match result {
             Ok(text) => Answer::Done { text },
             Err(text) => Answer::Refused { text },
@@ -619,7 +621,7 @@ impl Answers for Daemon {
             Request::Pause => done(self.pause(true)),
             Request::Resume => done(self.pause(false)),
             Request::Reload => done(self.reload()),
-            Request::Hold { rule } => self.hold(client, &rule),
+            Request::Hold { rule } => self.hold(from, &rule),
         }
     }
 

@@ -6,6 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use superhue_sys::seqpacket::Credentials;
+
+use crate::account::HoldAccount;
+use crate::clients::Requester;
 use crate::rules::Rule;
 
 /// The rules that are held, by client.
@@ -16,6 +20,8 @@ pub(crate) struct Holds(BTreeMap<u64, Hold>);
 struct Hold {
     /// The rule as it was at the first request.
     rule: Rule,
+    /// The process that opened the connection.
+    peer: Option<Credentials>,
     /// True after a reload has changed or removed it: it is not held any more.
     is_over: bool,
 }
@@ -27,17 +33,17 @@ impl Holds {
     /// The reason why it is not held, and the remedy.
     pub(crate) fn take(
         &mut self,
-        client: u64,
+        from: Requester,
         name: &str,
         rules: &[Rule],
         processes: impl FnOnce(&str) -> u64,
     ) -> Result<Rule, String> {
-        if let Some(hold) = self.0.get(&client) {
+        if let Some(hold) = self.0.get(&from.client) {
             return hold.extended(name);
         }
         let rule = rules.iter().find(|rule| &*rule.name == name);
         let rule = rule.ok_or_else(|| {
-            format!("there is no rule `{name}`: superhue ctl rules lists those in force")
+            format!("there is no rule `{name}`: superhue ctl rules lists the rules in force")
         })?;
         if rule.placement.is_none() {
             return Err(format!(
@@ -45,9 +51,10 @@ impl Holds {
                 rule.place
             ));
         }
-        if self.names().contains(&rule.name) {
+        if let Some(other) = self.account().iter().find(|hold| hold.rule == name) {
             return Err(format!(
-                "rule `{name}` is held by another client (superhue ctl trial): try again when that has ended"
+                "{} holds rule `{name}`: wait until that process ends, or end it, then try again",
+                other.owner()
             ));
         }
         // Later, a service may be without processes for a moment, because it is started again.
@@ -57,12 +64,13 @@ impl Holds {
                 rule.place
             ));
         }
-        tracing::info!(rule = name, client, "held: its processes are left alone");
         let hold = Hold {
             rule: rule.clone(),
+            peer: from.peer,
             is_over: false,
         };
-        self.0.insert(client, hold);
+        hold.log(from.client, "held: the daemon leaves its processes alone");
+        self.0.insert(from.client, hold);
         Ok(rule.clone())
     }
 
@@ -70,20 +78,19 @@ impl Holds {
     pub(crate) fn end(&mut self, client: u64) -> bool {
         let hold = self.0.remove(&client);
         if let Some(hold) = hold.as_ref().filter(|hold| !hold.is_over) {
-            tracing::info!(rule = &*hold.rule.name, client, "not held any more");
+            hold.log(client, "not held any more");
         }
         hold.is_some()
     }
 
     /// Ends the holds of rules that are not the same among `rules`.
     pub(crate) fn follow(&mut self, rules: &[Rule]) {
-        for (client, hold) in self.0.iter_mut().filter(|(_, hold)| !hold.is_over) {
+        for (&client, hold) in self.0.iter_mut().filter(|(_, hold)| !hold.is_over) {
             match rules.iter().find(|rule| hold.is_of(rule)) {
                 // It may stand at another place now.
                 Some(rule) => hold.rule = rule.clone(),
                 None => {
-                    let rule = &*hold.rule.name;
-                    tracing::info!(rule, client, "changed: not held any more");
+                    hold.log(client, "changed: not held any more");
                     hold.is_over = true;
                 }
             }
@@ -95,9 +102,30 @@ impl Holds {
         let held = self.0.values().filter(|hold| !hold.is_over);
         held.map(|hold| hold.rule.name.clone()).collect()
     }
+
+    /// Returns the account of the rules that are held.
+    pub(crate) fn account(&self) -> Vec<HoldAccount> {
+        let held = self.0.values().filter(|hold| !hold.is_over);
+        held.map(Hold::account).collect()
+    }
 }
 
 impl Hold {
+    fn account(&self) -> HoldAccount {
+        HoldAccount {
+            rule: self.rule.name.to_string(),
+            // The kernel reports 0 for a process of another PID namespace.
+            pid: self.peer.map(|peer| peer.pid).filter(|&pid| pid != 0),
+            uid: self.peer.map(|peer| peer.uid),
+        }
+    }
+
+    /// Logs a change of the hold, with its owner.
+    fn log(&self, client: u64, change: &str) {
+        let HoldAccount { rule, pid, uid } = self.account();
+        tracing::info!(rule, client, pid, uid, "{change}");
+    }
+
     fn extended(&self, name: &str) -> Result<Rule, String> {
         let held = &self.rule.name;
         if **held != *name {

@@ -396,7 +396,7 @@ impl TrialEnvironment<'_> {
         self.share();
     }
 
-    /// Sleeps whatever happens, and searches meanwhile: the daemon leaves the processes of a rule alone only while it is asked for them. Returns
+    /// Sleeps whatever happens, and searches meanwhile: the daemon leaves the processes of a rule alone only while the trial renews its hold. Returns
     /// false, since nothing cuts the end of a trial short.
     fn rest(&mut self, time: Duration) -> bool {
         std::thread::sleep(time);

@@ -88,7 +88,7 @@ impl RuleHold {
     }
 
     /// Extends the hold if that is due, and returns the rule as the daemon described it last. Never waits for the daemon: its answer is taken by a
-    /// later call. To be called more often than once a second.
+    /// later call. Call it about once a second.
     ///
     /// # Errors
     /// The hold has ended, or the daemon has not answered in time. See [`HoldError`].
@@ -152,9 +152,13 @@ impl RuleHold {
         }
         let lease = Duration::from_secs(self.held.lease_seconds);
         let why = if now.saturating_duration_since(self.asked) >= lease {
-            format!("it had not heard of this process for {} s", lease.as_secs())
+            format!(
+                "this process sent no request for {} s, because it was stopped or had no CPU time; try again",
+                lease.as_secs()
+            )
         } else {
-            "it has closed the connection (it has ended, or was started again)".to_owned()
+            "the daemon has closed the connection, because it has ended or restarted; try again when it runs"
+                .to_owned()
         };
         HoldError::Ended {
             socket: self.socket.clone(),

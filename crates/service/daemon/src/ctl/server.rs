@@ -8,7 +8,10 @@ use superhue_track::Listener;
 
 use super::protocol::{LEASE, LONGEST_REQUEST, Request};
 use super::{read_request, written};
-use crate::clients::{ClientProtocol, Clients, Limits, Reply, RequestEnd};
+use crate::clients::{
+    ClientProtocol, Clients, Limits, MAX_LEASED, MAX_LEASED_OF_ONE_USER, Reply, RequestEnd,
+    Requester,
+};
 use crate::ctl::Answer;
 
 const LIMITS: Limits = Limits {
@@ -23,7 +26,7 @@ const LIMITS: Limits = Limits {
 /// Party that answers the requests: the daemon.
 pub(crate) trait Answers {
     /// Answers a client. [`Answer::Held`] keeps the connection open for [`LEASE`].
-    fn answer(&mut self, client: u64, request: Request) -> Answer;
+    fn answer(&mut self, from: Requester, request: Request) -> Answer;
 
     /// Notes the end of a connection that [`Answer::Held`] kept open, however it ended; called once for each.
     fn ended(&mut self, client: u64);
@@ -45,7 +48,11 @@ impl Server {
 
     /// Accepts clients and serves those that are ready.
     pub(crate) fn step(&mut self, at: Duration, answers: &mut dyn Answers) {
-        self.0.step(at, &mut Lines(answers));
+        let mut lines = Lines {
+            answers,
+            from: None,
+        };
+        self.0.step(at, &mut lines);
     }
 
     /// Returns the number of requests, and of those that were refused.
@@ -61,21 +68,45 @@ impl AsFd for Server {
 }
 
 /// The protocol: a line as the request, a line as the answer.
-struct Lines<'a>(&'a mut dyn Answers);
+struct Lines<'a> {
+    answers: &'a mut dyn Answers,
+    /// The client whose request comes next.
+    from: Option<Requester>,
+}
+
+impl Lines<'_> {
+    fn told(&mut self, request: Request) -> Answer {
+        match self.from.take() {
+            Some(from) if from.may_lease || !matches!(request, Request::Hold { .. }) => {
+                self.answers.answer(from, request)
+            }
+            _ => Answer::Refused {
+                text: format!(
+                    "too many connections hold rules (at most {MAX_LEASED_OF_ONE_USER} of one user, and {MAX_LEASED} in all): \
+                     superhue ctl status shows their processes; end one of them, then try again"
+                ),
+            },
+        }
+    }
+}
 
 impl ClientProtocol for Lines<'_> {
     fn end(&self, said: &[u8], known: usize) -> Option<usize> {
         let news = said.get(known..).unwrap_or_default();
         let end = news.iter().position(|&byte| byte == b'\n');
-        end.map(|end| known + end)
+        end.map(|end| known + end + 1)
+    }
+
+    fn identify(&mut self, from: Requester) {
+        self.from = Some(from);
     }
 
     // A request without an end of the line is parsed all the same.
-    fn answer(&mut self, client: u64, request: &[u8], _: RequestEnd) -> Reply {
-        let request = read_request(request);
+    fn answer(&mut self, _: u64, request: &[u8], _: RequestEnd) -> Reply {
+        let request = read_request(request.strip_suffix(b"\n").unwrap_or(request));
         let refused = request.is_err();
         let told = match request {
-            Ok(request) => self.0.answer(client, request),
+            Ok(request) => self.told(request),
             Err(text) => Answer::Refused { text },
         };
         let lease = matches!(told, Answer::Held(_)).then_some(LEASE);
@@ -88,7 +119,7 @@ impl ClientProtocol for Lines<'_> {
     }
 
     fn ended(&mut self, client: u64) {
-        self.0.ended(client);
+        self.answers.ended(client);
     }
 
     fn too_many(&self) -> Vec<u8> {

@@ -9,6 +9,7 @@ use superhue_model::ProcessId;
 use superhue_track::{Access, Listener};
 
 use super::*;
+use crate::clients::{MAX_LEASED, MAX_LEASED_OF_ONE_USER};
 use crate::ctl::{
     Answer, Answers, HeldRule, HoldError, LEASE, Request, RuleHold, RuleSummary, Server,
 };
@@ -38,20 +39,22 @@ struct Party {
     holds: Holds,
     rules: Vec<Rule>,
     processes: Vec<ProcessId>,
+    /// Answer to all requests but holds.
+    text: String,
     /// Clients that had a hold, and are gone.
     ended: Vec<u64>,
 }
 
 impl Answers for Party {
-    fn answer(&mut self, client: u64, request: Request) -> Answer {
+    fn answer(&mut self, from: Requester, request: Request) -> Answer {
         let Request::Hold { rule } = request else {
             return Answer::Done {
-                text: "done".to_owned(),
+                text: self.text.clone(),
             };
         };
         let count = self.processes.len() as u64;
         let count = |name: &str| if name == "empty" { 0 } else { count };
-        match self.holds.take(client, &rule, &self.rules, count) {
+        match self.holds.take(from, &rule, &self.rules, count) {
             Ok(rule) => Answer::Held(HeldRule {
                 rule: RuleSummary::of(&rule, None),
                 policy: rule.placement.unwrap(),
@@ -98,6 +101,7 @@ impl Place {
                     rule("off", None),
                 ],
                 processes: vec![process(7)],
+                text: "done".to_owned(),
                 ended: Vec::new(),
             },
             _folder: folder,
@@ -113,9 +117,9 @@ impl Place {
     }
 
     /// Takes a rule by a client whose clock shows `begun`.
-    fn take(&mut self, rule: &'static str, begun: Instant) -> Result<RuleHold, HoldError> {
-        let path = self.path.clone();
-        let client = std::thread::spawn(move || RuleHold::take(&path, rule, begun));
+    fn take(&mut self, rule: &str, begun: Instant) -> Result<RuleHold, HoldError> {
+        let (path, rule) = (self.path.clone(), rule.to_owned());
+        let client = std::thread::spawn(move || RuleHold::take(&path, &rule, begun));
         while !client.is_finished() {
             self.step(NOW);
         }
@@ -197,11 +201,16 @@ fn a_hold_is_extended_once_a_second_and_brings_the_present_processes() {
 fn what_cannot_be_held_is_refused_with_the_reason() {
     let (mut place, begun) = (Place::new(), Instant::now());
     let first = place.take("b", begun).unwrap();
+    let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+    let owner = format!("process {pid} of user {uid} holds rule `b`");
     for (name, words) in [
-        ("c", "no rule `c`: superhue ctl rules lists those in force"),
+        (
+            "c",
+            "no rule `c`: superhue ctl rules lists the rules in force",
+        ),
         ("off", "off.toml:1) leaves its processes alone"),
         ("empty", "empty.toml:1) has no process now"),
-        ("b", "is held by another client"),
+        ("b", &owner),
     ] {
         let why = place.take(name, begun).unwrap_err().to_string();
         assert!(why.contains(words), "{name}: {why}");
@@ -270,4 +279,108 @@ fn a_reload_that_changes_a_rule_ends_its_hold() {
     assert!(why.contains("a reload has changed or removed"), "{why}");
     place.step(NOW + 2 * SECOND);
     assert_eq!(place.held(), ["a"], "that of the other client stays");
+}
+
+#[test]
+fn the_account_names_the_process_that_holds_a_rule() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let hold = place.take("a", begun).unwrap();
+    let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+    let mut expected = HoldAccount {
+        rule: "a".to_owned(),
+        pid: Some(pid),
+        uid: Some(uid),
+    };
+    assert_eq!(place.party.holds.account(), [expected.clone()]);
+    assert_eq!(expected.owner(), format!("process {pid} of user {uid}"));
+    expected.pid = None;
+    assert!(expected.owner().contains("outside of the daemon's PID"));
+    drop(hold);
+    place.step(NOW);
+    assert_eq!(place.party.holds.account(), []);
+}
+
+impl Place {
+    /// Lets the daemon do what it is woken up for.
+    fn step_if_woken(&mut self) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let at_once = Timespec::default();
+        loop {
+            let mut server = [PollFd::new(&self.server, PollFlags::IN)];
+            if poll(&mut server, Some(&at_once)).unwrap() == 0 {
+                return;
+            }
+            self.server.step(NOW, &mut self.party);
+        }
+    }
+}
+
+#[test]
+fn requests_that_arrive_together_are_answered_one_after_the_other() {
+    let mut place = Place::new();
+    let mut stream = UnixStream::connect(&place.path).unwrap();
+    stream.set_read_timeout(Some(60 * SECOND)).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let hold = "{\"version\":1,\"request\":\"hold\",\"rule\":\"a\"}\n";
+    // The third is not whole yet.
+    let (begin, rest) = hold.split_at(20);
+    let together = format!("{hold}{hold}{begin}");
+    stream.write_all(together.as_bytes()).unwrap();
+    place.step_if_woken();
+    assert_eq!(place.server.served(), (2, 0));
+    stream.write_all(rest.as_bytes()).unwrap();
+    place.step_if_woken();
+    assert_eq!(place.server.served(), (3, 0));
+    for _ in 0..3 {
+        let held = lines.next().unwrap().unwrap();
+        assert!(held.contains("\"answer\":\"held\""), "{held}");
+    }
+    assert_eq!(place.held(), ["a"]);
+}
+
+#[test]
+fn holds_have_a_part_of_the_connections_only() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    let names: Vec<String> = (0..=MAX_LEASED).map(|rule| format!("r{rule}")).collect();
+    let on = |name: &String| rule(name, Some(RulePolicy::default()));
+    place.party.rules = names.iter().map(on).collect();
+    let most = match superhue_testing::is_root() {
+        true => MAX_LEASED,
+        false => MAX_LEASED_OF_ONE_USER,
+    };
+    let take = |place: &mut Place, name: &String| place.take(name, begun);
+    let first = names.iter().take(most);
+    let mut holds: Vec<RuleHold> = first.map(|name| take(&mut place, name).unwrap()).collect();
+    let why = take(&mut place, &names[most]).unwrap_err().to_string();
+    assert!(why.starts_with("too many connections hold rules"), "{why}");
+    assert_eq!(place.held().len(), most);
+    // Those that there are may be extended.
+    holds[0].keep(begun + SECOND).unwrap();
+    place.step(NOW + SECOND);
+    holds[0].keep(begun + SECOND).unwrap();
+    // Only the request for a hold is refused.
+    let mut stream = UnixStream::connect(&place.path).unwrap();
+    writeln!(stream, "{{\"version\":1,\"request\":\"status\"}}").unwrap();
+    place.step(NOW);
+    let answer = BufReader::new(stream).lines().next().unwrap().unwrap();
+    assert!(answer.contains("\"done\""), "{answer}");
+    holds.pop();
+    place.step(NOW);
+    holds.push(take(&mut place, &names[most]).unwrap());
+}
+
+#[test]
+fn a_client_does_not_keep_a_hold_by_an_answer_that_it_does_not_fetch() {
+    let (mut place, patience) = (Place::new(), Duration::from_secs(5));
+    // More than the socket takes.
+    place.party.text = "x".repeat(8 << 20);
+    let mut stream = UnixStream::connect(&place.path).unwrap();
+    for request in ["\"hold\",\"rule\":\"a\"", "\"status\""] {
+        writeln!(stream, "{{\"version\":1,\"request\":{request}}}").unwrap();
+        place.step(NOW);
+    }
+    assert_eq!(place.held(), ["a"]);
+    assert_eq!(place.server.due(), Some(NOW + patience));
+    place.step(NOW + patience);
+    assert_eq!(place.held(), [""; 0]);
 }

@@ -32,7 +32,7 @@ fn connect(path: &Path) -> UnixStream {
 struct Says(String);
 
 impl Answers for Says {
-    fn answer(&mut self, _: u64, _: Request) -> Answer {
+    fn answer(&mut self, _: Requester, _: Request) -> Answer {
         let text = self.0.clone();
         Answer::Done { text }
     }

@@ -21,6 +21,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
+/// Mode of a file that is made, less the umask.
+const USUAL: u32 = 0o666;
+/// Mode of a file that only its owner may read.
+const PRIVATE: u32 = 0o600;
 /// Most links on one path, as in the kernel.
 const LINKS: usize = 40;
 
@@ -55,11 +59,23 @@ pub fn open_to_write(path: &Path) -> io::Result<(File, bool)> {
     find_place(path).map(|place| (place.file, place.is_new))
 }
 
+/// Opens `path` for writing as [`open_to_write`] does; a file that it makes can be read by its owner only.
+///
+/// # Errors
+/// As for [`find_place`].
+pub fn open_private(path: &Path) -> io::Result<(File, bool)> {
+    find_place_of(path, PRIVATE).map(|place| (place.file, place.is_new))
+}
+
 /// Opens `path` for writing, and makes it if it is missing.
 ///
 /// # Errors
 /// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
 pub fn find_place(path: &Path) -> io::Result<Place> {
+    find_place_of(path, USUAL)
+}
+
+fn find_place_of(path: &Path, mode: u32) -> io::Result<Place> {
     let mut rest = parts(path);
     let start = if path.has_root() { "/" } else { "." };
     let mut folder = open_folder(CWD, OsStr::new(start))?;
@@ -97,7 +113,7 @@ pub fn find_place(path: &Path) -> io::Result<Place> {
             way.append(&mut rest);
             rest = way;
         } else if rest.is_empty() {
-            let (file, is_new) = open_last(&folder, &part, is_shared, is_magic)?;
+            let (file, is_new) = open_last(&folder, &part, mode, is_shared, is_magic)?;
             let at = (!is_magic).then_some((folder, part));
             return Ok(Place { file, is_new, at });
         } else {
@@ -258,15 +274,16 @@ fn is_shared(folder: &Stat) -> bool {
 fn open_last(
     folder: &OwnedFd,
     name: &OsStr,
+    mode: u32,
     is_shared: bool,
     is_magic: bool,
 ) -> io::Result<(File, bool)> {
     let to_write = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
     if is_magic {
-        return Ok((open_at(folder, name, to_write)?, false));
+        return Ok((open_at(folder, name, to_write, mode)?, false));
     }
     let make = to_write | OFlags::CREATE | OFlags::EXCL;
-    match open_at(folder, name, make) {
+    match open_at(folder, name, make, mode) {
         Ok(file) => return Ok((file, true)),
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno.into()),
@@ -274,7 +291,7 @@ fn open_last(
     // In a folder of our own, opening a pipe waits for a reader, as usual.
     let flags = to_write | OFlags::NOFOLLOW;
     if !is_shared {
-        return Ok((open_at(folder, name, flags)?, false));
+        return Ok((open_at(folder, name, flags, mode)?, false));
     }
     let found = open_itself(folder, name)?;
     let about = fstat(&found)?;
@@ -292,7 +309,7 @@ fn open_last(
             Errno::ACCESS,
         ));
     }
-    let file = open_at(folder, name, flags)?;
+    let file = open_at(folder, name, flags, mode)?;
     let opened = fstat(&file)?;
     if (opened.st_dev, opened.st_ino) != (about.st_dev, about.st_ino) {
         return Err(refused(
@@ -304,9 +321,9 @@ fn open_last(
     Ok((file, false))
 }
 
-fn open_at(folder: &OwnedFd, name: &OsStr, flags: OFlags) -> Result<File, Errno> {
-    let mode = Mode::from_raw_mode(0o666);
-    openat(folder, name, flags, mode).map(File::from)
+/// Opens a file; one that this makes has `mode`, less the umask.
+fn open_at(folder: &OwnedFd, name: &OsStr, flags: OFlags, mode: u32) -> Result<File, Errno> {
+    openat(folder, name, flags, Mode::from_raw_mode(mode)).map(File::from)
 }
 
 fn refused(name: &OsStr, what: &str, errno: Errno) -> io::Error {

@@ -1,7 +1,7 @@
 //! `superhue top --record` and `--replay`: what is read back, what ends a recorder, what is refused. And the CPU time of processes.
 
 use std::fs;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -103,6 +103,8 @@ fn a_killed_recorder_leaves_a_record_that_goes_on() {
     let folder = folder();
     let path = folder.path().join("top.rec");
     assert!(!record(&path, 2, Signal::KILL).success());
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "it has what /proc shows to its owner only");
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 5]).unwrap();
     let before = document(&path, &[])["recorded_at_seconds"]
@@ -293,7 +295,7 @@ fn a_busy_process_has_a_share_and_an_idle_one_has_0() {
         let found = processes.iter().find(|it| it["pid"] == pid);
         found.and_then(|it| it["cpu_share"].as_f64())
     };
-    assert!(share(busy.pid()) > Some(0.02), "{told}");
+    assert!(share(busy.pid()) > Some(0.0), "{told}");
     assert!(share(busy.pid()) < Some(1.5), "it has one thread: {told}");
     assert_eq!(share(idle.pid()), Some(0.0));
     let services = told["services"].as_array().unwrap();

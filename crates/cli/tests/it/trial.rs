@@ -88,7 +88,7 @@ fn document(output: &Output) -> Value {
 /// A metric that depends on the huge pages of the target: `high` if most of 16 MiB is huge, else `low`, and some noise.
 fn metric(pid: u32, high: u32, low: u32) -> String {
     format!(
-        "h=$(awk '/AnonHugePages/ {{ print $2 }}' /proc/{pid}/smaps_rollup); n=$(date +%N); n=$((${{n#0}}0 % 7)); \
+        "h=$(awk '/AnonHugePages/ {{ print $2 }}' /proc/{pid}/smaps_rollup); n=$((1$(date +%N) % 7)); \
          if [ $h -gt 8000 ]; then echo $(({high} + n)); else echo $(({low} + n)); fi"
     )
 }

@@ -35,7 +35,7 @@ const MAPPING: [(&str, usize); 4] = [("RSS", 8), ("HUGE", 8), ("COVER", 5), ("HE
 
 /// Parts of the screen that a record lacks.
 const NO_MAPPINGS: &str = "a record has no mappings";
-const NO_OBJECTS: &str = "not recorded; superhue top objects --record does";
+pub const NO_OBJECTS: &str = "not recorded; superhue top objects --record does";
 
 const PLAIN: Style = Style::new();
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);

@@ -57,6 +57,8 @@ pub fn text(view: ViewName, shown: Shown<'_>, recorded: Option<&str>, wide: bool
     notes.extend([draw::machine(gathered), draw::daemon(asked)]);
     if let Some((_, Err(why))) = &gathered.objects {
         notes.push(format!("objects  {why}"));
+    } else if view == ViewName::Objects && recorded.is_some() && gathered.objects.is_none() {
+        notes.push(format!("objects  {}", draw::NO_OBJECTS));
     }
     if let Some(Err(why)) = &gathered.heat.tracker {
         notes.push(format!("tracking {why}"));

@@ -91,7 +91,7 @@ pub fn record(args: &TopArgs, targets: Targets, path: &Path) -> VerbResult {
     }
 }
 
-/// Fails if processes cannot be read at all: a record of nothing helps nobody.
+/// Fails if processes cannot be read at all: the record would be empty.
 fn must_be_read(gathered: &TopSnapshot) -> Result<(), Failure> {
     match &gathered.trouble {
         Some(trouble) => Err(Failure::new(

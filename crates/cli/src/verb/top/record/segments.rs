@@ -26,6 +26,8 @@ pub const SEGMENTS: usize = 2;
 const MAX_HEADER_BYTES: u64 = 4096;
 /// The longest entry: one of 65,536 processes has a quarter of this.
 pub const MAX_ENTRY_BYTES: u64 = 64 << 20;
+/// The most entries of a segment: one a second for 48 days.
+const MAX_ENTRIES: usize = 1 << 22;
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 18;
 
@@ -65,6 +67,8 @@ pub enum SegmentFault {
     Empty,
     /// It is something else.
     NoRecord,
+    /// It has a line or more entries than a recorder writes.
+    Excessive(&'static str),
     /// It has a layout of a later version, named here.
     Newer(String),
     /// It cannot be read.
@@ -75,6 +79,7 @@ impl fmt::Display for SegmentFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("it is empty: nothing was recorded"),
+            Self::Excessive(what) => write!(f, "it has {what} than superhue records"),
             Self::NoRecord => f.write_str("it is no record of `superhue top --record`"),
             Self::Newer(schema) => write!(
                 f,
@@ -133,8 +138,14 @@ pub fn scan(file: impl Read) -> Result<Contents, SegmentFault> {
         let line = lines.next(MAX_ENTRY_BYTES)?;
         // A line without an end is a part of an entry: its writer was killed.
         let Some(text) = line.strip_suffix(b"\n") else {
-            return Ok(contents);
+            return match line.len() as u64 >= MAX_ENTRY_BYTES {
+                true => Err(SegmentFault::Excessive("a longer line")),
+                false => Ok(contents),
+            };
         };
+        if contents.entries.len() >= MAX_ENTRIES {
+            return Err(SegmentFault::Excessive("more entries"));
+        }
         let head = head(text);
         is_chained = head.is_some_and(|head| head.full || is_chained);
         match head.filter(|_| is_chained) {
@@ -223,6 +234,19 @@ mod tests {
             text += &format!("{{\"at_ms\":{at_ms},\"full\":{full},\"more\":[1]}}\n");
         }
         text
+    }
+
+    #[test]
+    fn a_line_that_no_recorder_writes_is_no_torn_entry() {
+        let text = segment(&[(1000, true)]);
+        let endless = std::io::repeat(b'x').take(MAX_ENTRY_BYTES + 1);
+        let scanned = scan(text.as_bytes().chain(endless));
+        assert!(
+            matches!(scanned, Err(SegmentFault::Excessive(_))),
+            "{scanned:?}"
+        );
+        let torn = std::io::repeat(b'x').take(1000);
+        assert_eq!(scan(text.as_bytes().chain(torn)).unwrap().entries.len(), 1);
     }
 
     fn found(text: &str) -> (Vec<u64>, u64) {

@@ -16,7 +16,7 @@ use superhue::model::{ByteCount, counted};
 use super::super::utc;
 use super::entry::{Encoder, Header, Shown};
 use super::segments::{self, Contents, SEGMENTS, SegmentFault};
-use crate::verb::shared_folder::open_to_write;
+use crate::verb::shared_folder::open_private;
 
 /// Entries after which everything is written again: the most that have to be read to show one of them.
 const FULL_EVERY: u32 = 100;
@@ -74,6 +74,8 @@ impl RecordWriter {
         for (at, path) in segments::paths(path).iter().enumerate() {
             let found = writer.contents(at).with_context(|| refused(path))?;
             newest = newest_of(newest, found.map(|found| (at, found)));
+            // Both now: nobody else can take the second name later.
+            writer.open_segment(at).with_context(|| refused(path))?;
         }
         if let Some((at, contents)) = newest {
             writer.go_on(at, &contents).with_context(|| refused(path))?;
@@ -141,7 +143,7 @@ impl RecordWriter {
         if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
             bail!("it is no regular file");
         }
-        let (file, is_new) = open_to_write(&path)?;
+        let (file, is_new) = open_private(&path)?;
         let segment = Segment {
             path,
             file,
@@ -158,7 +160,7 @@ impl RecordWriter {
     /// Writes a snapshot of the time `at` since 1970.
     ///
     /// # Errors
-    /// A full disk, for example. The record is as before then.
+    /// A full disk, for example. The record has its whole entries then; those of the older segment are gone if that was to be written anew.
     pub fn append(&mut self, at: Duration, shown: Shown<'_>) -> anyhow::Result<()> {
         let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         let mut full = self.since_full >= FULL_EVERY;

@@ -69,7 +69,7 @@ impl RecordWriter {
             last: None,
         };
         let refused = |path: &Path| format!("cannot record to {}", path.display());
-        writer.lock().with_context(|| refused(path))?;
+        writer.open_segment(0).with_context(|| refused(path))?;
         let mut newest = None;
         for (at, path) in segments::paths(path).iter().enumerate() {
             let found = writer.contents(at).with_context(|| refused(path))?;
@@ -81,18 +81,6 @@ impl RecordWriter {
             writer.go_on(at, &contents).with_context(|| refused(path))?;
         }
         Ok(writer)
-    }
-
-    /// Opens the first segment, and makes this the only recorder to it.
-    fn lock(&mut self) -> anyhow::Result<()> {
-        self.open_segment(0)?;
-        let Some(segment) = &self.segments[0] else {
-            return Ok(());
-        };
-        match flock(&segment.file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => bail!("another program records to it; give another name"),
-            other => Ok(other?),
-        }
     }
 
     /// Continues the segment that was written last, after its last whole entry.
@@ -133,7 +121,7 @@ impl RecordWriter {
         Ok(Some(contents))
     }
 
-    /// Opens a segment for writing, if it is not open.
+    /// Opens a segment for writing and locks it, if it is not open.
     fn open_segment(&mut self, at: usize) -> anyhow::Result<()> {
         if self.segments[at].is_some() {
             return Ok(());
@@ -152,6 +140,10 @@ impl RecordWriter {
         };
         if !segment.file.metadata()?.is_file() {
             bail!("it is no regular file");
+        }
+        match flock(&segment.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => bail!("another program records to it; give another name"),
+            other => other?,
         }
         self.segments[at] = Some(segment);
         Ok(())
@@ -308,7 +300,8 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // A file that was made and has nothing in it is not left behind; another file of that name stays.
         let is_it = |found: fs::Metadata| self.must_be(&found).is_ok();
-        if self.is_new && self.size == 0 && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
+        let is_empty = self.file.metadata().is_ok_and(|about| about.len() == 0);
+        if self.is_new && is_empty && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
             let _ = fs::remove_file(&self.path);
         }
     }

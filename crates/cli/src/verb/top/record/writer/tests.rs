@@ -50,6 +50,25 @@ fn error(result: anyhow::Result<impl std::fmt::Debug>) -> String {
 }
 
 #[test]
+fn a_second_recorder_has_neither_name_of_a_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = segments::paths(&folder.path().join("top.rec"));
+    let writer = open(&path, 1 << 20).unwrap();
+    for name in [&path, &other] {
+        let refused = format!("{:#}", open(name, 1 << 20).unwrap_err());
+        assert!(
+            refused.contains("another program records to it"),
+            "{refused}"
+        );
+        assert!(name.exists());
+    }
+    // What another has written meanwhile is not removed as empty.
+    fs::write(&other, "x").unwrap();
+    drop(writer);
+    assert!(other.exists() && !path.exists());
+}
+
+#[test]
 fn a_record_stays_below_its_limit_and_keeps_the_newest() {
     const LIMIT: u64 = 64 << 10;
     let folder = tempfile::tempdir().unwrap();

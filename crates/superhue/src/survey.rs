@@ -20,7 +20,7 @@ use superhue_heat::Allowance;
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE, ProcessId};
 use superhue_procfs::cgroup::path_of_process;
 use superhue_procfs::process::{
-    MemoryUse, effective_user, memory_use, numbers, resident_now, stat,
+    CpuTicks, MemoryUse, ProcStat, effective_user, memory_use, numbers, resident_now, stat,
 };
 use superhue_procfs::{ReadError, Roots};
 
@@ -70,6 +70,8 @@ pub struct ProcessEntry {
     pub look: Look,
     /// Huge pages that its anonymous memory gained (or lost) per second between the last two looks.
     pub gain: Option<f64>,
+    /// CPU time between the last two looks that are at least half a second apart, as a share of one CPU.
+    pub cpu_share: Option<f64>,
 }
 
 /// Result of a look at a process.
@@ -120,11 +122,48 @@ impl ProcessEntry {
     }
 }
 
+/// Least time between two reads of CPU time that are compared: the kernel counts in ticks of 10 ms, 2 % of it.
+const CPU_READS_APART: Duration = Duration::from_millis(500);
+
+/// CPU time of a process, read again and again.
+#[derive(Debug, Default)]
+struct CpuMeter {
+    /// Time of the last read, and CPU time until then.
+    last: Option<(Duration, Duration)>,
+    /// Share of one CPU between the last two reads.
+    share: Option<f64>,
+}
+
+impl CpuMeter {
+    /// Takes the CPU time `total` at the time `at`.
+    fn read(&mut self, at: Duration, total: Duration) {
+        if let Some((then, before)) = self.last {
+            let passed = at.saturating_sub(then);
+            if passed < CPU_READS_APART {
+                return;
+            }
+            let used = total.checked_sub(before);
+            self.share = used.map(|used| used.as_secs_f64() / passed.as_secs_f64());
+        }
+        self.last = Some((at, total));
+    }
+}
+
+/// Returns the CPU time of all threads of a process.
+fn cpu_of(stat: &ProcStat) -> Duration {
+    let ticks = CpuTicks {
+        user_ticks: stat.user_ticks,
+        system_ticks: stat.system_ticks,
+    };
+    ticks.total()
+}
+
 /// State of one number in `/proc`.
 #[derive(Debug)]
 struct PidState {
     /// `None` for processes without memory: kernel threads, zombies.
     process: Option<ProcessEntry>,
+    cpu: CpuMeter,
     /// Earliest time of the next look; `due` is the time at which it should happen.
     not_before: Duration,
     due: Duration,
@@ -385,6 +424,7 @@ impl Survey {
             // The entry keeps its number from being read again.
             let known = PidState {
                 process: None,
+                cpu: CpuMeter::default(),
                 not_before: Duration::MAX,
                 due: Duration::MAX,
             };
@@ -413,10 +453,12 @@ impl Survey {
                 anonymous,
                 look: Look::NotYet,
                 gain: None,
+                cpu_share: None,
             }
         });
         let known = PidState {
             process,
+            cpu: CpuMeter::default(),
             not_before: Duration::ZERO,
             due: if has_memory {
                 // No look so far: `see_new` takes the largest first.
@@ -512,6 +554,8 @@ impl Survey {
             self.enter(pid, at);
             return cpu_time().saturating_sub(cpu);
         }
+        known.cpu.read(at, cpu_of(&stat));
+        process.cpu_share = known.cpu.share;
         if *stat.comm != *process.name {
             process.name = stat.comm.into();
         }

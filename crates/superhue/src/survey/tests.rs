@@ -31,11 +31,7 @@ impl Machine {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let zeroes = "0 ".repeat(30);
-        write(
-            "stat",
-            format!("{pid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} {zeroes}\n"),
-        );
+        write("stat", stat_text(pid, start, name, [0, 0]));
         let pages = mebibytes * 256;
         write("statm", format!("{pages} {pages} 0 0 0 0 0\n"));
         let kib = mebibytes << 10;
@@ -50,9 +46,23 @@ impl Machine {
         write("cgroup", format!("0::/system.slice/{name}.service\n"));
     }
 
+    /// Writes the user and system ticks that a process has used.
+    fn use_cpu(&self, pid: u32, start: u64, name: &str, ticks: [u64; 2]) {
+        fs::write(
+            self.of(pid).join("stat"),
+            stat_text(pid, start, name, ticks),
+        )
+        .unwrap();
+    }
+
     fn end(&self, pid: u32) {
         fs::remove_dir_all(self.of(pid)).unwrap();
     }
+}
+
+fn stat_text(pid: u32, start: u64, name: &str, [user, system]: [u64; 2]) -> String {
+    let zeroes = "0 ".repeat(30);
+    format!("{pid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {user} {system} 0 0 20 0 1 0 {start} {zeroes}\n")
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -201,4 +211,66 @@ fn a_survey_of_some_processes_reads_no_others() {
         survey.look_at_all(Duration::ZERO, &mut |_| {}).unwrap();
         assert_eq!(survey.processes().count(), count, "{user}");
     }
+}
+
+#[test]
+fn two_reads_make_a_share_of_one_cpu() {
+    let mut meter = CpuMeter::default();
+    let mut share = |at: f64, total: u64| {
+        meter.read(Duration::from_secs_f64(at), Duration::from_secs(total));
+        meter.share
+    };
+    assert_eq!(share(1.0, 2), None, "one read is no share");
+    // Two threads used two CPUs for 2 s.
+    assert_eq!(share(3.0, 6), Some(2.0));
+    // Too soon to be compared: the share stays, and the next read counts from the earlier one.
+    assert_eq!(share(3.25, 7), Some(2.0));
+    assert_eq!(share(4.0, 7), Some(1.0));
+    // An idle process has used 0, which is known.
+    assert_eq!(share(6.0, 7), Some(0.0));
+}
+
+#[test]
+fn looks_and_no_glances_measure_cpu_time() {
+    let machine = Machine::new();
+    let ticks = rustix::param::clock_ticks_per_second();
+    machine.process(7, 70, "it", 10, 0);
+    let mut survey = survey(&machine);
+    let shares = |survey: &Survey| -> Vec<Option<f64>> {
+        survey.processes().map(|it| it.cpu_share).collect()
+    };
+    assert_eq!(step(&mut survey, 1), [7]);
+    assert_eq!(shares(&survey), [None]);
+    machine.use_cpu(7, 70, "it", [9 * ticks, 7 * ticks]);
+    // Its size is the same, so it is only glanced at.
+    assert!(step(&mut survey, 3).is_empty());
+    assert_eq!(shares(&survey), [None]);
+    assert_eq!(step(&mut survey, 2 + STEADY_INTERVALS), [7]);
+    // User and kernel time count.
+    let share = shares(&survey)[0].unwrap();
+    assert!((share - 1.0).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn cpu_time_of_a_process_that_has_ended_is_nobody_s() {
+    let machine = Machine::new();
+    machine.process(7, 70, "it", 10, 0);
+    let mut survey = survey(&machine);
+    let mut look = |seconds: u32| {
+        let looked = survey.look_at_all(SECOND * seconds, &mut |_| {});
+        looked.unwrap();
+        let of_one = |it: &ProcessEntry| (it.id.start_ticks, it.cpu_share.is_some());
+        let others = survey.processes().filter(|it| it.id.pid != 8);
+        others.map(of_one).collect::<Vec<_>>()
+    };
+    // One is always there: an empty /proc is not mounted.
+    machine.process(8, 80, "other", 10, 0);
+    look(1);
+    machine.use_cpu(7, 70, "it", [50, 0]);
+    assert_eq!(look(2), [(70, true)]);
+    // The new process has used more than the old one: the difference would look like a share.
+    machine.use_cpu(7, 99, "it", [80, 0]);
+    assert_eq!(look(3), [(99, false)]);
+    machine.end(7);
+    assert!(look(4).is_empty());
 }

@@ -1,6 +1,6 @@
 //! Data that the reader has read: plain data.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use superhue::model::{ByteCount, ProcessId, VirtAddr};
@@ -16,8 +16,6 @@ pub struct TopSnapshot {
     pub at: Duration,
     /// Every known process.
     pub processes: Vec<ProcessEntry>,
-    /// CPU time of processes since their last read, as a share of one CPU; without processes of which it is unknown.
-    pub cpu: HashMap<ProcessId, f64>,
     /// Number of processes beyond the limit of those that are tracked.
     pub unlisted: u64,
     /// Reason why processes cannot be listed.

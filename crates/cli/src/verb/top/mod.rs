@@ -11,7 +11,6 @@
 //! terminal that stalls delay only their own figures. `rows`, `state`, `draw` and `document` do nothing but calculate.
 
 mod columns;
-mod cpu;
 mod daemon;
 mod document;
 mod draw;

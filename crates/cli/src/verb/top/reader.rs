@@ -19,7 +19,6 @@ use superhue::{SharedObject, Targets, cpu_time, shared_objects, status_of};
 use crate::output::{FAILED, Failure};
 use crate::top_args::{TopArgs, ViewName};
 
-use super::cpu::CpuMeter;
 use super::daemon::{DaemonSample, DaemonState, ask_once};
 use super::gathered::{Detail, Heat, OwnCpu, TopSnapshot};
 use super::machine::Rates;
@@ -216,7 +215,6 @@ struct ReaderThread<'a> {
     begun: Instant,
     turn: usize,
     survey: Survey,
-    cpu: CpuMeter,
     watched: Rates,
     avoided: BTreeSet<u32>,
     objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
@@ -245,7 +243,6 @@ impl<'a> ReaderThread<'a> {
             targets,
             begun,
             turn,
-            cpu: CpuMeter::default(),
             watched: Rates::default(),
             avoided: BTreeSet::new(),
             objects: None,
@@ -284,10 +281,8 @@ impl<'a> ReaderThread<'a> {
             let mut is_more = false;
             if at >= self.next {
                 let (shared, turn) = (self.shared, self.turn);
-                let mut read_cpu = self.cpu.after_looks(&self.roots, self.begun);
                 let mut told = |it: Option<survey::ProcessRead>| {
-                    read_cpu(it);
-                    note_reading(shared, turn, it.map(|it| it.pid));
+                    note_reading(shared, turn, it.map(|it| it.pid))
                 };
                 let stepped = self.survey.step(at, &wishes.processes, &mut told);
                 match stepped {
@@ -397,11 +392,9 @@ impl<'a> ReaderThread<'a> {
     /// Publishes the results; returns false if another reader has replaced this one.
     fn publish(&mut self, trouble: Option<String>) -> bool {
         let at = self.begun.elapsed();
-        let processes: Vec<_> = self.survey.processes().cloned().collect();
         let gathered = TopSnapshot {
             at,
-            cpu: self.cpu.shares(&processes),
-            processes,
+            processes: self.survey.processes().cloned().collect(),
             unlisted: self.survey.unlisted(),
             trouble,
             machine: self.watched.look(&self.roots, at),
@@ -619,11 +612,11 @@ pub fn gather_once(
     let begun = Instant::now();
     let fail = |error: superhue::procfs::ReadError| Failure::new(FAILED, error);
     let mut survey = Survey::new(roots.clone(), args.interval, 1e6).about(targets.clone());
-    let (mut watched, mut cpu) = (Rates::default(), CpuMeter::default());
+    let mut watched = Rates::default();
     let first = ask_once(&args.socket, None);
     watched.look(roots, begun.elapsed());
     survey
-        .look_at_all(begun.elapsed(), &mut cpu.after_looks(roots, begun))
+        .look_at_all(begun.elapsed(), &mut |_| {})
         .map_err(fail)?;
     let objects = (args.json || args.view == ViewName::Objects)
         .then(|| (begun.elapsed(), objects_of(roots, targets, &survey)));
@@ -640,7 +633,7 @@ pub fn gather_once(
     let sampled = tracking.as_mut().and_then(|it| it.as_mut().ok());
     sample_until(begun, begun.elapsed() + pause, sampled, &tracked);
     survey
-        .look_at_all(begun.elapsed(), &mut cpu.after_looks(roots, begun))
+        .look_at_all(begun.elapsed(), &mut |_| {})
         .map_err(fail)?;
     let asked = match &first {
         DaemonState::Here(before) => ask_once(&args.socket, Some(before as &DaemonSample)),
@@ -660,11 +653,9 @@ pub fn gather_once(
     };
     let at = begun.elapsed();
     let total = own_cpu();
-    let processes: Vec<_> = survey.processes().cloned().collect();
     let gathered = TopSnapshot {
         at,
-        cpu: cpu.shares(&processes),
-        processes,
+        processes: survey.processes().cloned().collect(),
         unlisted: survey.unlisted(),
         machine: watched.look(roots, at),
         objects,

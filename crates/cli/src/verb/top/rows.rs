@@ -161,7 +161,7 @@ fn of_process(
         anonymous_bytes: anonymous,
         huge_bytes: huge,
         coverage: covered(huge, anonymous),
-        cpu_share: gathered.cpu.get(&process.id).copied(),
+        cpu_share: process.cpu_share,
         gain_per_second: process.gain,
         hot_set_bytes: own_hot.or(daemon.and_then(|it| it.hot_set_bytes)),
         collapses_per_second: rate.map(|rate| rate.collapses),

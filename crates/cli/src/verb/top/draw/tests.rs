@@ -37,6 +37,7 @@ fn process(pid: u32, name: &str, cgroup: &str, mebibytes: u64, huge: Option<u64>
         anonymous: ByteCount(mebibytes * MIB),
         look: memory.map_or(Look::Denied, |it| Look::Done(Duration::from_secs(97), it)),
         gain: huge.map(|huge| if huge > 500 { 12.5 } else { 0.0 }),
+        cpu_share: None,
     }
 }
 
@@ -82,15 +83,13 @@ fn gathered() -> TopSnapshot {
             Some(0),
         ));
     }
-    let cpu = [(4711, 1.342), (815, 0.0), (816, 0.0321)];
-    let of = |(pid, share): (u32, f64)| {
-        let start_ticks = u64::from(pid) * 10;
-        (ProcessId { pid, start_ticks }, share)
-    };
+    for (pid, share) in [(4711, 1.342), (815, 0.0), (816, 0.0321)] {
+        let process = processes.iter_mut().find(|it| it.id.pid == pid);
+        process.unwrap().cpu_share = Some(share);
+    }
     TopSnapshot {
         at: Duration::from_secs(100),
         processes,
-        cpu: cpu.map(of).into(),
         machine: Machine {
             memory_bytes: Some(ByteCount(24 << 30)),
             available_bytes: Some(ByteCount(20 << 30)),

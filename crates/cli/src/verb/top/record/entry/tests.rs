@@ -14,6 +14,7 @@ fn process(pid: u32, start_ticks: u64, cgroup: &str, look: Look) -> ProcessEntry
         anonymous: ByteCount(MIB),
         look,
         gain: matches!(look, Look::Done(..)).then_some(0.1),
+        cpu_share: None,
     }
 }
 
@@ -119,7 +120,7 @@ fn a_snapshot_is_read_back_as_it_was_shown() {
             process(8, 80, REDIS, Look::NotYet),
         ],
     );
-    gathered.cpu.insert(gathered.processes[1].id, 1.25);
+    gathered.processes[1].cpu_share = Some(1.25);
     gathered.heat.tracker = Some(Err("no permission".to_owned()));
     gathered.heat.failed.insert("it is gone".to_owned(), 2);
     let mut tape = Tape::default();

@@ -31,6 +31,7 @@ fn snapshot(second: u64) -> TopSnapshot {
             anonymous: ByteCount(0),
             look: Look::Done(Duration::from_secs(at), memory),
             gain: None,
+            cpu_share: None,
         }
     };
     TopSnapshot {

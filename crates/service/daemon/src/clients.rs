@@ -98,11 +98,8 @@ pub(crate) trait ClientProtocol {
     /// `known` bytes.
     fn end(&self, said: &[u8], known: usize) -> Option<usize>;
 
-    /// Notes the client whose request `answer` receives next. Only a protocol with leases needs it.
-    fn identify(&mut self, _: Requester) {}
-
-    /// Returns the answer to a client. No two connections have the same number.
-    fn answer(&mut self, client: u64, request: &[u8], ended: RequestEnd) -> Reply;
+    /// Returns the answer to a client.
+    fn answer(&mut self, from: Requester, request: &[u8], ended: RequestEnd) -> Reply;
 
     /// Notes the end of the connection of a client that had a lease; called once for each.
     fn ended(&mut self, client: u64);
@@ -236,8 +233,8 @@ impl<L: AsFd> Clients<L> {
     }
 
     fn admit(&mut self, socket: OwnedFd, at: Duration, talk: &mut dyn ClientProtocol) {
-        let is_known = self.limits.of_one_user.is_some();
-        let peer = peer_credentials(&socket).ok().filter(|_| is_known);
+        let of_one_user = self.limits.of_one_user;
+        let peer = of_one_user.and_then(|_| peer_credentials(&socket).ok());
         if self.is_full(uid_of(peer)) && !self.make_room(talk) {
             self.refused += 1;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -272,24 +269,14 @@ impl<L: AsFd> Clients<L> {
         let Some(of_one) = of_one_user else {
             return self.clients.len() >= of_all;
         };
-        let same = (self.clients.values()).filter(|client| uid_of(client.peer) == uid);
-        // Room is kept for root.
-        let is_full_for_users = same.count() >= of_one || self.clients.len() + of_one >= of_all;
-        uid != 0 && is_full_for_users || self.clients.len() >= of_all
+        !has_room(self.clients.values(), uid, of_one, of_all)
     }
 
     /// Returns true if the client has a lease, or there is room for one more.
-    fn may_lease(&self, id: u64, peer: Option<Credentials>) -> bool {
-        let leased = || (self.clients.iter()).filter(|(_, client)| client.has_lease);
-        if leased().any(|(&other, _)| other == id) {
-            return true;
-        }
-        let (uid, all) = (uid_of(peer), leased().count());
-        let same = leased().filter(|(_, client)| uid_of(client.peer) == uid);
-        // Room is kept for root, as in `is_full`.
-        let is_full_for_users =
-            same.count() >= MAX_LEASED_OF_ONE_USER || all + MAX_LEASED_OF_ONE_USER >= MAX_LEASED;
-        all < MAX_LEASED && (uid == 0 || !is_full_for_users)
+    fn may_lease(&self, client: &Client) -> bool {
+        let leased = self.clients.values().filter(|other| other.has_lease);
+        let uid = uid_of(client.peer);
+        client.has_lease || has_room(leased, uid, MAX_LEASED_OF_ONE_USER, MAX_LEASED)
     }
 
     /// Disconnects the oldest client without an answer under way, else the oldest. Returns false if newcomers do not come first, or there is none.
@@ -342,22 +329,18 @@ impl<L: AsFd> Clients<L> {
         at: Duration,
         talk: &mut dyn ClientProtocol,
     ) {
-        let Some(peer) = self.clients.get(&id).map(|client| client.peer) else {
-            return;
-        };
-        let may_lease = self.may_lease(id, peer);
-        let Some(client) = self.clients.get_mut(&id) else {
+        let from = self.clients.get(&id).map(|client| Requester {
+            client: id,
+            peer: client.peer,
+            may_lease: self.may_lease(client),
+        });
+        let (Some(from), Some(client)) = (from, self.clients.get_mut(&id)) else {
             return;
         };
         self.requests += 1;
         let mut request = std::mem::take(&mut client.request);
         let rest = request.split_off(bytes.min(request.len()));
-        talk.identify(Requester {
-            client: id,
-            peer,
-            may_lease,
-        });
-        let reply = talk.answer(id, &request, ended);
+        let reply = talk.answer(from, &request, ended);
         self.refused += u64::from(reply.refused);
         if let Some(lease) = reply.lease {
             (client.deadline, client.has_lease) = (at + lease, true);
@@ -401,6 +384,21 @@ impl<L> AsFd for Clients<L> {
 /// Returns the user of a client; the largest number, which the kernel gives to no user, if unknown.
 fn uid_of(peer: Option<Credentials>) -> u32 {
     peer.map_or(u32::MAX, |peer| peer.uid)
+}
+
+/// Returns true if there is room for one more client of a user beside these, of `of_one` of each user and `of_all` in all. Room is kept for root.
+fn has_room<'a>(
+    clients: impl Iterator<Item = &'a Client>,
+    uid: u32,
+    of_one: usize,
+    of_all: usize,
+) -> bool {
+    let (mut same, mut all) = (0, 0);
+    for client in clients {
+        same += usize::from(uid_of(client.peer) == uid);
+        all += 1;
+    }
+    all < of_all && (uid == 0 || same < of_one && all + of_one < of_all)
 }
 
 impl Client {

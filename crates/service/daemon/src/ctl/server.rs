@@ -48,11 +48,7 @@ impl Server {
 
     /// Accepts clients and serves those that are ready.
     pub(crate) fn step(&mut self, at: Duration, answers: &mut dyn Answers) {
-        let mut lines = Lines {
-            answers,
-            from: None,
-        };
-        self.0.step(at, &mut lines);
+        self.0.step(at, &mut Lines(answers));
     }
 
     /// Returns the number of requests, and of those that were refused.
@@ -68,24 +64,18 @@ impl AsFd for Server {
 }
 
 /// The protocol: a line as the request, a line as the answer.
-struct Lines<'a> {
-    answers: &'a mut dyn Answers,
-    /// The client whose request comes next.
-    from: Option<Requester>,
-}
+struct Lines<'a>(&'a mut dyn Answers);
 
 impl Lines<'_> {
-    fn told(&mut self, request: Request) -> Answer {
-        match self.from.take() {
-            Some(from) if from.may_lease || !matches!(request, Request::Hold { .. }) => {
-                self.answers.answer(from, request)
-            }
-            _ => Answer::Refused {
-                text: format!(
-                    "too many connections hold rules (at most {MAX_LEASED_OF_ONE_USER} of one user, and {MAX_LEASED} in all): \
-                     superhue ctl status shows their processes; end one of them, then try again"
-                ),
-            },
+    fn told(&mut self, from: Requester, request: Request) -> Answer {
+        if from.may_lease || !matches!(request, Request::Hold { .. }) {
+            return self.0.answer(from, request);
+        }
+        Answer::Refused {
+            text: format!(
+                "too many connections hold rules (at most {MAX_LEASED_OF_ONE_USER} of one user, and {MAX_LEASED} in all): \
+                 superhue ctl status shows their processes; end one of them, then try again"
+            ),
         }
     }
 }
@@ -97,16 +87,12 @@ impl ClientProtocol for Lines<'_> {
         end.map(|end| known + end + 1)
     }
 
-    fn identify(&mut self, from: Requester) {
-        self.from = Some(from);
-    }
-
     // A request without an end of the line is parsed all the same.
-    fn answer(&mut self, _: u64, request: &[u8], _: RequestEnd) -> Reply {
+    fn answer(&mut self, from: Requester, request: &[u8], _: RequestEnd) -> Reply {
         let request = read_request(request.strip_suffix(b"\n").unwrap_or(request));
         let refused = request.is_err();
         let told = match request {
-            Ok(request) => self.told(request),
+            Ok(request) => self.told(from, request),
             Err(text) => Answer::Refused { text },
         };
         let lease = matches!(told, Answer::Held(_)).then_some(LEASE);
@@ -119,7 +105,7 @@ impl ClientProtocol for Lines<'_> {
     }
 
     fn ended(&mut self, client: u64) {
-        self.answers.ended(client);
+        self.0.ended(client);
     }
 
     fn too_many(&self) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use httparse::{EMPTY_HEADER, Request, Status};
 
 use super::Format;
-use crate::clients::{ClientProtocol, Reply, RequestEnd};
+use crate::clients::{ClientProtocol, Reply, RequestEnd, Requester};
 
 /// Maximum length of a request's head in bytes.
 pub(super) const LONGEST_HEAD: usize = 8192;
@@ -56,7 +56,7 @@ impl ClientProtocol for Http<'_> {
         }
     }
 
-    fn answer(&mut self, _: u64, request: &[u8], ended: RequestEnd) -> Reply {
+    fn answer(&mut self, _: Requester, request: &[u8], ended: RequestEnd) -> Reply {
         let wanted = match ended {
             RequestEnd::Whole => read(request),
             RequestEnd::Closed => Err(Refusal::Malformed),

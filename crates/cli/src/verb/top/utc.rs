@@ -1,6 +1,6 @@
 //! Times of a record: as people write them (`--at`), and as they are shown. All are UTC, in the proleptic Gregorian calendar.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use superhue::model::parse_duration;
 
@@ -70,15 +70,16 @@ fn of_day(text: &str) -> Option<u64> {
 /// Reads `2026-11-28`, as seconds from 1970 to the beginning of that day.
 fn midnight(text: &str) -> Option<u64> {
     let mut parts = text.split('-');
-    let year = number(parts.next()?, 9999).filter(|&year| year >= 1970)?;
-    let month = number(parts.next()?, 12).filter(|&month| month >= 1)?;
-    let day = number(parts.next()?, days_of(year, month)).filter(|&day| day >= 1)?;
+    let year = number(parts.next()?, 9999)?;
+    let month = number(parts.next()?, 12)?;
+    let day = number(parts.next()?, 31)?;
     if parts.next().is_some() {
         return None;
     }
-    let years: u64 = (1970..year).map(days_of_year).sum();
-    let months: u64 = (1..month).map(|month| days_of(year, month)).sum();
-    Some((years + months + day - 1) * DAY)
+    let text = format!("{year:04}-{month:02}-{day:02}T00:00:00Z");
+    let time = humantime::parse_rfc3339(&text).ok()?;
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
 }
 
 /// Reads digits, as a number of at most `most`.
@@ -88,44 +89,12 @@ fn number(text: &str, most: u64) -> Option<u64> {
     number.filter(|&number| number <= most)
 }
 
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of_year(year: u64) -> u64 {
-    365 + u64::from(is_leap(year))
-}
-
-fn days_of(year: u64, month: u64) -> u64 {
-    match month {
-        2 => 28 + u64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
 /// Formats seconds since 1970 as `2026-11-28 10:30:05`. Later times than the year 9999 are shown as its end.
 #[must_use]
 pub fn shown(seconds: u64) -> String {
-    let seconds = seconds.min(MAX_SECONDS);
-    let (mut days, time) = (seconds / DAY, seconds % DAY);
-    let mut year = 1970;
-    while days >= days_of_year(year) {
-        days -= days_of_year(year);
-        year += 1;
-    }
-    let mut month = 1;
-    while days >= days_of(year, month) {
-        days -= days_of(year, month);
-        month += 1;
-    }
-    format!(
-        "{year:04}-{month:02}-{:02} {:02}:{:02}:{:02}",
-        days + 1,
-        time / 3600,
-        time / 60 % 60,
-        time % 60
-    )
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.min(MAX_SECONDS));
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    text.trim_end_matches('Z').replacen('T', " ", 1)
 }
 
 impl RecordTime {
@@ -190,6 +159,9 @@ mod tests {
             "1:2:3:4",
             "2026-02-29 10:00",
             "2026-13-01 10:00",
+            "2026-00-01 10:00",
+            "2026-11-00 10:00",
+            "2026-11-31 10:00",
             "2026-11-28",
             "2026-11-28 ",
             "2026-11-28-1 10:00",

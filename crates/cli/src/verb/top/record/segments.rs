@@ -5,7 +5,7 @@
 //!   FILE.1   header, full, entry ... entry, entr               segment 3; a killed recorder left a part of an entry
 //! ```
 //!
-//! When one segment is full, the other one, with the older snapshots, is written anew.
+//! The recorder writes the other segment, with the older snapshots, anew when one is full.
 
 use std::ffi::OsString;
 use std::fmt;

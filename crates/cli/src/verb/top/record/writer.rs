@@ -35,11 +35,12 @@ struct Segment {
 /// A record that can be written.
 #[derive(Debug)]
 pub struct RecordWriter {
-    paths: [PathBuf; SEGMENTS],
-    segments: [Option<Segment>; SEGMENTS],
+    path: PathBuf,
     /// The segment that takes entries, and its number in the order of time.
-    current: usize,
+    current: Segment,
     number: u64,
+    /// The segment with the older entries.
+    other: Segment,
     /// Most bytes of one segment.
     most: u64,
     interval: Duration,
@@ -51,102 +52,44 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens the record at `path`, or makes one, of at most `limit` bytes together.
+    /// Opens the record at `path`, or makes one, of at most `limit` bytes together. Both files are opened and locked, so that nobody else can take
+    /// the second name later.
     ///
     /// # Errors
     /// The file is something else, belongs to another user in a shared folder, or is in use; the record there is larger than `limit`.
     pub fn open(path: &Path, limit: ByteCount, interval: Duration) -> anyhow::Result<Self> {
-        let mut writer = Self {
-            paths: segments::paths(path),
-            segments: [None, None],
-            current: 0,
-            number: 0,
-            most: limit.0 / SEGMENTS as u64,
+        let most = limit.0 / SEGMENTS as u64;
+        let refused = |path: &Path| format!("cannot record to {}", path.display());
+        let opened = |path: &Path| {
+            let segment = Segment::open(path).with_context(|| refused(path))?;
+            let contents = segment.contents(most).with_context(|| refused(path))?;
+            anyhow::Ok((segment, contents))
+        };
+        let [first, second] = segments::paths(path);
+        let (mut current, mut contents) = opened(&first)?;
+        let (mut other, of_other) = opened(&second)?;
+        let number = |contents: &Option<Contents>| contents.as_ref().map(|it| it.header.segment);
+        // The one that was written later goes on, after its last whole entry.
+        if number(&of_other) > number(&contents) {
+            std::mem::swap(&mut current, &mut other);
+            contents = of_other;
+        }
+        if let Some(contents) = &contents {
+            let cut = current.truncate(contents.whole_bytes);
+            cut.with_context(|| refused(path))?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            current,
+            number: number(&contents).unwrap_or_default(),
+            other,
+            most,
             interval,
             encoder: Encoder::default(),
             since_full: FULL_EVERY,
             written: 0,
             last: None,
-        };
-        let refused = |path: &Path| format!("cannot record to {}", path.display());
-        writer.open_segment(0).with_context(|| refused(path))?;
-        let mut newest = None;
-        for (at, path) in segments::paths(path).iter().enumerate() {
-            let found = writer.contents(at).with_context(|| refused(path))?;
-            newest = newest_of(newest, found.map(|found| (at, found)));
-            // Both now: nobody else can take the second name later.
-            writer.open_segment(at).with_context(|| refused(path))?;
-        }
-        if let Some((at, contents)) = newest {
-            writer.go_on(at, &contents).with_context(|| refused(path))?;
-        }
-        Ok(writer)
-    }
-
-    /// Continues the segment that was written last, after its last whole entry.
-    fn go_on(&mut self, at: usize, contents: &Contents) -> anyhow::Result<()> {
-        (self.current, self.number) = (at, contents.header.segment);
-        if let Some(segment) = &mut self.segments[at] {
-            segment.truncate(contents.whole_bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Opens a segment that is there, and returns its contents; `None` if it has none.
-    fn contents(&mut self, at: usize) -> anyhow::Result<Option<Contents>> {
-        let about = fs::symlink_metadata(&self.paths[at]);
-        if about.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            return Ok(None);
-        }
-        // Comes first: reading follows links of other users.
-        self.open_segment(at)?;
-        let Some(file) = segments::open(&self.paths[at])? else {
-            return Ok(None);
-        };
-        if let Some(segment) = &self.segments[at] {
-            segment.must_be(&file.metadata()?)?;
-        }
-        let contents = match segments::scan(file) {
-            Ok(contents) => contents,
-            Err(SegmentFault::Empty) => return Ok(None),
-            Err(SegmentFault::Unreadable(error)) => return Err(error.into()),
-            Err(fault) => bail!("{fault}; remove it or give another name"),
-        };
-        let (there, most) = (ByteCount(contents.whole_bytes), ByteCount(self.most));
-        if there > most {
-            bail!(
-                "there are {there} already, and --record-limit leaves {most} for one of two files: give a larger limit or another name"
-            );
-        }
-        Ok(Some(contents))
-    }
-
-    /// Opens a segment for writing and locks it, if it is not open.
-    fn open_segment(&mut self, at: usize) -> anyhow::Result<()> {
-        if self.segments[at].is_some() {
-            return Ok(());
-        }
-        let path = self.paths[at].clone();
-        // Opening a pipe waits for a reader.
-        if fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
-            bail!("it is no regular file");
-        }
-        let (file, is_new) = open_private(&path)?;
-        let segment = Segment {
-            path,
-            file,
-            size: 0,
-            is_new,
-        };
-        if !segment.file.metadata()?.is_file() {
-            bail!("it is no regular file");
-        }
-        match flock(&segment.file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => bail!("another program records to it; give another name"),
-            other => other?,
-        }
-        self.segments[at] = Some(segment);
-        Ok(())
+        })
     }
 
     /// Writes a snapshot of the time `at` since 1970.
@@ -165,7 +108,7 @@ impl RecordWriter {
         }
         let written = match is_over {
             true => self.begin_segment(room.is_some(), &line),
-            false => self.write(&line),
+            false => self.current.append(&line).map_err(Into::into),
         };
         written.map_err(|error| self.explained(&error))?;
         self.since_full = if full { 1 } else { self.since_full + 1 };
@@ -182,8 +125,7 @@ impl RecordWriter {
 
     /// Returns the bytes for which the segment has room; `None` if it has no header yet.
     fn room(&self) -> Option<u64> {
-        let segment = self.segments[self.current].as_ref();
-        let size = segment.map_or(0, |segment| segment.size);
+        let size = self.current.size;
         (size > 0).then(|| self.most.saturating_sub(size))
     }
 
@@ -202,26 +144,16 @@ impl RecordWriter {
             );
         }
         if is_other {
-            self.current = (self.current + 1) % SEGMENTS;
+            std::mem::swap(&mut self.current, &mut self.other);
         }
         self.number += 1;
-        self.open_segment(self.current)?;
-        if let Some(segment) = &mut self.segments[self.current] {
-            segment.truncate(0)?;
-        }
-        self.write(&bytes)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        if let Some(segment) = &mut self.segments[self.current] {
-            segment.append(bytes)?;
-        }
-        Ok(())
+        self.current.truncate(0)?;
+        Ok(self.current.append(&bytes)?)
     }
 
     /// Adds the state of the record, and the remedy, to an error.
     fn explained(&self, error: &anyhow::Error) -> anyhow::Error {
-        let path = self.paths[0].display();
+        let path = self.path.display();
         let state = match self.last {
             Some(last) => format!("; it has the snapshots until {} UTC", shown(last)),
             None => "; there is no snapshot of this run in it".to_owned(),
@@ -238,7 +170,7 @@ impl RecordWriter {
 
     /// Returns a sentence about the result.
     pub fn summary(&self) -> String {
-        let path = self.paths[0].display();
+        let path = self.path.display();
         match self.last {
             Some(last) => format!(
                 "recorded {} to {path}, the last one of {} UTC: superhue top --replay shows them",
@@ -250,23 +182,55 @@ impl RecordWriter {
     }
 }
 
-/// Returns the contents of the segment that was written later.
-fn newest_of(
-    one: Option<(usize, Contents)>,
-    other: Option<(usize, Contents)>,
-) -> Option<(usize, Contents)> {
-    match (one, other) {
-        (Some(one), Some(other)) if one.1.header.segment < other.1.header.segment => Some(other),
-        (Some(one), _) => Some(one),
-        (None, other) => other,
-    }
-}
-
 fn shown(at: Duration) -> String {
     utc::shown(at.as_secs())
 }
 
 impl Segment {
+    /// Opens a segment for writing, and locks it.
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        // Opening a pipe waits for a reader.
+        if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+            bail!("it is no regular file");
+        }
+        let (file, is_new) = open_private(path)?;
+        let segment = Self {
+            path: path.to_owned(),
+            file,
+            size: 0,
+            is_new,
+        };
+        if !segment.file.metadata()?.is_file() {
+            bail!("it is no regular file");
+        }
+        match flock(&segment.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => bail!("another program records to it; give another name"),
+            other => other?,
+        }
+        Ok(segment)
+    }
+
+    /// Reads the contents; `None` if there are none. Reading follows links of other users, which opening the segment has refused.
+    fn contents(&self, most: u64) -> anyhow::Result<Option<Contents>> {
+        let Some(file) = segments::open(&self.path)? else {
+            return Ok(None);
+        };
+        self.must_be(&file.metadata()?)?;
+        let contents = match segments::scan(file) {
+            Ok(contents) => contents,
+            Err(SegmentFault::Empty) => return Ok(None),
+            Err(SegmentFault::Unreadable(error)) => return Err(error.into()),
+            Err(fault) => bail!("{fault}; remove it or give another name"),
+        };
+        let (there, most) = (ByteCount(contents.whole_bytes), ByteCount(most));
+        if there > most {
+            bail!(
+                "there are {there} already, and --record-limit leaves {most} for one of two files: give a larger limit or another name"
+            );
+        }
+        Ok(Some(contents))
+    }
+
     /// Cuts the segment off, and goes to its end.
     fn truncate(&mut self, size: u64) -> io::Result<()> {
         self.file.set_len(size)?;

@@ -397,9 +397,27 @@ fn a_target_that_ends_ends_the_trial() {
     });
     drop(target);
     assert_eq!(running.wait().code(), Some(1));
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    let said = said(&mut running);
     assert!(said.contains("has ended (--unit or --cgroup"), "{said}");
+}
+
+/// Returns what a trial has printed until its end.
+fn said(running: &mut ChildGuard) -> String {
+    let mut said = String::new();
+    let mut stdout = running.0.stdout.take().unwrap();
+    std::io::Read::read_to_string(&mut stdout, &mut said).unwrap();
+    said
+}
+
+/// Interrupts a trial and returns its result.
+#[track_caller]
+fn interrupted(running: &mut ChildGuard) -> Value {
+    running.signal(Signal::INT);
+    let said = said(running);
+    running.wait();
+    let document: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(document["verdict"]["outcome"], "interrupted");
+    document
 }
 
 /// A cgroup of the test's own; `None`, with a visible skip, where none can be made.
@@ -459,12 +477,7 @@ fn a_service_that_is_started_anew_is_taken_up() {
             (is_huge == (huge(second.pid()) > before + (8 << 20))).then_some(())
         });
     }
-    running.signal(Signal::INT);
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
-    running.wait();
-    let document: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(document["verdict"]["outcome"], "interrupted");
+    let document = interrupted(&mut running);
     assert_eq!(document["target"]["processes"], 1);
     assert_eq!(document["target"]["restarts"], 1, "{document}");
     assert_eq!(huge(second.pid()), before);
@@ -507,12 +520,7 @@ fn memory_that_a_restarted_service_makes_huge_by_itself_is_tried_too() {
     until("that of the second is, too", || {
         is_switched_off(second.pid())
     });
-    running.signal(Signal::INT);
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
-    running.wait();
-    let document: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(document["verdict"]["outcome"], "interrupted");
+    let document = interrupted(&mut running);
     let switching = &document["switching"];
     assert!(switching["found_huge"].as_u64().unwrap() >= 7, "{document}");
     assert_eq!(switching["found_not_restored"], 0, "{document}");
@@ -648,8 +656,7 @@ fn a_reload_that_changes_the_rule_ends_the_trial(machine: &Machine, pid: u32) {
     machine.write("superhue.toml", &rules("6%"));
     assert!(machine.ctl(&["reload"]).status.success());
     assert_eq!(running.wait().code(), Some(1));
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
+    let said = said(&mut running);
     assert!(
         said.contains("a reload has changed or removed rule `tried`"),
         "{said}"

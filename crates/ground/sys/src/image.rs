@@ -4,24 +4,25 @@ use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
+use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
 
 use crate::pagemap::{WORD_FILE, WORD_PRESENT, WORD_SWAPPED};
 
-/// Unmaps the program's code and constants, and returns the size of the segments that it has unmapped.
+/// Unmaps the program's code and constants.
 ///
 /// A service runs most of its code once, while it starts. The kernel maps a page again, from the file, when the
 /// program uses it; the others belong to the page cache alone. A segment that the program may write stays mapped, and
 /// so does one with a private page (a breakpoint of a debugger, a probe of `perf`), or if `/proc/self/pagemap` cannot
 /// be read. A breakpoint that is set between that look and the call is lost.
-pub fn unmap_code() -> ByteCount {
+pub fn unmap_code() {
     let mut segments = Vec::new();
     // SAFETY: the callback gets the vector that it expects, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(of_program), (&raw mut segments).cast()) };
-    let unmapped = segments
-        .into_iter()
-        .filter(|segment| has_file_pages_only(*segment).unwrap_or(false) && unmap(*segment));
-    ByteCount(unmapped.map(|segment| segment.len().0).sum())
+    for segment in segments {
+        if has_file_pages_only(segment).unwrap_or(false) {
+            unmap(segment);
+        }
+    }
 }
 
 /// Collects the read-only segments of the first object, the program, and ends the iteration.
@@ -64,12 +65,13 @@ fn has_file_pages_only(segment: VirtRange) -> std::io::Result<bool> {
     Ok(words.all(|word| word & (WORD_PRESENT | WORD_SWAPPED) == 0 || word & WORD_FILE != 0))
 }
 
-fn unmap(segment: VirtRange) -> bool {
+/// Unmaps a segment; one that is locked in memory stays.
+fn unmap(segment: VirtRange) {
     let start = segment.start.0 as *mut c_void;
     let length = usize::try_from(segment.len().0).unwrap_or(0);
     // SAFETY: the segment is a private, read-only mapping of a file. A page of the file has the same contents when the
     // kernel maps it again, and what another process may have put in its place is not this program's.
-    unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) == 0 }
+    unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
 }
 
 #[cfg(test)]
@@ -96,8 +98,8 @@ mod tests {
         let address = &raw const CONSTANTS.0[MIDDLE] as u64;
         assert_eq!(value(), 7);
         assert!(is_mapped(address));
-        let unmapped = unmap_code();
-        assert!(!is_mapped(address), "{unmapped:?} of segments unmapped");
+        unmap_code();
+        assert!(!is_mapped(address));
         assert_eq!(value(), 7);
         assert!(is_mapped(address));
     }

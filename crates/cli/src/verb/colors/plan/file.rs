@@ -34,7 +34,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use superhue::model::parse_duration;
 use superhue::page_colors::plan::{
-    Curve, MOST_TASKS, Needs, Objective, Preemption, Problem, Task, Unit, Window,
+    Curve, MOST_TASKS, Needs, Objective, Preemption, Problem, ProblemError, Task, Unit, Window,
 };
 use superhue::parse::TextPositions;
 use superhue::procfs::hardware::CpuList;
@@ -179,11 +179,7 @@ impl Reader<'_> {
             problem.sharing.push(cpus.unwrap_or_default());
         }
         if raw.task.len() > MOST_TASKS {
-            let text = format!(
-                "there are {} tasks, and a plan has at most {MOST_TASKS}: join tasks that run by turns on one CPU",
-                raw.task.len()
-            );
-            return Err(self.wrong(0..0, text));
+            return Err(self.wrong(0..0, ProblemError::TooManyTasks(raw.task.len())));
         }
         let mut starts = Vec::new();
         for raw in &raw.task {

@@ -16,6 +16,8 @@ pub(crate) struct Setup {
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) sampler: Option<Sampler>,
+    /// Configuration of the tracker, until the policy first wants evidence of accesses.
+    postponed: Option<Box<(Config, Mechanism)>>,
 }
 
 impl Setup {
@@ -26,6 +28,7 @@ impl Setup {
             because: "no process had memory that huge pages could be made of".to_owned(),
             policy: Scheme::default().policy(),
             sampler: None,
+            postponed: None,
         }
     }
 
@@ -36,19 +39,69 @@ impl Setup {
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
         match config.pages {
             Some(Pages::Hot) => Self::tracked(Pages::Hot, config, mechanism),
-            None | Some(Pages::Auto) => match Self::tracked(Pages::Auto, config, mechanism) {
-                Err(error) if config.tracker.is_none() => Ok(Self::untracked(
-                    Pages::Auto,
-                    config,
-                    mechanism,
-                    &format!(
-                        "accesses cannot be tracked, so only what is nearly full becomes huge: {error}"
-                    ),
-                )),
-                setup => setup,
-            },
-            Some(pages) => Ok(Self::untracked(pages, config, mechanism, "asked for")),
+            None | Some(Pages::Auto) if config.tracker.is_some() => {
+                Self::tracked(Pages::Auto, config, mechanism)
+            }
+            None | Some(Pages::Auto) => Ok(Self {
+                pages: Pages::Auto,
+                because: "nothing called for evidence of accesses, so none were tracked".to_owned(),
+                policy: scheme(Pages::Auto, true, config, mechanism).policy(),
+                sampler: None,
+                postponed: Some(Box::new((config.clone(), mechanism.clone()))),
+            }),
+            Some(pages) => Ok(Self {
+                pages,
+                because: "asked for".to_owned(),
+                policy: scheme(pages, false, config, mechanism).policy(),
+                sampler: None,
+                postponed: None,
+            }),
         }
+    }
+
+    /// Bounds the cost of tracking from now on.
+    pub(crate) fn limit(&mut self, max_overhead: f64) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.limit(max_overhead);
+        }
+        if let Some(postponed) = &mut self.postponed {
+            postponed.0.max_overhead = max_overhead;
+        }
+    }
+
+    /// Limits the memory that promotion adds from now on.
+    pub(crate) fn allow(&mut self, budget: Share) {
+        self.policy.allow(Some(budget));
+        if let Some(postponed) = &mut self.postponed {
+            postponed.0.budget = Some(budget);
+        }
+    }
+
+    /// Returns true if tracking was postponed until something calls for it.
+    pub(crate) const fn is_postponed(&self) -> bool {
+        self.postponed.is_some()
+    }
+
+    /// Starts the postponed tracking. Where accesses cannot be tracked, the policy from now on decides without them.
+    pub(crate) fn start_tracking(&mut self) {
+        let Some(postponed) = self.postponed.take() else {
+            return;
+        };
+        let (config, mechanism) = *postponed;
+        match sampler(&config) {
+            Ok((sampler, because)) => {
+                self.because = because;
+                self.sampler = Some(sampler);
+            }
+            Err(error) => {
+                self.because = format!(
+                    "accesses cannot be tracked, so only what is nearly full becomes huge: {error}"
+                );
+                let scheme = scheme(self.pages, false, &config, &mechanism);
+                self.policy = scheme.policy_after(self.policy.ledger().clone());
+            }
+        }
+        tracing::debug!(pages = %self.pages, because = self.because, "tracking started");
     }
 
     /// Returns the policy that `config` names; `None` where it names none: that choice can wait until there is memory to place.
@@ -66,6 +119,7 @@ impl Setup {
 
     /// Starts tracking accesses if that works here, under any policy: recoloring needs them, too.
     pub(crate) fn track(&mut self, config: &Config) {
+        self.start_tracking();
         if self.sampler.is_none() {
             self.sampler = sampler(config).ok().map(|(sampler, _)| sampler);
         }
@@ -78,16 +132,8 @@ impl Setup {
             because,
             policy: scheme(pages, true, config, mechanism).policy(),
             sampler: Some(sampler),
+            postponed: None,
         })
-    }
-
-    fn untracked(pages: Pages, config: &Config, mechanism: &Mechanism, because: &str) -> Self {
-        Self {
-            pages,
-            because: because.to_owned(),
-            policy: scheme(pages, false, config, mechanism).policy(),
-            sampler: None,
-        }
     }
 }
 

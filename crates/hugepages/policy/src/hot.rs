@@ -21,7 +21,7 @@
 //! others costs 50 to 200 ns more with base pages. (Both follow from `min_active`.)
 //!
 //! Under `auto` a region that is wholly resident needs no sample at all. It waits until its program has stopped filling memory
-//! ([`Quota::spares_filling`]), as every region does there.
+//! ([`Quota::spares_filling`]), as every region does there. `evidence.rs` says whose accesses are sampled there at all.
 //!
 //! If a tracker knows ranges only (DAMON), the rate of the range times the resident pages stands in for the active pages. A range may hide a cold
 //! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule
@@ -35,15 +35,16 @@
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, Owner, PageCount, Plan, ProcessId, Region, Share, Snapshot};
+use superhue_model::{Memory, Outcome, Owner, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
 use crate::candidate::{PromotionReadiness, PromotionValue, RegionLook, Rule};
 use crate::clock::Tick;
+use crate::evidence;
 use crate::promoter::Promoter;
 use crate::scheme::pages_of_a_region;
 use crate::split::{self, Splitter};
 use crate::warmth::AccessHistory;
-use crate::{Active, FULL, Ledger, Policy, Quota};
+use crate::{Active, FULL, Ledger, MemoryAge, Policy, Quota};
 
 /// Number of samples that have to show a region before it is promoted at the cost of memory.
 const ENOUGH_SAMPLES: u16 = 2;
@@ -150,7 +151,7 @@ pub(crate) struct HotPolicy {
 }
 
 impl HotPolicy {
-    pub(crate) fn new(active: &Active, quota: &Quota) -> Self {
+    pub(crate) fn new(active: &Active, quota: &Quota, ledger: Ledger) -> Self {
         let cold_after = active.cold_after;
         let rule = ActivePages {
             min_active: pages_of_a_region(active.min_active),
@@ -158,7 +159,7 @@ impl HotPolicy {
             full_at_once: active.full_at_once,
         };
         Self {
-            promoter: Promoter::new(rule, quota),
+            promoter: Promoter::new(rule, quota).with_ledger(ledger),
             splitter: active
                 .split
                 .as_ref()
@@ -178,6 +179,20 @@ impl Policy for HotPolicy {
 
     fn learn(&mut self, at: Duration, outcome: &Outcome) {
         self.promoter.learn(at, outcome);
+    }
+
+    fn wants_heat(&self, memory: &Memory<'_>, age: MemoryAge) -> bool {
+        let rule = self.promoter.rule();
+        if !rule.full_at_once {
+            return true;
+        }
+        let room = match self.promoter.limit() {
+            None if self.promoter.is_bounded() => return false,
+            limit => limit.unwrap_or(u64::MAX),
+        };
+        let may_split = self.splitter.is_some();
+        evidence::of_holes(memory, rule.min_active, room, age)
+            || (may_split && evidence::of_huge_pages(memory, rule.cold_after, age))
     }
 
     fn allow(&mut self, budget: Option<Share>) {

@@ -98,6 +98,7 @@
 mod backoff;
 mod candidate;
 mod clock;
+mod evidence;
 mod hot;
 mod ledger;
 mod memory;
@@ -113,12 +114,13 @@ mod warmth;
 
 use std::time::Duration;
 
-use superhue_model::{Outcome, PageCount, Plan, ProcessId, Region, Share, Snapshot};
+use superhue_model::{Memory, Outcome, PageCount, Plan, ProcessId, Region, Share, Snapshot};
 
 use hot::HotPolicy;
 use promoter::Promoter;
 use resident::{AnyPage, NearlyFull};
 
+pub use evidence::MemoryAge;
 pub use ledger::{
     Account, Compaction, Durations, GivenUpCounts, Ledger, StallCounts, TrackedCounts,
     WaitingCounts,
@@ -157,6 +159,11 @@ pub trait Policy {
     /// Takes in that `zero` pages of a huge page hold only zeroes, at the last known time. Ignored if the policy did not ask.
     fn learn_zeroes(&mut self, _process: ProcessId, _region: Region, _zero: PageCount) {}
 
+    /// Returns true if samples of the accesses to `memory` could change what this policy does with it. Until then nobody needs to pay for samples.
+    fn wants_heat(&self, _memory: &Memory<'_>, _age: MemoryAge) -> bool {
+        false
+    }
+
     /// Replaces the budget of growth. Pages already charged stay charged.
     fn allow(&mut self, _budget: Option<Share>) {}
 
@@ -168,13 +175,22 @@ impl Scheme {
     /// Makes a policy by this scheme, without a history.
     #[must_use]
     pub fn policy(&self) -> Box<dyn Policy + Send> {
+        self.policy_after(Ledger::default())
+    }
+
+    /// Makes a policy by this scheme that continues the account of another one. It does not know the regions of that one.
+    #[must_use]
+    pub fn policy_after(&self, mut ledger: Ledger) -> Box<dyn Policy + Send> {
+        // The new policy takes no outcome of a plan that is not its own.
+        ledger.expired += std::mem::take(&mut ledger.in_flight);
         match &self.pattern {
-            Pattern::Nothing => Box::<NullPolicy>::default(),
-            Pattern::AnyPage => Box::new(Promoter::new(AnyPage, &self.quota)),
+            Pattern::Nothing => Box::new(NullPolicy { ledger }),
+            Pattern::AnyPage => Box::new(Promoter::new(AnyPage, &self.quota).with_ledger(ledger)),
             Pattern::Resident(resident) => {
-                Box::new(Promoter::new(NearlyFull::of(resident), &self.quota))
+                let rule = NearlyFull::of(resident);
+                Box::new(Promoter::new(rule, &self.quota).with_ledger(ledger))
             }
-            Pattern::Active(active) => Box::new(HotPolicy::new(active, &self.quota)),
+            Pattern::Active(active) => Box::new(HotPolicy::new(active, &self.quota, ledger)),
         }
     }
 }

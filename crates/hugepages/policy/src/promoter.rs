@@ -104,6 +104,12 @@ impl<R: Rule> Promoter<R> {
         }
     }
 
+    /// Continues an account.
+    pub(crate) fn with_ledger(mut self, ledger: Ledger) -> Self {
+        self.ledger = ledger;
+        self
+    }
+
     /// Merges the snapshot into the history. Returns the resident bytes of all memory that huge pages could map.
     fn look(&mut self, views: &[Memory<'_>], now: Tick, sums: &mut Sums) -> ByteCount {
         let mut used = ByteCount(0);
@@ -347,7 +353,12 @@ impl<R: Rule> Promoter<R> {
         &self.priced_out
     }
 
-    /// Returns the pages that may be charged in total; `None` for no limit.
+    /// Returns true if the pages that may be charged are not known before the first look.
+    pub(crate) const fn is_bounded(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Returns the pages that may be charged in total; `None` for no limit, and before the first look.
     pub(crate) const fn limit(&self) -> Option<u64> {
         self.limit
     }

@@ -162,6 +162,12 @@ impl Sampler {
         self.most = self.most.max(self.targets.len());
     }
 
+    /// Returns true if a process was added and not removed.
+    #[must_use]
+    pub fn has(&self, process: ProcessId) -> bool {
+        self.targets.contains_key(&process)
+    }
+
     /// Removes a process.
     pub fn remove(&mut self, process: ProcessId) {
         if let Some(target) = self.targets.remove(&process) {

@@ -56,6 +56,11 @@ impl Growth {
         self.pages += added;
     }
 
+    /// Returns the time at which the process last stopped filling its memory, or will.
+    pub(super) const fn filled_until(&self) -> Duration {
+        self.fills_until
+    }
+
     /// Returns true while the process fills its memory.
     pub(super) fn fills(&self, at: Duration) -> bool {
         at < self.fills_until

@@ -1,10 +1,10 @@
 //! Heat in the loop: samples watched memory, and counts zeroes in idle huge pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use superhue_heat::{HotSet, TrackError};
-use superhue_model::{ByteCount, PageCount, Plan};
+use superhue_model::{ByteCount, Memory, PageCount, Plan, ProcessId, ProcessView};
 use superhue_procfs::process::Zeroes;
 
 use super::{Watch, has_work, note_reason, program_name};
@@ -35,18 +35,16 @@ impl Watch {
     /// Reads and arms what is due, and enters the heat into the snapshot; returns true if accesses
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
-        let colored = self.watched.keeper.is_some();
+        let wanted = self.wanted_heat();
+        if !wanted.is_empty() && self.setup.is_postponed() {
+            self.setup.start_tracking();
+        }
         let Some(sampler) = &mut self.setup.sampler else {
             return false;
         };
         let snapshot = &mut self.snapshot;
         sampler.retain(|id| snapshot.process(id).is_some());
-        for process in &snapshot.processes {
-            // Recoloring needs heat also of memory that has no whole region.
-            if colored || has_work(process) {
-                sampler.add(process.id);
-            }
-        }
+        wanted.into_iter().for_each(|id| sampler.add(id));
         let mut moved = false;
         for sampled in sampler.step(self.begun.elapsed()) {
             match sampled.result {
@@ -71,6 +69,40 @@ impl Watch {
         }
         self.snapshot.at = self.begun.elapsed();
         moved
+    }
+
+    /// Returns the processes whose accesses the policy wants to know, or recoloring, beyond those that are sampled already.
+    fn wanted_heat(&self) -> Vec<ProcessId> {
+        let sampler = self.setup.sampler.as_ref();
+        if sampler.is_none() && !self.setup.is_postponed() {
+            return Vec::new();
+        }
+        // Recoloring needs heat also of memory that has no whole region.
+        let colored = self.watched.keeper.is_some();
+        let is_open = |process: &&ProcessView| {
+            (colored || has_work(process)) && !sampler.is_some_and(|it| it.has(process.id))
+        };
+        let age =
+            |id| (self.known.get(&id)).map_or_else(Default::default, |it| it.age(self.snapshot.at));
+        let policy = &self.setup.policy;
+        let wants = |process: &&ProcessView| {
+            colored || policy.wants_heat(&Memory::of_process(process), age(process.id))
+        };
+        let open = self.snapshot.processes.iter().filter(is_open);
+        let (mut wanted, rest): (Vec<&ProcessView>, Vec<&ProcessView>) = open.partition(wants);
+        if !rest.is_empty() {
+            let mut of_objects = BTreeSet::new();
+            for object in &self.snapshot.objects {
+                let mappers = self.processes_mapping(object.id);
+                let ages = mappers.iter().map(|&id| age(id));
+                let oldest = ages.max_by_key(|age| age.watched);
+                if oldest.is_some_and(|age| policy.wants_heat(&Memory::of_object(object), age)) {
+                    of_objects.extend(mappers);
+                }
+            }
+            wanted.extend(rest.into_iter().filter(|it| of_objects.contains(&it.id)));
+        }
+        wanted.into_iter().map(|process| process.id).collect()
     }
 
     /// Returns the time until the next sample is due.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use superhue_model::{PageCount, VirtAddr};
+use superhue_policy::MemoryAge;
 use superhue_procfs::process::Activity;
 
 use super::growth::Growth;
@@ -72,6 +73,14 @@ impl ProcessState {
             collapses: (0, Duration::ZERO),
             name: String::new(),
             stack: None,
+        }
+    }
+
+    /// Returns its age at `at`.
+    pub(super) fn age(&self, at: Duration) -> MemoryAge {
+        MemoryAge {
+            watched: at.saturating_sub(self.since),
+            settled: at.saturating_sub(self.since.max(self.growth.filled_until())),
         }
     }
 

@@ -71,9 +71,6 @@ const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
 /// Number of processes from which on a process without room for a huge page gets a full look only if the share of looks pays for it.
 const CROWD_PROCESSES: usize = 64;
 
-/// Time that a process must last to be worth a tracker: making one takes 30 ms.
-const MIN_TRACKED_AGE: Duration = Duration::from_millis(500);
-
 /// Collapses between two entries in the timeline, and between two chances to stop.
 const CHUNK: usize = 16;
 
@@ -201,8 +198,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Makes a watch with `setup`; `None` leaves the choice open until some process
-    /// has memory that huge pages could be made of, since making a tracker costs more than many
-    /// commands.
+    /// has memory that huge pages could be made of.
     pub(crate) fn new(
         config: &Config,
         mechanism: &Mechanism,
@@ -258,9 +254,7 @@ impl Watch {
         self.max_overhead = max_overhead;
         self.family.limit(max_overhead);
         self.allowance.allow(max_overhead * ceiling::LOOKS);
-        if let Some(sampler) = &mut self.setup.sampler {
-            sampler.limit(max_overhead);
-        }
+        self.setup.limit(max_overhead);
         if let Some((config, _)) = &mut self.undecided {
             config.max_overhead = max_overhead;
         }
@@ -268,7 +262,7 @@ impl Watch {
 
     /// Limits the memory that promotion adds from now on.
     pub(crate) fn allow(&mut self, budget: Share) {
-        self.setup.policy.allow(Some(budget));
+        self.setup.allow(budget);
         if let Some((config, _)) = &mut self.undecided {
             config.budget = Some(budget);
         }
@@ -687,18 +681,9 @@ impl Watch {
         self.watched.keeper.as_ref()?.due(self.begun.elapsed())
     }
 
-    /// Chooses policy and tracker once there is a process whose memory is worth it, and which has lasted.
+    /// Chooses the policy once there is a process whose memory is worth it.
     fn choose_if_needed(&mut self) {
-        if self.undecided.is_none() {
-            return;
-        }
-        let at = self.snapshot.at;
-        let has_lasted = |id| {
-            let known = self.known.get(&id);
-            known.is_some_and(|known| at.saturating_sub(known.since) >= MIN_TRACKED_AGE)
-        };
-        let has_regions = |process: &ProcessView| has_work(process) && has_lasted(process.id);
-        if self.snapshot.processes.iter().any(has_regions) {
+        if self.undecided.is_some() && self.snapshot.processes.iter().any(has_work) {
             self.choose();
         }
     }

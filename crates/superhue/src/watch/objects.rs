@@ -243,6 +243,12 @@ impl Watch {
         }
     }
 
+    /// Returns the processes that map an object.
+    pub(super) fn processes_mapping(&self, id: ObjectId) -> BTreeSet<ProcessId> {
+        let mappers = self.objects.mappings.mappers(id);
+        mappers.iter().map(|mapper| mapper.process).collect()
+    }
+
     /// Returns the processes that an action on a region changes: its owner, or the mappers of the whole region.
     pub(super) fn mappers_of(&self, owner: Owner, region: Region) -> Vec<ProcessId> {
         match owner {

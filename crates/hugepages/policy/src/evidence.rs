@@ -1,0 +1,168 @@
+//! Memory for which `auto` needs evidence of accesses.
+//!
+//! Evidence has a price. A tracker takes tens of milliseconds to load, and each sample makes the program fill its TLB again. Most programs have
+//! nothing to decide by it: their regions are full, and a full region becomes huge without evidence.
+//!
+//! ```text
+//!   ################  ################  ################  full             no evidence
+//!   ##########        ###########       #########         holes            evidence, if the budget pays for enough of them
+//!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
+//!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
+//! ```
+
+use std::time::Duration;
+
+use superhue_model::{Memory, Owner};
+
+use crate::FULL;
+
+/// Time for which memory must not have been filled to be worth a tracker. Many programs end before, or fill more of it.
+const LEAST_SETTLED: Duration = Duration::from_millis(500);
+
+/// Least part of the memory that regions with holes must make up to be worth samples of all of it.
+const LEAST_PART: u64 = 32;
+
+/// Part of `cold_after` for which a program has run before samples of its huge pages begin. Programs that end before have nothing to win by a split.
+const UNWATCHED_PART: u32 = 3;
+
+/// Times since events in the life of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryAge {
+    /// Since it was first seen.
+    pub watched: Duration,
+    /// Since then, or since its program last filled memory fast (see [`Quota::spares_filling`](crate::Quota::spares_filling)).
+    pub settled: Duration,
+}
+
+/// Returns true if regions with holes that evidence could make huge, within `room` pages of growth, make up a notable part of `memory`. Such a
+/// region has at least `min_active` resident pages.
+pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: MemoryAge) -> bool {
+    if memory.fills || age.settled < LEAST_SETTLED {
+        return false;
+    }
+    let full = u64::from(FULL);
+    // Numbers of regions by growth.
+    let mut by_growth = [0_u64; FULL as usize];
+    let mut resident = 0;
+    for view in memory.regions {
+        resident += view.resident.0;
+        let growth = view.growth().0;
+        let is_open = (1..=full - u64::from(min_active)).contains(&growth);
+        if is_open
+            && view.huge != Some(true)
+            && let Some(count) = usize::try_from(growth)
+                .ok()
+                .and_then(|it| by_growth.get_mut(it))
+        {
+            *count += 1;
+        }
+    }
+    let (mut left, mut won) = (room, 0);
+    for (growth, &count) in (0_u64..).zip(&by_growth).skip(1) {
+        let paid = count.min(left / growth);
+        won += paid * (full - growth);
+        if paid < count {
+            break;
+        }
+        left -= paid * growth;
+    }
+    won > 0 && won >= resident / LEAST_PART
+}
+
+/// Returns true if `memory` may have had huge pages for so long that cold ones may be split soon: after `cold_after` without an access. Pages of
+/// zeroes in shared memory do not come back.
+pub(crate) fn of_huge_pages(memory: &Memory<'_>, cold_after: Duration, age: MemoryAge) -> bool {
+    matches!(memory.owner, Owner::Process(_))
+        && age.watched >= cold_after / UNWATCHED_PART
+        && memory.regions.iter().any(|view| view.huge == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::{
+        HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, Region, RegionView, VirtAddr,
+    };
+
+    use super::*;
+
+    const LONG: MemoryAge = age(5_000, 5_000);
+
+    const fn age(watched: u64, settled: u64) -> MemoryAge {
+        MemoryAge {
+            watched: Duration::from_millis(watched),
+            settled: Duration::from_millis(settled),
+        }
+    }
+
+    /// Returns a process with these numbers of resident pages in its regions; 512 with `true` is a huge page.
+    fn process(resident: &[(u64, bool)]) -> ProcessView {
+        let region = |(number, &(resident, huge)): (u64, &(u64, bool))| RegionView {
+            region: Region::containing(VirtAddr(number * HUGE_PAGE_SIZE)),
+            resident: PageCount(resident),
+            huge: Some(huge),
+        };
+        ProcessView {
+            id: ProcessId {
+                pid: 1,
+                start_ticks: 1,
+            },
+            rss: None,
+            rss_anon: None,
+            pss_anon: None,
+            vmas: Vec::new(),
+            regions: (0..).zip(resident).map(region).collect(),
+            torn: Vec::new(),
+            held: None,
+            fills: false,
+            heat: None,
+        }
+    }
+
+    fn holes(resident: &[(u64, bool)], room: u64) -> bool {
+        of_holes(&Memory::of_process(&process(resident)), 128, room, LONG)
+    }
+
+    #[test]
+    fn full_and_nearly_empty_memory_needs_no_evidence() {
+        assert!(!holes(&[], u64::MAX));
+        assert!(!holes(&[(512, false); 8], u64::MAX));
+        assert!(!holes(&[(512, true); 8], u64::MAX));
+        assert!(!holes(&[(127, false); 8], u64::MAX));
+        assert!(holes(&[(128, false); 8], u64::MAX));
+        assert!(holes(&[(511, false); 8], u64::MAX));
+    }
+
+    #[test]
+    fn holes_count_as_far_as_the_budget_pays_for_them() {
+        let half = [(256, false); 8];
+        assert!(!holes(&half, 255));
+        assert!(holes(&half, 256));
+        // The cheapest go first: the budget of 32 pages makes one region huge, of 32.
+        let mut mixed = vec![(480, false); 32];
+        assert!(holes(&mixed, 32));
+        mixed.extend([(512, true); 32]);
+        assert!(!holes(&mixed, 32));
+        assert!(holes(&mixed, 3 * 32));
+    }
+
+    #[test]
+    fn memory_that_is_being_filled_is_left_alone() {
+        let mut filled = process(&[(400, false); 4]);
+        let memory = Memory::of_process(&filled);
+        assert!(of_holes(&memory, 128, u64::MAX, age(500, 500)));
+        assert!(!of_holes(&memory, 128, u64::MAX, age(5_000, 499)));
+        filled.fills = true;
+        assert!(!of_holes(&Memory::of_process(&filled), 128, u64::MAX, LONG));
+    }
+
+    #[test]
+    fn huge_pages_need_evidence_once_they_may_be_split() {
+        let cold_after = Duration::from_secs(30);
+        let view = process(&[(512, true), (3, false)]);
+        let memory = Memory::of_process(&view);
+        assert!(of_huge_pages(&memory, cold_after, age(10_000, 0)));
+        assert!(!of_huge_pages(&memory, cold_after, age(9_999, 0)));
+        let base = process(&[(512, false)]);
+        assert!(!of_huge_pages(&Memory::of_process(&base), cold_after, LONG));
+    }
+}

@@ -148,6 +148,7 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>
             has_others = true;
         } else {
             page.number(Id::RuleProcesses, &[name], float(rule.processes));
+            page.number(Id::RuleOnTrial, &[name], flag(rule.held));
         }
         let Some(watch) = &rule.watch else { continue };
         let there = |service: &&superhue::live::ServiceAccount| service.memory.processes > 0;
@@ -328,6 +329,19 @@ mod tests {
         assert_eq!(lines, RULES, "999 of their own, and the others");
         // One rule has this name, and five are too many.
         assert!(text.contains("superhue_rule_processes{rule=\"other\"} 12\n"));
+    }
+
+    #[test]
+    fn a_rule_on_trial_is_marked() {
+        let mut held = rule("held", None);
+        held.held = true;
+        let account = DaemonAccount {
+            rules: vec![held, rule("free", None)],
+            ..DaemonAccount::default()
+        };
+        let text = text(&account, &Sums::default(), &mut CpuParts::default());
+        assert!(text.contains("superhue_rule_on_trial{rule=\"held\"} 1\n"));
+        assert!(text.contains("superhue_rule_on_trial{rule=\"free\"} 0\n"));
     }
 
     #[test]

@@ -109,6 +109,7 @@ families! {
 
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";
     RuleTrouble = Gauge "rule_trouble" NONE, ["rule"] "1 if a rule cannot be kept to; its processes are left alone then.";
+    RuleOnTrial = Gauge "rule_on_trial" NONE, ["rule"] "1 while `superhue ctl trial` holds a rule; the daemon leaves its processes alone then.";
     RuleAge = Gauge "rule_account_age" SECONDS, ["rule"]
         "How old the figures of a rule are; those of a rule whose processes do nothing may be some minutes old.";
     RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";

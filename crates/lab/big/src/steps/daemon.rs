@@ -11,9 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
+use rustix::param::clock_ticks_per_second;
 use serde_json::{Value, json};
 use superhue::model::ByteCount;
+use superhue::procfs::Roots;
+use superhue::procfs::process::descendants;
 use superhue::sys::process::cpu_time_of;
 
 use super::{CGROUP_ROOTS, Context, GROUP, Skip};
@@ -243,6 +246,7 @@ fn among(
         before = now;
     }
     let share = quarters.iter().sum::<f64>() / 4.0;
+    let (own, pss) = memory_of(pid)?;
     let memory = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let bytes = |name: &str| size_in(&memory, name).map(|size| size.0);
     let service = new_service(context, place, &socket);
@@ -253,7 +257,7 @@ fn among(
         "all_known_seconds": all_known, "discovery": status.pointer("/discovery/how"),
         "cpu_seconds_at_start": first, "window_seconds": window, "cpu_share": share, "cpu_share_by_quarter": quarters, "cpu_seconds_in_all": total,
         "ceiling": status.pointer("/own/max_overhead"),
-        "rss_bytes": bytes("VmRSS"), "anonymous_bytes": bytes("RssAnon"), "peak_rss_bytes": bytes("VmHWM"),
+        "own_processes": own, "pss_bytes": pss, "rss_bytes": bytes("VmRSS"), "anonymous_bytes": bytes("RssAnon"), "peak_rss_bytes": bytes("VmHWM"),
         "service": service?, "ended_well": ended.is_ok_and(|ended| ended.is_well()),
     });
     Ok(row)
@@ -268,14 +272,17 @@ fn new_service(context: &Context, place: &Place, socket: &Path) -> Result<Value>
     let filled = begun.elapsed().as_secs_f64();
     service.ask("stir 1 plain free")?;
     let (mut known, mut first) = (None, None);
-    while first.is_none() && begun.elapsed() < KNOWN_WITHIN.min(context.left()) {
+    while (first.is_none() || known.is_none()) && begun.elapsed() < KNOWN_WITHIN.min(context.left())
+    {
         if let Ok(status) = ask(socket) {
             let now = begun.elapsed().as_secs_f64();
             known = known.or_else(|| (processes(&status, "service") > 0).then_some(now));
-            let made = rule(&status, "service")
-                .and_then(|rule| rule.pointer("/watch/collapses/done")?.as_u64());
-            first = made.is_some_and(|made| made > 0).then_some(now);
         }
+        // Read from the service itself: the daemon's account of it may be a second old.
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", service.pid()));
+        let huge = rollup.ok().and_then(|it| size_in(&it, "AnonHugePages"));
+        let is_huge = huge.is_some_and(|huge| huge.0 > 0);
+        first = first.or_else(|| is_huge.then(|| begun.elapsed().as_secs_f64()));
         thread::sleep(Duration::from_millis(20));
     }
     drop(service);
@@ -332,8 +339,49 @@ fn ask(socket: &Path) -> Result<Value> {
     Ok(told["status"].take())
 }
 
+/// Returns the processes of the daemon: itself and its workers.
+fn tree_of(pid: u32) -> Result<Vec<u32>> {
+    let mut tree = descendants(&Roots::default(), pid)?;
+    tree.push(pid);
+    Ok(tree)
+}
+
+/// Returns the CPU seconds of the daemon and its workers, those that have ended included.
 fn cpu_of(pid: u32) -> Result<f64> {
-    cpu_time_of(pid)
-        .map(|time| time.as_secs_f64())
-        .ok_or_else(|| anyhow!("the daemon is gone"))
+    let tick = clock_ticks_per_second();
+    let mut sum = 0.0;
+    for one in tree_of(pid)? {
+        let Some(time) = cpu_time_of(one) else {
+            // A worker that has ended counts for its parent.
+            continue;
+        };
+        let ended = ticks_of_ended_children(one).unwrap_or(0);
+        #[allow(clippy::cast_precision_loss, reason = "ticks of minutes")]
+        let ended = ended as f64 / tick as f64;
+        sum += time.as_secs_f64() + ended;
+    }
+    if cpu_time_of(pid).is_none() {
+        bail!("the daemon is gone");
+    }
+    Ok(sum)
+}
+
+/// Returns `cutime` and `cstime` of a process (proc_pid_stat(5), fields 16 and 17), in clock ticks.
+fn ticks_of_ended_children(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have blanks and brackets; field 3 follows the last bracket.
+    let rest = stat.rsplit_once(") ")?.1;
+    let mut fields = rest.split(' ').skip(13);
+    let (user, system) = (fields.next()?, fields.next()?);
+    Some(user.parse::<u64>().ok()? + system.parse::<u64>().ok()?)
+}
+
+/// Returns the number of processes of the daemon, and the memory that is theirs: shared pages count in proportion.
+fn memory_of(pid: u32) -> Result<(usize, Option<u64>)> {
+    let tree = tree_of(pid)?;
+    let pss = |pid: &u32| {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        Some(size_in(&rollup, "Pss")?.0)
+    };
+    Ok((tree.len(), tree.iter().map(pss).sum()))
 }

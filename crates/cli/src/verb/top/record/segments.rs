@@ -27,7 +27,7 @@ const MAX_HEADER_BYTES: u64 = 4096;
 /// The longest entry: one of 65,536 processes has a quarter of this.
 pub const MAX_ENTRY_BYTES: u64 = 64 << 20;
 /// The most entries of a segment: one a second for 48 days.
-const MAX_ENTRIES: usize = 1 << 22;
+pub const MAX_ENTRIES: usize = 1 << 22;
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 18;
 

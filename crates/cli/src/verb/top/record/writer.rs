@@ -43,6 +43,9 @@ pub struct RecordWriter {
     other: Segment,
     /// Most bytes of one segment.
     most: u64,
+    /// Entries of the current segment, and the most that one may have: a reader refuses more.
+    entries: usize,
+    most_entries: usize,
     interval: Duration,
     encoder: Encoder,
     since_full: u32,
@@ -84,6 +87,8 @@ impl RecordWriter {
             number: number(&contents).unwrap_or_default(),
             other,
             most,
+            entries: contents.map_or(0, |contents| contents.entries.len()),
+            most_entries: segments::MAX_ENTRIES,
             interval,
             encoder: Encoder::default(),
             since_full: FULL_EVERY,
@@ -101,7 +106,8 @@ impl RecordWriter {
         let mut full = self.since_full >= FULL_EVERY;
         let mut line = self.line(at_ms, shown, full)?;
         let room = self.room();
-        let is_over = room.is_none_or(|room| room < line.len() as u64);
+        let is_over =
+            self.entries >= self.most_entries || room.is_none_or(|room| room < line.len() as u64);
         if is_over && !full {
             full = true;
             line = self.line(at_ms, shown, full)?;
@@ -111,6 +117,7 @@ impl RecordWriter {
             false => self.current.append(&line).map_err(Into::into),
         };
         written.map_err(|error| self.explained(&error))?;
+        self.entries = if is_over { 1 } else { self.entries + 1 };
         self.since_full = if full { 1 } else { self.since_full + 1 };
         self.written += 1;
         self.last = Some(at);

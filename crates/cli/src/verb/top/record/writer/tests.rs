@@ -69,6 +69,29 @@ fn a_second_recorder_has_neither_name_of_a_record() {
 }
 
 #[test]
+fn no_segment_has_more_entries_than_a_reader_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("top.rec");
+    let [first, second] = segments::paths(&path);
+    let mut writer = open(&path, 1 << 20).unwrap();
+    writer.most_entries = 3;
+    for at in 1..=7 {
+        append(&mut writer, at, 0).unwrap();
+    }
+    assert_eq!(seconds(&first), [7]);
+    assert_eq!(seconds(&second), [4, 5, 6]);
+    drop(writer);
+    // The next writer counts what is there.
+    let mut writer = open(&path, 1 << 20).unwrap();
+    writer.most_entries = 3;
+    for at in 8..=10 {
+        append(&mut writer, at, 0).unwrap();
+    }
+    assert_eq!(seconds(&first), [7, 8, 9]);
+    assert_eq!(seconds(&second), [10]);
+}
+
+#[test]
 fn a_record_stays_below_its_limit_and_keeps_the_newest() {
     const LIMIT: u64 = 64 << 10;
     let folder = tempfile::tempdir().unwrap();

@@ -39,6 +39,7 @@ pub struct PlacementArgs {
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time in which its accesses are
     /// watched counts, and --max-overhead limits that to a part of all time, so on the clock it takes several times as long.
+    /// With --pages auto accesses are not watched for this reason before a third of the time has passed.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub cold_after: Duration,
     #[command(flatten)]

@@ -672,7 +672,7 @@ impl Report {
         );
         if tracking.samples == 0 {
             line.push_str(
-                "; no sample is taken before memory that a huge page fits has stopped growing",
+                "; no sample was due: memory that a huge page fits grew until the end, or none needed evidence",
             );
         }
         if tracking.overhead > tracking.max_overhead {

@@ -1,6 +1,6 @@
 //! Chooses the policy and the tracker for a configuration on this machine.
 
-use superhue_heat::{ChooseError, Scope, choose};
+use superhue_heat::{ChooseError, PtwalkTracker, Scope, choose};
 use superhue_model::{ColorRequest, Share};
 use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme};
 
@@ -16,6 +16,8 @@ pub(crate) struct Setup {
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) sampler: Option<Sampler>,
+    /// True if whatever the watch sees is sampled: the configuration names a tracker, or a policy that decides by accesses alone.
+    pub(crate) samples_all: bool,
     /// Configuration of the tracker, until the policy first wants evidence of accesses.
     postponed: Option<Box<(Config, Mechanism)>>,
 }
@@ -28,6 +30,7 @@ impl Setup {
             because: "no process had memory that huge pages could be made of".to_owned(),
             policy: Scheme::default().policy(),
             sampler: None,
+            samples_all: false,
             postponed: None,
         }
     }
@@ -42,18 +45,19 @@ impl Setup {
             None | Some(Pages::Auto) if config.tracker.is_some() => {
                 Self::tracked(Pages::Auto, config, mechanism)
             }
-            None | Some(Pages::Auto) => Ok(Self {
-                pages: Pages::Auto,
-                because: "nothing called for evidence of accesses, so none were tracked".to_owned(),
-                policy: scheme(Pages::Auto, true, config, mechanism).policy(),
-                sampler: None,
-                postponed: Some(Box::new((config.clone(), mechanism.clone()))),
-            }),
+            None | Some(Pages::Auto) if !PtwalkTracker::may_work(&config.roots) => {
+                // Nothing costly is tried then, and what does not work is known from the start.
+                let mut setup = Self::postponed(config, mechanism);
+                setup.start_tracking();
+                Ok(setup)
+            }
+            None | Some(Pages::Auto) => Ok(Self::postponed(config, mechanism)),
             Some(pages) => Ok(Self {
                 pages,
                 because: "asked for".to_owned(),
                 policy: scheme(pages, false, config, mechanism).policy(),
                 sampler: None,
+                samples_all: false,
                 postponed: None,
             }),
         }
@@ -77,6 +81,18 @@ impl Setup {
         }
     }
 
+    /// Returns `auto` before anything calls for evidence of accesses.
+    fn postponed(config: &Config, mechanism: &Mechanism) -> Self {
+        Self {
+            pages: Pages::Auto,
+            because: "no accesses are tracked: nothing depends on them so far".to_owned(),
+            policy: scheme(Pages::Auto, true, config, mechanism).policy(),
+            sampler: None,
+            samples_all: false,
+            postponed: Some(Box::new((config.clone(), mechanism.clone()))),
+        }
+    }
+
     /// Returns true if tracking was postponed until something calls for it.
     pub(crate) const fn is_postponed(&self) -> bool {
         self.postponed.is_some()
@@ -90,18 +106,21 @@ impl Setup {
         let (config, mechanism) = *postponed;
         match sampler(&config) {
             Ok((sampler, because)) => {
+                tracing::debug!(pages = %self.pages, because, "tracking started");
                 self.because = because;
                 self.sampler = Some(sampler);
             }
             Err(error) => {
+                tracing::debug!(pages = %self.pages, %error, "tracking not possible");
                 self.because = format!(
                     "accesses cannot be tracked, so only what is nearly full becomes huge: {error}"
                 );
+                // Its processes run already: the bound on stalls holds from the start.
+                let config = config.for_running();
                 let scheme = scheme(self.pages, false, &config, &mechanism);
                 self.policy = scheme.policy_after(self.policy.ledger().clone());
             }
         }
-        tracing::debug!(pages = %self.pages, because = self.because, "tracking started");
     }
 
     /// Returns the policy that `config` names; `None` where it names none: that choice can wait until there is memory to place.
@@ -132,6 +151,7 @@ impl Setup {
             because,
             policy: scheme(pages, true, config, mechanism).policy(),
             sampler: Some(sampler),
+            samples_all: true,
             postponed: None,
         })
     }

@@ -33,6 +33,8 @@ pub struct News {
     /// True if `members` has all processes.
     is_complete: bool,
     said: BTreeSet<String>,
+    /// Line about the policy.
+    policy: Option<String>,
     lines: u32,
     next: Duration,
 }
@@ -43,6 +45,7 @@ impl News {
         let mut lines = Vec::new();
         if !std::mem::replace(&mut self.has_begun, true) {
             lines.extend(found(account));
+            self.policy = policy(account);
             self.take_in(account);
         } else if at >= self.next {
             let line = self.come_and_gone(account);
@@ -51,6 +54,12 @@ impl News {
                 self.next = at + if self.lines < MANY { SOON } else { LATER };
             }
             lines.extend(line);
+        }
+        // `auto` tracks accesses once something calls for it, and says then whether that works.
+        let policy = policy(account);
+        if policy != self.policy {
+            lines.extend(policy.clone());
+            self.policy = policy;
         }
         for (what, line) in happened(account) {
             if self.said.len() < REASONS && self.said.insert(what) {
@@ -143,16 +152,7 @@ fn found(account: &WatchAccount) -> Vec<String> {
         }
     }
     let mut lines = vec![line];
-    if let Some(pages) = account.pages {
-        let tracker = account.tracker.as_ref();
-        let tracker = tracker.map_or_else(String::new, |it| format!(", accesses tracked by {it}"));
-        let because = if account.pages_because.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", account.pages_because)
-        };
-        lines.push(format!("policy {pages}{because}{tracker}"));
-    }
+    lines.extend(policy(account));
     if account.processes_denied > 0 {
         lines.push(format!(
             "left alone: {} that you may not look at (needs CAP_SYS_PTRACE)",
@@ -160,6 +160,18 @@ fn found(account: &WatchAccount) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Returns the line about the policy and its reason.
+fn policy(account: &WatchAccount) -> Option<String> {
+    let pages = account.pages?;
+    let tracker = account.tracker.as_ref();
+    let tracker = tracker.map_or_else(String::new, |it| format!(", accesses tracked by {it}"));
+    let because = match account.pages_because.as_str() {
+        "" => String::new(),
+        because => format!(" ({because})"),
+    };
+    Some(format!("policy {pages}{because}{tracker}"))
 }
 
 /// Returns all events so far, each with its key.
@@ -283,6 +295,19 @@ mod tests {
         );
         let lines = News::default().lines(&account(&[]), Duration::ZERO);
         assert_eq!(lines[0], "attached; there is no process yet");
+    }
+
+    #[test]
+    fn a_policy_that_changes_is_told_again() {
+        let mut news = News::default();
+        let mut account = account(&[1]);
+        account.tracker = None;
+        assert_eq!(news.lines(&account, Duration::ZERO).len(), 2);
+        assert_eq!(news.lines(&account, seconds(1)), Vec::<String>::new());
+        account.pages_because = "accesses cannot be tracked".to_owned();
+        let lines = news.lines(&account, seconds(2));
+        assert_eq!(lines, ["policy hot (accesses cannot be tracked)"]);
+        assert_eq!(news.lines(&account, seconds(3)), Vec::<String>::new());
     }
 
     #[test]

@@ -16,14 +16,18 @@ use superhue_model::{Memory, Owner};
 
 use crate::FULL;
 
-/// Time for which memory must not have been filled to be worth a tracker. Many programs end before, or fill more of it.
+/// Time for which memory must not have been filled to be worth a tracker: ten times what loading one takes. Many programs end before, or fill more.
 const LEAST_SETTLED: Duration = Duration::from_millis(500);
 
-/// Least part of the memory that regions with holes must make up to be worth samples of all of it.
-const LEAST_PART: u64 = 32;
+/// Regions with holes must make up one part in this many of the memory to be worth samples of all of it. A guess: 3 % of the memory gain little.
+const NOTABLE_SHARE: u64 = 32;
 
-/// Part of `cold_after` for which a program has run before samples of its huge pages begin. Programs that end before have nothing to win by a split.
-const UNWATCHED_PART: u32 = 3;
+/// A program must have run for one part in this many of `cold_after` before its huge pages are sampled: as long as a huge page is kept in any
+/// case. Programs that end before have nothing to win by a split.
+const UNWATCHED_SHARE: u32 = 3;
+
+/// Time after which memory that is being filled without a pause is treated as any other.
+const LONGEST_FILLING: Duration = crate::memory::LONGEST_FILLING;
 
 /// Times since events in the life of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,18 +38,33 @@ pub struct MemoryAge {
     pub settled: Duration,
 }
 
+impl MemoryAge {
+    /// The age of memory that has always been there.
+    pub const MAX: Self = Self {
+        watched: Duration::MAX,
+        settled: Duration::MAX,
+    };
+}
+
 /// Returns true if regions with holes that evidence could make huge, within `room` pages of growth, make up a notable part of `memory`. Such a
 /// region has at least `min_active` resident pages.
 pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: MemoryAge) -> bool {
-    if memory.fills || age.settled < LEAST_SETTLED {
+    let fills = memory.fills || age.settled < LEAST_SETTLED;
+    if fills && age.watched < LONGEST_FILLING {
         return false;
     }
     let full = u64::from(FULL);
     // Numbers of regions by growth.
     let mut by_growth = [0_u64; FULL as usize];
     let mut resident = 0;
+    // What a program has given back of a huge page is no hole that a collapse would fill.
+    let mut torn = memory.torn.iter().map(|page| page.region).peekable();
     for view in memory.regions {
         resident += view.resident.0;
+        while torn.next_if(|&region| region < view.region).is_some() {}
+        if torn.peek() == Some(&view.region) {
+            continue;
+        }
         let growth = view.growth().0;
         let is_open = (1..=full - u64::from(min_active)).contains(&growth);
         if is_open
@@ -66,21 +85,21 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
         }
         left -= paid * growth;
     }
-    won > 0 && won >= resident / LEAST_PART
+    won > 0 && won >= resident / NOTABLE_SHARE
 }
 
-/// Returns true if `memory` may have had huge pages for so long that cold ones may be split soon: after `cold_after` without an access. Pages of
-/// zeroes in shared memory do not come back.
+/// Returns true if cold ones among the huge pages of `memory` may be split once they have been watched for `cold_after`. In shared memory none is:
+/// its pages of zeroes do not come back.
 pub(crate) fn of_huge_pages(memory: &Memory<'_>, cold_after: Duration, age: MemoryAge) -> bool {
     matches!(memory.owner, Owner::Process(_))
-        && age.watched >= cold_after / UNWATCHED_PART
+        && age.watched >= cold_after / UNWATCHED_SHARE
         && memory.regions.iter().any(|view| view.huge == Some(true))
 }
 
 #[cfg(test)]
 mod tests {
     use superhue_model::{
-        HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, Region, RegionView, VirtAddr,
+        HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, Region, RegionView, TornPage, VirtAddr,
     };
 
     use super::*;
@@ -153,6 +172,33 @@ mod tests {
         assert!(!of_holes(&memory, 128, u64::MAX, age(5_000, 499)));
         filled.fills = true;
         assert!(!of_holes(&Memory::of_process(&filled), 128, u64::MAX, LONG));
+        // Some never stop.
+        let memory = Memory::of_process(&filled);
+        assert!(of_holes(&memory, 128, u64::MAX, age(30_000, 0)));
+    }
+
+    #[test]
+    fn parts_that_were_given_back_are_no_holes() {
+        let mut given_back = process(&[(400, false); 4]);
+        given_back.torn = (given_back.regions.iter())
+            .map(|view| TornPage {
+                region: view.region,
+                held: PageCount(112),
+            })
+            .collect();
+        assert!(!of_holes(
+            &Memory::of_process(&given_back),
+            128,
+            u64::MAX,
+            LONG
+        ));
+        given_back.torn.pop();
+        assert!(of_holes(
+            &Memory::of_process(&given_back),
+            128,
+            u64::MAX,
+            LONG
+        ));
     }
 
     #[test]

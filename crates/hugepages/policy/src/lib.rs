@@ -159,7 +159,7 @@ pub trait Policy {
     /// Takes in that `zero` pages of a huge page hold only zeroes, at the last known time. Ignored if the policy did not ask.
     fn learn_zeroes(&mut self, _process: ProcessId, _region: Region, _zero: PageCount) {}
 
-    /// Returns true if samples of the accesses to `memory` could change what this policy does with it. Until then nobody needs to pay for samples.
+    /// Returns true if samples of the accesses to `memory` could change what this policy does with it. Until then the samples need not be taken.
     fn wants_heat(&self, _memory: &Memory<'_>, _age: MemoryAge) -> bool {
         false
     }
@@ -221,3 +221,96 @@ impl Policy for NullPolicy {
 pub(crate) const FULL: u16 = 512;
 
 const _: () = assert!(FULL as u64 == superhue_model::PAGES_PER_REGION);
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::{
+        ByteCount, HUGE_PAGE_SIZE, ProcessView, RegionView, VirtAddr, VirtRange, Vma, VmaKind,
+    };
+
+    use super::*;
+
+    /// Returns a process whose regions have these numbers of resident pages, at this time.
+    fn snapshot(seconds: u64, resident: &[u64]) -> Snapshot {
+        let start = VirtAddr(HUGE_PAGE_SIZE);
+        let end = VirtAddr((1 + resident.len() as u64) * HUGE_PAGE_SIZE);
+        let view = |(number, &pages): (u64, &u64)| RegionView {
+            region: Region::containing(VirtAddr(number * HUGE_PAGE_SIZE)),
+            resident: PageCount(pages),
+            huge: Some(false),
+        };
+        let process = ProcessView {
+            id: ProcessId {
+                pid: 1,
+                start_ticks: 1,
+            },
+            rss: None,
+            rss_anon: Some(ByteCount(64 << 20)),
+            pss_anon: None,
+            vmas: vec![Vma {
+                range: VirtRange::new(start, end).unwrap(),
+                kind: VmaKind::Anonymous,
+                writable: true,
+            }],
+            regions: (1..).zip(resident).map(view).collect(),
+            torn: Vec::new(),
+            held: None,
+            fills: false,
+            heat: None,
+        };
+        Snapshot {
+            at: Duration::from_secs(seconds),
+            processes: vec![process],
+            objects: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn another_policy_continues_the_account() {
+        let mut first = Scheme::auto().policy();
+        let planned = first.decide(&snapshot(1, &[512, 500])).actions.len();
+        assert_eq!(planned, 1, "the full one needs no evidence, the other does");
+        assert_eq!(first.ledger().in_flight, 1);
+
+        let mut next = Scheme::resident().policy_after(first.ledger().clone());
+        let ledger = next.ledger();
+        assert_eq!(
+            (ledger.planned, ledger.expired, ledger.in_flight),
+            (1, 1, 0)
+        );
+        next.decide(&snapshot(2, &[512, 500]));
+        let more = next.decide(&snapshot(3, &[512, 500])).actions.len() as u64;
+        assert_eq!(
+            more, 1,
+            "nearly full and settled; the full one is under way"
+        );
+        let ledger = next.ledger();
+        assert_eq!(ledger.planned, 3);
+        assert_eq!(ledger.in_flight, 2);
+    }
+
+    #[test]
+    fn heat_is_wanted_where_it_can_decide() {
+        let old = MemoryAge::MAX;
+        let holes = snapshot(1, &[400; 8]);
+        let memory = Memory::of_process(&holes.processes[0]);
+        let mut auto = Scheme::auto().policy();
+        assert!(
+            !auto.wants_heat(&memory, old),
+            "its budget is not known yet"
+        );
+        auto.decide(&holes);
+        // 1 % of 64 MiB are 163 pages, which pay for one region of 112.
+        assert!(auto.wants_heat(&memory, old));
+        assert!(!auto.wants_heat(&memory, MemoryAge::default()));
+        auto.allow(Some(Share::BasisPoints(0)));
+        auto.decide(&holes);
+        assert!(!auto.wants_heat(&memory, old));
+        assert!(
+            Scheme::hot()
+                .policy()
+                .wants_heat(&memory, MemoryAge::default())
+        );
+        assert!(!Scheme::resident().policy().wants_heat(&memory, old));
+    }
+}

@@ -158,7 +158,7 @@ fn watch(
     let mut mechanism: Mechanism = running_mechanism(config)?;
     let mut colors = ColorSetup::for_running(config)?;
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
-    // Without a named policy, the watch makes a tracker once there is memory that is worth it.
+    // Without a named policy, the watch chooses one once there is memory that is worth it.
     let setup = Setup::if_asked(config, &mechanism)?;
     let family = Family::fed(MemberFeed::by(controls));
     let live = AccountPublisher::new(controls.clone(), &mechanism, colors);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use superhue_heat::{HotSet, TrackError};
 use superhue_model::{ByteCount, Memory, PageCount, Plan, ProcessId, ProcessView};
+use superhue_policy::MemoryAge;
 use superhue_procfs::process::Zeroes;
 
 use super::{Watch, has_work, note_reason, program_name};
@@ -16,7 +17,7 @@ pub(crate) struct TrackingSummary {
     pub(crate) chosen: Option<PolicyChoice>,
     pub(crate) samples: u64,
     pub(crate) cost: TrackingCost,
-    /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes watched at
+    /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes sampled at
     /// the end.
     pub(crate) hot_set: Option<[ByteCount; 3]>,
     /// Programs whose accesses could not be tracked, with the reason.
@@ -38,6 +39,10 @@ impl Watch {
         let wanted = self.wanted_heat();
         if !wanted.is_empty() && self.setup.is_postponed() {
             self.setup.start_tracking();
+        }
+        // Waits of the policy end between looks as well, also while nothing is sampled yet.
+        if self.setup.is_postponed() {
+            self.snapshot.at = self.begun.elapsed();
         }
         let Some(sampler) = &mut self.setup.sampler else {
             return false;
@@ -79,6 +84,7 @@ impl Watch {
         }
         // Recoloring needs heat also of memory that has no whole region.
         let colored = self.watched.keeper.is_some();
+        let samples_all = colored || self.setup.samples_all;
         let is_open = |process: &&ProcessView| {
             (colored || has_work(process)) && !sampler.is_some_and(|it| it.has(process.id))
         };
@@ -86,17 +92,25 @@ impl Watch {
             |id| (self.known.get(&id)).map_or_else(Default::default, |it| it.age(self.snapshot.at));
         let policy = &self.setup.policy;
         let wants = |process: &&ProcessView| {
-            colored || policy.wants_heat(&Memory::of_process(process), age(process.id))
+            samples_all || policy.wants_heat(&Memory::of_process(process), age(process.id))
         };
         let open = self.snapshot.processes.iter().filter(is_open);
         let (mut wanted, rest): (Vec<&ProcessView>, Vec<&ProcessView>) = open.partition(wants);
         if !rest.is_empty() {
             let mut of_objects = BTreeSet::new();
             for object in &self.snapshot.objects {
+                let memory = Memory::of_object(object);
+                if !policy.wants_heat(&memory, MemoryAge::MAX) {
+                    continue;
+                }
+                // Known for as long as its oldest mapper, and settled when all of them are.
                 let mappers = self.processes_mapping(object.id);
                 let ages = mappers.iter().map(|&id| age(id));
-                let oldest = ages.max_by_key(|age| age.watched);
-                if oldest.is_some_and(|age| policy.wants_heat(&Memory::of_object(object), age)) {
+                let of_all = ages.reduce(|one, other| MemoryAge {
+                    watched: one.watched.max(other.watched),
+                    settled: one.settled.min(other.settled),
+                });
+                if of_all.is_some_and(|age| policy.wants_heat(&memory, age)) {
                     of_objects.extend(mappers);
                 }
             }

@@ -688,7 +688,7 @@ impl Watch {
         }
     }
 
-    /// Chooses policy and tracker, unless they are chosen already.
+    /// Chooses the policy, unless it is chosen already.
     fn choose(&mut self) {
         if let Some((config, mechanism)) = self.undecided.take() {
             match Setup::of(&config, &mechanism) {

@@ -30,6 +30,12 @@ impl PtwalkTracker {
             why: why.to_owned(),
         })
     }
+
+    /// Returns false.
+    #[must_use]
+    pub const fn may_work(_: &Roots) -> bool {
+        false
+    }
 }
 
 /// A process of which a few pages at a time are watched; this build cannot do that.

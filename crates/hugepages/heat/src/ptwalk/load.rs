@@ -50,6 +50,12 @@ const _: () = {
     assert!(offset_of!(Response, found) == 56);
 };
 
+/// Types of the running kernel, below `/sys`.
+const BTF: &str = "kernel/btf/vmlinux";
+
+/// The first version of Linux whose functions the program can call.
+const OLDEST: (u32, u32) = (6, 10);
+
 /// Lock for one load at a time: libbpf reports through one function for the whole process.
 static LOADING: Mutex<()> = Mutex::new(());
 /// Messages of libbpf during a load.
@@ -64,7 +70,7 @@ fn listen(_: PrintLevel, text: String) {
 
 /// Loads the program; the error names the obstacle and the remedy.
 pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
-    let btf = roots.sys.join("kernel/btf/vmlinux");
+    let btf = roots.sys.join(BTF);
     if !btf.exists() {
         return Err(format!(
             "{} is missing: it needs a kernel with CONFIG_DEBUG_INFO_BTF=y, and /sys visible",
@@ -90,6 +96,20 @@ pub(super) fn load(roots: &Roots) -> Result<PtwalkSkel<'static>, String> {
             .unwrap_or_else(PoisonError::into_inner),
     );
     loaded.map_err(|error| explain(roots, error.kind(), &error.to_string(), &said))
+}
+
+/// Returns true if nothing that is cheap to see keeps the program from being loaded: the kernel is recent and has BTF, and the capabilities are
+/// held.
+pub(super) fn may_load(roots: &Roots) -> bool {
+    let release = rustix::system::uname();
+    let is_recent = version(&release.release().to_string_lossy()).is_none_or(|it| it >= OLDEST);
+    is_recent && roots.sys.join(BTF).exists() && lacking(held()).is_none()
+}
+
+/// Returns the first two numbers of a release such as `6.10.3-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-', '+']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Explains a failure to load.
@@ -150,6 +170,14 @@ fn lacking(held: Option<CapabilitySet>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        let is_recent = |release| version(release).is_none_or(|it| it >= OLDEST);
+        assert!(is_recent("6.10.0") && is_recent("6.18.44-fc") && is_recent("7.3-rc1"));
+        assert!(!is_recent("6.9.12") && !is_recent("5.15.0-1") && !is_recent("6.1+deb12"));
+        assert!(is_recent("unknown"), "only an attempt can tell");
+    }
 
     #[test]
     fn the_capability_that_lacks_is_named() {

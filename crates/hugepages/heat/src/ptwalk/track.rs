@@ -10,6 +10,7 @@ use superhue_procfs::process::{self, NamedVma, VmFlags};
 use superhue_procfs::{ReadError, Roots};
 
 use super::decode;
+use super::load::may_load;
 use super::walker::{WalkError, Walker};
 use crate::clear_refs::{ClearRefs, may_flush};
 use crate::{ArmingResult, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind};
@@ -63,6 +64,12 @@ impl PtwalkTracker {
             walker,
             watched: HashMap::new(),
         })
+    }
+
+    /// Returns true if it probably works here: what it needs and what is cheap to see is there. Only [`new`](Self::new) tells.
+    #[must_use]
+    pub fn may_work(roots: &Roots) -> bool {
+        may_load(roots)
     }
 
     pub(super) const fn roots(&self) -> &Roots {

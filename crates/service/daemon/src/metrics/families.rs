@@ -120,7 +120,7 @@ families! {
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
     RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
     RuleHeld = Gauge "rule_held" BYTES, ["rule"] "What the kernel holds beside resident memory: huge pages of which parts were given back, until they are split. Absent where that cannot be told (it takes `CAP_SYS_ADMIN`).";
-    RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses.";
+    RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses, over the processes that are sampled.";
     RuleCollapses = Counter "rule_collapses" NONE, ["rule"] "Regions collapsed to huge pages.";
     RuleCollapsesFailed = Counter "rule_collapses_failed" NONE, ["rule", "reason"] "Collapses that the kernel refused, by errno.";
     RuleCollapsesSkipped = Counter "rule_collapses_skipped" NONE, ["rule", "reason"] "Collapses left undone, by what was in the way.";

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::{ReadError, Roots};
 
+use super::fast::CpuTicks;
 use super::file::{malformed, read_small};
 use super::text::{self, ParseError};
 
@@ -44,6 +45,8 @@ pub struct ProcStat {
     pub user_ticks: u64,
     /// Time in the kernel in clock ticks.
     pub system_ticks: u64,
+    /// Time of children that have ended and were waited for, and of theirs.
+    pub ended_children: CpuTicks,
     /// Number of threads; 0 while the process exits.
     pub threads: u32,
     /// Start time in clock ticks after boot.
@@ -136,12 +139,11 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
     fields.next("cmajflt is missing")?;
     let user_ticks = fields.number("utime is not a number")?;
     let system_ticks = fields.number("stime is not a number")?;
-    for what in [
-        "cutime is missing",
-        "cstime is missing",
-        "priority is missing",
-        "nice is missing",
-    ] {
+    let ended_children = CpuTicks {
+        user_ticks: fields.number("cutime is not a number")?,
+        system_ticks: fields.number("cstime is not a number")?,
+    };
+    for what in ["priority is missing", "nice is missing"] {
         fields.next(what)?;
     }
     let threads = narrow(fields.next("num_threads is missing")?)
@@ -171,6 +173,7 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcStat, ParseError> {
         maj_faults,
         user_ticks,
         system_ticks,
+        ended_children,
         threads,
         start_ticks,
         processor,
@@ -237,6 +240,10 @@ mod tests {
                 maj_faults: 3,
                 user_ticks: 50,
                 system_ticks: 60,
+                ended_children: CpuTicks {
+                    user_ticks: 7,
+                    system_ticks: 8,
+                },
                 threads: 9,
                 start_ticks: 123_456,
                 processor: None,

@@ -12,11 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::param::clock_ticks_per_second;
 use serde_json::{Value, json};
 use superhue::model::ByteCount;
 use superhue::procfs::Roots;
-use superhue::procfs::process::descendants;
+use superhue::procfs::process::{descendants, stat};
 use superhue::sys::process::cpu_time_of;
 
 use super::{CGROUP_ROOTS, Context, GROUP, Skip};
@@ -348,32 +347,15 @@ fn tree_of(pid: u32) -> Result<Vec<u32>> {
 
 /// Returns the CPU seconds of the daemon and its workers, those that have ended included.
 fn cpu_of(pid: u32) -> Result<f64> {
-    let tick = clock_ticks_per_second();
-    let mut sum = 0.0;
+    let roots = Roots::default();
+    let mut sum = cpu_time_of(pid).context("the daemon is gone")?;
     for one in tree_of(pid)? {
-        let Some(time) = cpu_time_of(one) else {
-            // A worker that has ended counts for its parent.
-            continue;
-        };
-        let ended = ticks_of_ended_children(one).unwrap_or(0);
-        #[allow(clippy::cast_precision_loss, reason = "ticks of minutes")]
-        let ended = ended as f64 / tick as f64;
-        sum += time.as_secs_f64() + ended;
+        // A worker that has ended meanwhile counts for its parent.
+        let own = cpu_time_of(one).filter(|_| one != pid);
+        let ended = stat(&roots, one).map(|stat| stat.ended_children.total());
+        sum += own.unwrap_or_default() + ended.unwrap_or_default();
     }
-    if cpu_time_of(pid).is_none() {
-        bail!("the daemon is gone");
-    }
-    Ok(sum)
-}
-
-/// Returns `cutime` and `cstime` of a process (proc_pid_stat(5), fields 16 and 17), in clock ticks.
-fn ticks_of_ended_children(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may have blanks and brackets; field 3 follows the last bracket.
-    let rest = stat.rsplit_once(") ")?.1;
-    let mut fields = rest.split(' ').skip(13);
-    let (user, system) = (fields.next()?, fields.next()?);
-    Some(user.parse::<u64>().ok()? + system.parse::<u64>().ok()?)
+    Ok(sum.as_secs_f64())
 }
 
 /// Returns the number of processes of the daemon, and the memory that is theirs: shared pages count in proportion.

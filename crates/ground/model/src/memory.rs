@@ -98,19 +98,12 @@ mod tests {
             writable,
         };
         let mut view = ProcessView {
-            id: ProcessId {
+            rss_anon: Some(ByteCount(100)),
+            vmas: vec![vma(1, 5, true), vma(5, 9, false)],
+            ..ProcessView::unread(ProcessId {
                 pid: 1,
                 start_ticks: 1,
-            },
-            rss: None,
-            rss_anon: Some(ByteCount(100)),
-            pss_anon: None,
-            vmas: vec![vma(1, 5, true), vma(5, 9, false)],
-            regions: Vec::new(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
-            heat: None,
+            })
         };
         assert_eq!(Memory::of_process(&view).used, Some(ByteCount(100)));
         view.pss_anon = Some(ByteCount(25));

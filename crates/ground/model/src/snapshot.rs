@@ -163,6 +163,23 @@ pub struct ProcessView {
 }
 
 impl ProcessView {
+    /// Makes the view of a process of which nothing has been read yet.
+    #[must_use]
+    pub const fn unread(id: ProcessId) -> Self {
+        Self {
+            id,
+            rss: None,
+            rss_anon: None,
+            pss_anon: None,
+            vmas: Vec::new(),
+            regions: Vec::new(),
+            torn: Vec::new(),
+            held: None,
+            fills: false,
+            heat: None,
+        }
+    }
+
     /// Bytes of anonymous memory that huge pages map, or `None` if [`RegionView::huge`] is `None` for some region.
     #[must_use]
     pub fn huge_mapped(&self) -> Option<ByteCount> {
@@ -263,19 +280,11 @@ mod tests {
     #[test]
     fn a_snapshot_keeps_one_view_of_each_process_in_order() {
         let view = |pid, rss| ProcessView {
-            id: ProcessId {
+            rss: Some(ByteCount(rss)),
+            ..ProcessView::unread(ProcessId {
                 pid,
                 start_ticks: 1,
-            },
-            rss: Some(ByteCount(rss)),
-            rss_anon: None,
-            pss_anon: None,
-            vmas: Vec::new(),
-            regions: Vec::new(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
-            heat: None,
+            })
         };
         let mut snapshot = Snapshot::default();
         for pid in [5, 2, 9] {

@@ -27,13 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
     let bytes = REGIONS * HUGE_PAGE_SIZE;
     let process = |pid| ProcessView {
-        id: ProcessId {
-            pid,
-            start_ticks: 1,
-        },
-        rss: None,
         rss_anon: Some(ByteCount(bytes)),
-        pss_anon: None,
         vmas: vec![Vma {
             range: VirtRange {
                 start: VirtAddr(BASE),
@@ -52,10 +46,10 @@ fn snapshot(region: impl Fn(u32, u64) -> (u64, bool)) -> Snapshot {
                 }
             })
             .collect(),
-        torn: Vec::new(),
-        held: None,
-        fills: false,
-        heat: None,
+        ..ProcessView::unread(ProcessId {
+            pid,
+            start_ticks: 1,
+        })
     };
     Snapshot {
         at: Duration::ZERO,

@@ -240,23 +240,17 @@ mod tests {
             huge: Some(false),
         };
         let process = ProcessView {
-            id: ProcessId {
-                pid: 1,
-                start_ticks: 1,
-            },
-            rss: None,
             rss_anon: Some(ByteCount(64 << 20)),
-            pss_anon: None,
             vmas: vec![Vma {
                 range: VirtRange::new(start, end).unwrap(),
                 kind: VmaKind::Anonymous,
                 writable: true,
             }],
             regions: (1..).zip(resident).map(view).collect(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
-            heat: None,
+            ..ProcessView::unread(ProcessId {
+                pid: 1,
+                start_ticks: 1,
+            })
         };
         Snapshot {
             at: Duration::from_secs(seconds),

@@ -566,23 +566,16 @@ mod tests {
             huge: Some(false),
         };
         ProcessView {
-            id: ProcessId {
-                pid,
-                start_ticks: 1,
-            },
-            rss: None,
-            rss_anon: None,
-            pss_anon: None,
             vmas: vec![Vma {
                 range,
                 kind: VmaKind::Heap,
                 writable: true,
             }],
             regions: range.regions().map(region).collect(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
-            heat: None,
+            ..ProcessView::unread(ProcessId {
+                pid,
+                start_ticks: 1,
+            })
         }
     }
 

@@ -410,19 +410,12 @@ mod tests {
 
         fn eligible_mib(vmas: Vec<Vma>, regions: Vec<RegionView>) -> Vec<(u64, u16)> {
             let view = ProcessView {
-                id: ProcessId {
-                    pid: 1,
-                    start_ticks: 1,
-                },
-                rss: None,
-                rss_anon: None,
-                pss_anon: None,
                 vmas,
                 regions,
-                torn: Vec::new(),
-                held: None,
-                fills: false,
-                heat: None,
+                ..ProcessView::unread(ProcessId {
+                    pid: 1,
+                    start_ticks: 1,
+                })
             };
             eligible(&Memory::of_process(&view))
                 .map(|seen| (seen.region.start().0 >> 20, seen.resident))

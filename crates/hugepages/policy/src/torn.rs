@@ -166,16 +166,8 @@ mod tests {
             held: PageCount(held),
         });
         ProcessView {
-            id: ID,
-            rss: None,
-            rss_anon: None,
-            pss_anon: None,
-            vmas: Vec::new(),
-            regions: Vec::new(),
-            held: None,
-            fills: false,
             torn: torn.collect(),
-            heat: None,
+            ..ProcessView::unread(ID)
         }
     }
 

@@ -403,20 +403,12 @@ mod tests {
             idle: Duration::from_secs(u64::from(pid)),
         });
         ProcessView {
-            id: id(pid),
-            rss: None,
-            rss_anon: None,
-            pss_anon: None,
-            vmas: Vec::new(),
-            regions: Vec::new(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
             heat: Some(ProcessHeat {
                 samples: u64::from(pid),
                 watched: Duration::from_secs(3),
                 regions: regions.collect(),
             }),
+            ..ProcessView::unread(id(pid))
         }
     }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 use superhue_model::{Memory, Owner};
 
 use crate::FULL;
+use crate::memory::LONGEST_FILLING;
+use crate::record::{RegionState, eligible};
 
 /// Time for which memory must not have been filled to be worth a tracker: ten times what loading one takes. Many programs end before, or fill more.
 const LEAST_SETTLED: Duration = Duration::from_millis(500);
@@ -25,9 +27,6 @@ const NOTABLE_SHARE: u64 = 32;
 /// A program must have run for one part in this many of `cold_after` before its huge pages are sampled: as long as a huge page is kept in any
 /// case. Programs that end before have nothing to win by a split.
 const UNWATCHED_SHARE: u32 = 3;
-
-/// Time after which memory that is being filled without a pause is treated as any other.
-const LONGEST_FILLING: Duration = crate::memory::LONGEST_FILLING;
 
 /// Times since events in the life of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,33 +52,30 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
     if fills && age.watched < LONGEST_FILLING {
         return false;
     }
-    let full = u64::from(FULL);
-    // Numbers of regions by growth.
-    let mut by_growth = [0_u64; FULL as usize];
+    // What a program has given back of a huge page is no hole: `eligible` takes such a page for whole.
+    let is_open = |region: &RegionState| {
+        region.huge != Some(true) && (min_active..FULL).contains(&region.resident)
+    };
+    // Most memory has none, and a watch asks at each pass.
+    if !eligible(memory).any(|region| is_open(&region)) {
+        return false;
+    }
+    // Numbers of regions by resident pages.
+    let mut open = [0_u64; FULL as usize];
     let mut resident = 0;
-    // What a program has given back of a huge page is no hole that a collapse would fill.
-    let mut torn = memory.torn.iter().map(|page| page.region).peekable();
-    for view in memory.regions {
-        resident += view.resident.0;
-        while torn.next_if(|&region| region < view.region).is_some() {}
-        if torn.peek() == Some(&view.region) {
-            continue;
-        }
-        let growth = view.growth().0;
-        let is_open = (1..=full - u64::from(min_active)).contains(&growth);
-        if is_open
-            && view.huge != Some(true)
-            && let Some(count) = usize::try_from(growth)
-                .ok()
-                .and_then(|it| by_growth.get_mut(it))
-        {
-            *count += 1;
+    for region in eligible(memory) {
+        resident += u64::from(region.resident);
+        if is_open(&region) {
+            open[usize::from(region.resident)] += 1;
         }
     }
     let (mut left, mut won) = (room, 0);
-    for (growth, &count) in (0_u64..).zip(&by_growth).skip(1) {
+    // The fullest first: they cost least.
+    for (pages, &count) in open.iter().enumerate().rev() {
+        let pages = pages as u64;
+        let growth = u64::from(FULL) - pages;
         let paid = count.min(left / growth);
-        won += paid * (full - growth);
+        won += paid * pages;
         if paid < count {
             break;
         }
@@ -100,6 +96,7 @@ pub(crate) fn of_huge_pages(memory: &Memory<'_>, cold_after: Duration, age: Memo
 mod tests {
     use superhue_model::{
         HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, Region, RegionView, TornPage, VirtAddr,
+        VirtRange, Vma, VmaKind,
     };
 
     use super::*;
@@ -121,19 +118,16 @@ mod tests {
             huge: Some(huge),
         };
         ProcessView {
-            id: ProcessId {
+            vmas: vec![Vma {
+                range: VirtRange::new(VirtAddr(0), VirtAddr(HUGE_PAGE_SIZE << 16)).unwrap(),
+                kind: VmaKind::Anonymous,
+                writable: true,
+            }],
+            regions: (0..).zip(resident).map(region).collect(),
+            ..ProcessView::unread(ProcessId {
                 pid: 1,
                 start_ticks: 1,
-            },
-            rss: None,
-            rss_anon: None,
-            pss_anon: None,
-            vmas: Vec::new(),
-            regions: (0..).zip(resident).map(region).collect(),
-            torn: Vec::new(),
-            held: None,
-            fills: false,
-            heat: None,
+            })
         }
     }
 

@@ -186,9 +186,8 @@ impl Policy for HotPolicy {
         if !rule.full_at_once {
             return true;
         }
-        let room = match self.promoter.limit() {
-            None if self.promoter.is_bounded() => return false,
-            limit => limit.unwrap_or(u64::MAX),
+        let Some(room) = self.promoter.allowed_growth() else {
+            return false;
         };
         let may_split = self.splitter.is_some();
         evidence::of_holes(memory, rule.min_active, room, age)

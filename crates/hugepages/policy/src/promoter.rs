@@ -353,12 +353,15 @@ impl<R: Rule> Promoter<R> {
         &self.priced_out
     }
 
-    /// Returns true if the pages that may be charged are not known before the first look.
-    pub(crate) const fn is_bounded(&self) -> bool {
-        self.budget.is_some()
+    /// Returns the pages that may be charged in total, without end if there is no limit; `None` before the first look.
+    pub(crate) const fn allowed_growth(&self) -> Option<u64> {
+        match self.budget {
+            None => Some(u64::MAX),
+            Some(_) => self.limit,
+        }
     }
 
-    /// Returns the pages that may be charged in total; `None` for no limit, and before the first look.
+    /// Returns the pages that may be charged in total; `None` for no limit.
     pub(crate) const fn limit(&self) -> Option<u64> {
         self.limit
     }

@@ -9,6 +9,8 @@
 //!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
 //! ```
+//!
+//! A program that ends within seconds gets none: by then it has not paid for the tracker.
 
 use std::time::Duration;
 
@@ -18,7 +20,11 @@ use crate::FULL;
 use crate::memory::LONGEST_FILLING;
 use crate::record::{RegionState, eligible};
 
-/// Time for which memory must not have been filled to be worth a tracker: ten times what loading one takes. Many programs end before, or fill more.
+/// Time for which memory must be known: 1 % of it, the default ceiling of the cost, is what it takes to load a tracker (40 ms of CPU time) and to
+/// take the first sample.
+const LEAST_WATCHED: Duration = Duration::from_secs(5);
+
+/// Time for which memory must not have been filled to be worth samples: many programs that pause go on filling.
 const LEAST_SETTLED: Duration = Duration::from_millis(500);
 
 /// Regions with holes must make up one part in this many of the memory to be worth samples of all of it. A guess: 3 % of the memory gain little.
@@ -48,6 +54,9 @@ impl MemoryAge {
 /// Returns true if regions with holes that evidence could make huge, within `room` pages of growth, make up a notable part of `memory`. Such a
 /// region has at least `min_active` resident pages.
 pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: MemoryAge) -> bool {
+    if age.watched < LEAST_WATCHED {
+        return false;
+    }
     let fills = memory.fills || age.settled < LEAST_SETTLED;
     if fills && age.watched < LONGEST_FILLING {
         return false;
@@ -162,7 +171,8 @@ mod tests {
     fn memory_that_is_being_filled_is_left_alone() {
         let mut filled = process(&[(400, false); 4]);
         let memory = Memory::of_process(&filled);
-        assert!(of_holes(&memory, 128, u64::MAX, age(500, 500)));
+        assert!(of_holes(&memory, 128, u64::MAX, age(5_000, 500)));
+        assert!(!of_holes(&memory, 128, u64::MAX, age(4_999, 4_999)));
         assert!(!of_holes(&memory, 128, u64::MAX, age(5_000, 499)));
         filled.fills = true;
         assert!(!of_holes(&Memory::of_process(&filled), 128, u64::MAX, LONG));

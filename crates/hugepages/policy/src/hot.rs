@@ -75,7 +75,7 @@ impl ActivePages {
     fn is_scattered(&self, warmth: &AccessHistory) -> bool {
         let threshold = self.threshold(warmth);
         !warmth.is_ranged()
-            && !warmth.is_crowded()
+            && warmth.is_crowded() == Some(false)
             && warmth.active() >= threshold.div_ceil(4)
             && warmth.per_second() >= threshold.div_ceil(2)
     }
@@ -135,7 +135,8 @@ impl Rule for ActivePages {
 
     fn crowded(&self, warmth: &AccessHistory) -> Option<u16> {
         let active = warmth.active();
-        (warmth.is_crowded() && (1..self.min_active).contains(&active)).then_some(active)
+        (warmth.is_crowded() == Some(true) && (1..self.min_active).contains(&active))
+            .then_some(active)
     }
 
     fn is_by_worth(&self) -> bool {

@@ -26,6 +26,9 @@ use crate::clock::{Tick, nanos};
 /// Samples without an access before a huge page may count as cold.
 const COLD_SAMPLES: u16 = 5;
 
+/// Samples of a process that show whether accesses crowd on a few pages: two of uniform accesses often look alike by chance.
+const CROWD_SAMPLES: u64 = 3;
+
 /// Time before the zeroes of the same region are counted again, and for which a count is valid.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
@@ -68,7 +71,8 @@ pub(crate) struct AccessHistory {
     is_stale: bool,
     /// True if it is known by range only.
     is_ranged: bool,
-    is_crowded: bool,
+    /// True if its active pages are hot, however few; `None` while that is not known.
+    is_crowded: Option<bool>,
     /// True if the next access may be the reading for zeroes.
     is_excused: bool,
     /// True if there was no access since zeroes were counted.
@@ -101,7 +105,7 @@ impl AccessHistory {
     /// Takes in a look. A huge page is cold after `cold_after`.
     pub(crate) fn absorb(&mut self, look: &RegionLook<'_>, cold_after: Duration) {
         self.rest.forget(look.now, &REST);
-        self.is_crowded = false;
+        self.is_crowded = None;
         let form = if look.huge == Some(true) {
             Form::Whole
         } else {
@@ -160,7 +164,8 @@ impl AccessHistory {
             self.active = active.min(look.resident);
             self.heat = steps(heat.per_second, MOST_HEAT, f32::from(STEPS));
             // Its active pages are touched in every other sample at least.
-            self.is_crowded = look.total >= 2 && heat.rate * 2.0 >= f32::from(self.active);
+            let is_crowded = heat.rate * 2.0 >= f32::from(self.active);
+            self.is_crowded = (look.total >= CROWD_SAMPLES).then_some(is_crowded);
         } else if look.huge.is_none() && look.resident == FULL {
             // As far as is known it is a huge page, and later samples count anew.
             self.active = 0;
@@ -268,8 +273,8 @@ impl AccessHistory {
         self.is_ranged
     }
 
-    /// Returns true if its active pages are hot, however few.
-    pub(crate) const fn is_crowded(&self) -> bool {
+    /// Returns true if its active pages are hot, however few; `None` while too few samples show that.
+    pub(crate) const fn is_crowded(&self) -> Option<bool> {
         self.is_crowded
     }
 

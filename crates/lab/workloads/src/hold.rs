@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ParseShareError, Share};
 
 use crate::memory::{Mapping, ensure_available, touch};
@@ -46,6 +46,9 @@ pub struct Options {
     /// Part of it to fill, spread evenly over every region
     #[arg(long, value_name = "all|PERCENT|SIZE", default_value = "all")]
     pub resident: ResidentShare,
+    /// Ask for huge pages at the faults: when they are free again, other programs get the same frames for theirs
+    #[arg(long)]
+    pub huge: bool,
     /// Time to hold it
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = args::seconds)]
     pub seconds: Duration,
@@ -56,11 +59,16 @@ pub struct Options {
 /// Prints `touched_bytes`, `fill_seconds` and, after sleeping, `rss_bytes`.
 ///
 /// # Errors
-/// If the memory cannot be had or the output is closed.
+/// If the memory cannot be had, huge pages are asked for and the kernel has none, or the output is closed.
 pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
     let wanted = ByteCount(options.resident.0.of(options.size).0.min(options.size.0));
     ensure_available(wanted)?;
     let mapping = Mapping::new(options.size)?;
+    if options.huge {
+        mapping
+            .advise_huge()
+            .context("this kernel makes no huge pages")?;
+    }
     let start = Instant::now();
     let touched = fill(&mapping, wanted);
     report.line("touched_bytes", touched.0)?;

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use superhue_workloads::{
     Report, UsageError, chase, churn, dense, grow, hold, load, moving, paced, pattern, prefork,
-    sparse, tree, unhelped, verify, waste,
+    sparse, stalls, tree, unhelped, verify, waste,
 };
 
 /// Programs that use memory in known ways, and report the results as `name value` lines
@@ -47,6 +47,8 @@ enum Workload {
     Churn(churn::Options),
     /// Write memory and check it, over and over, while another process moves its pages
     Verify(verify::Options),
+    /// Renew memory part by part, and measure how long page faults are held up meanwhile
+    Stalls(stalls::Options),
     /// A tree of forked processes, each with memory of its own
     Tree(tree::Options),
     /// Memory filled once and read by forked processes: copies of it are waste
@@ -85,6 +87,7 @@ fn run(workload: &Workload) -> Result<()> {
         Workload::Grow(options) => grow::run(options, &mut report),
         Workload::Churn(options) => churn::run(options, &mut report),
         Workload::Verify(options) => verify::run(options, &mut report),
+        Workload::Stalls(options) => stalls::run(options, &mut report),
         Workload::Tree(options) => tree::run(options, &mut report),
         Workload::Prefork(options) => prefork::run(options, &mut report),
         Workload::Load(options) => load::run(options, &mut report),

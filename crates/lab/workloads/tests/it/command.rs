@@ -75,11 +75,37 @@ fn hold_grow_and_churn_end_by_themselves() {
     let names = ["touched_bytes", "fill_seconds", "rss_bytes"];
     let values = lines("hold --size 32M --resident 50% --seconds 0", &names);
     assert_eq!(values[0], f64::from(16 << 20));
+    let values = lines("hold --size 4M --huge --seconds 0", &names);
+    assert_eq!(values[0], f64::from(4 << 20));
     let names = ["steps", "step_fill_seconds", "coverage", "rss_bytes"];
     let values = lines("grow --step 1M --every 1ms --to 8M", &names);
     assert_eq!(values[0], 8.0);
     let names = ["rounds", "throughput_mib_per_second"];
     assert!(lines("churn --size 4M --seconds 0", &names)[0] >= 1.0);
+}
+
+#[test]
+fn stalls_probes_while_memory_is_renewed() {
+    let names = [
+        "parts",
+        "probes",
+        "longest_ms",
+        "largest_window_ms",
+        "windows",
+        "window_ms_p99",
+        "window_ms_p999",
+        "windows_over_10ms",
+        "held_up_share",
+    ];
+    let line = "stalls --size 16M --part 4M --every 50ms --seconds 0.35";
+    let values = lines(line, &names);
+    assert!(values[0] >= 2.0 && values[1] >= 1.0);
+    assert!(values[2] <= values[3] + 1e-6);
+    assert!(values[4] >= 1.0 && values[5] <= values[6]);
+    assert!((0.0..=1.0).contains(&values[8]));
+    let (status, _, stderr) = workload("stalls --size 4M --part 16M");
+    assert_eq!(status, 1);
+    assert!(stderr.contains("more than all"), "{stderr}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ ARMS = {
     "always": ("off", "always", None),
     "run resident": ("off", "never", ("run", "resident")),
     "run hot": ("off", "never", ("run", "hot")),
+    "run auto": ("off", "never", ("run", "auto")),
     "attach resident": ("off", "advise", ("attach", "resident")),
 }
 

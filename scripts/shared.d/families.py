@@ -17,7 +17,7 @@ FAMILIES = {
     "16 readers, 1 writer": ["--readers", "16", "--writers", "1"],
     "4 readers, 4 execute": ["--readers", "4", "--executors", "4"],
 }
-WAYS = ["run never", "run kernel", "run resident", "run hot", "attach resident", "attach hot"]
+WAYS = ["run never", "run kernel", "run auto", "run resident", "run hot", "attach resident", "attach hot"]
 
 
 class Families(Subject):

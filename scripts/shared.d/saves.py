@@ -33,6 +33,7 @@ ARMS = {
     "always": ("always", None),
     "run resident": ("madvise", ("run", "resident")),
     "run hot": ("madvise", ("run", "hot")),
+    "run auto": ("madvise", ("run", "auto")),
     "attach resident": ("madvise", ("attach", "resident")),
 }
 

@@ -20,6 +20,9 @@ use crate::{Config, Mechanism, Pages, Sample};
 /// Name and version of the report's layout.
 pub const SCHEMA: &str = "superhue-run/1";
 
+/// Commit of this build.
+pub(crate) const COMMIT: Option<&str> = option_env!("SUPERHUE_COMMIT");
+
 /// Everything about one watch. Bytes and seconds; `None` means "not known", with the reason beside it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -27,6 +30,8 @@ pub struct Report {
     pub schema: &'static str,
     /// Superhue's version.
     pub version: &'static str,
+    /// Commit that it was built from, where the build knows (environment variable `SUPERHUE_COMMIT`).
+    pub commit: Option<&'static str>,
     /// The command, or empty for processes that Superhue attached to.
     pub command: Vec<String>,
     /// The policy.
@@ -403,6 +408,7 @@ impl Report {
         Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
+            commit: COMMIT,
             command: frame.command,
             pages,
             pages_because,

@@ -16,7 +16,7 @@ pub fn machine_facts(roots: &Roots) -> Value {
     };
     json!({
         "superhue": env!("CARGO_PKG_VERSION"),
-        "commit": option_env!("SUPERHUE_COMMIT"),
+        "commit": crate::report::COMMIT,
         "cpu": hardware.cpu.as_ref().ok().and_then(|cpu| cpu.model.clone()),
         "cpus": hardware.cpu.as_ref().ok().map(|cpu| cpu.online.to_string()),
         "virtualization": hardware.virtualization,

@@ -49,7 +49,7 @@ pub use heat::{PageSet, ProcessHeat, RegionHeat};
 pub use memory::Memory;
 pub use object::{ObjectId, ObjectPart, ObjectView, Owner};
 pub use outcome::{ActionResult, Effect, Outcome, SkipReason};
-pub use plan::{Action, Plan};
+pub use plan::{Action, CollapseBound, Plan};
 pub use plural::counted;
 pub use region::{Region, VirtRange};
 pub use share::{ParseShareError, Share};

@@ -51,5 +51,6 @@ pub mod signal;
 pub mod split;
 pub mod swap;
 pub mod thp;
+pub mod urgency;
 pub mod user;
 pub mod userfaultfd;

@@ -232,14 +232,19 @@ impl Actuator for KernelActuator {
         let mut results = Vec::with_capacity(plan.actions.len());
         let keys: Vec<(Owner, Operation)> = (plan.actions.iter()).map(|it| self.key(it)).collect();
         let mut rest = plan.actions.as_slice();
+        let mut bounded = plan.part(&[]);
         for same in keys.chunk_by(|a, b| a == b) {
             let (group, others) = rest.split_at(same.len());
             rest = others;
             let Some(&(owner, operation)) = same.first() else {
                 continue;
             };
+            self.reach.bound(bounded.left(owner));
             let effects = self.act(owner, operation, group, stop);
             for (action, (effect, took)) in group.iter().zip(effects) {
+                if operation == Operation::Collapse {
+                    bounded.spend(owner, took);
+                }
                 results.push(ActionResult {
                     action: *action,
                     effect,

@@ -13,7 +13,7 @@
 //! let process = ProcessId { pid: 1234, start_ticks: 5678 };
 //! let region = Region::containing(VirtAddr(0x7f00_0000_0000));
 //! let collapse = Action::Collapse { owner: process.into(), region, growth: PageCount(12) };
-//! let outcome = DryRun.perform(&Plan { actions: vec![collapse] }, &|| false);
+//! let outcome = DryRun.perform(&Plan::of(vec![collapse]), &|| false);
 //! let listed = Effect::Skipped { reason: SkipReason::DryRun };
 //! assert_eq!(outcome.results[0].effect, listed);
 //! ```

@@ -4,7 +4,7 @@
 //!   first time     pidfd_open, then: is it still the one meant?
 //!   before each    an objection to a collapse? skipped, with the reason
 //!                  frames that the host has to give first are touched (`cold_frames.rs`)
-//!   each           process_madvise by that pidfd; the kernel wants CAP_SYS_NICE
+//!   each           process_madvise by that pidfd, at the highest priority; the kernel wants CAP_SYS_NICE
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use superhue_model::{Effect, Errno, ObjectId, PageCount, ProcessId, Region, Skip
 use superhue_sys::advise::Operation;
 use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::{process_release, process_split};
+use superhue_sys::urgency::Urgent;
 
 use crate::cold_frames::ColdFrames;
 
@@ -75,6 +76,8 @@ pub(crate) struct RegionOperator {
     is_still: IdentityCheck,
     objections: Vec<Objection>,
     opened: BTreeMap<ProcessId, OwnedFd>,
+    /// Time that collapses may still take; `None` for no bound.
+    left: Option<Duration>,
     cold_frames: ColdFrames,
 }
 
@@ -84,6 +87,7 @@ impl RegionOperator {
             is_still,
             objections: Vec::new(),
             opened: BTreeMap::new(),
+            left: None,
             cold_frames: ColdFrames::new(),
         }
     }
@@ -93,7 +97,13 @@ impl RegionOperator {
         self.objections.push(objection);
     }
 
-    /// Performs `operation` on each target, all of the same `process`, in order. Once `stop` returns true, the rest is skipped.
+    /// Sets the time that the collapses from now on may take; `None` for no bound.
+    pub(crate) const fn bound(&mut self, left: Option<Duration>) {
+        self.left = left;
+    }
+
+    /// Performs `operation` on each target, all of the same `process`, in order. Once `stop` returns true, or the time for collapses has passed, the
+    /// rest is skipped.
     pub(crate) fn perform(
         &mut self,
         process: ProcessId,
@@ -103,7 +113,8 @@ impl RegionOperator {
     ) -> Vec<TimedEffect> {
         let mut results = Vec::with_capacity(targets.len());
         for target in targets {
-            if stop() {
+            let is_over = operation == Operation::Collapse && self.left == Some(Duration::ZERO);
+            if is_over || stop() {
                 let reason = SkipReason::Cancelled;
                 results.push((Effect::Skipped { reason }, Duration::ZERO));
                 continue;
@@ -116,6 +127,9 @@ impl RegionOperator {
             let begun = Instant::now();
             let effect = self.act(process, operation, target.region);
             let took = begun.elapsed();
+            if operation == Operation::Collapse {
+                self.left = self.left.map(|left| left.saturating_sub(took));
+            }
             if (operation, effect) == (Operation::Collapse, Effect::Done) {
                 self.cold_frames.learn(is_warmed, took);
             }
@@ -153,6 +167,7 @@ impl RegionOperator {
         let Some(pidfd) = self.opened.get(&process) else {
             return Effect::Vanished;
         };
+        let _urgent = Urgent::begin();
         let done = match operation {
             Operation::Collapse => process_collapse(pidfd, region),
             Operation::Split => process_split(pidfd, region),

@@ -16,11 +16,12 @@
 //! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
 //! the number of regions.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, Memory, Outcome, Owner, PageCount, Plan, Region,
-    Share, Snapshot,
+    Action, ActionResult, ByteCount, CollapseBound, Effect, Memory, Outcome, Owner, PageCount,
+    Plan, Region, Share, Snapshot,
 };
 
 use crate::backoff::{Consequence, GROUP_SHORTAGE, MACHINE, REGION, REST, SHARED, Wait};
@@ -270,7 +271,23 @@ impl<R: Rule> Promoter<R> {
                 memory.served = now;
             }
         }
-        (Plan { actions }, waiting)
+        let mut plan = Plan::of(actions);
+        plan.bounds = self.bounds(&plan.actions, now);
+        (plan, waiting)
+    }
+
+    /// Returns the bounds on the collapses of those of the owners to which `--max-stall` applies.
+    fn bounds(&self, actions: &[Action], now: Tick) -> Vec<CollapseBound> {
+        let Some(max) = self.max_stall else {
+            return Vec::new();
+        };
+        let owners: BTreeSet<Owner> = actions.iter().map(Action::owner).collect();
+        let bound = |owner| {
+            let found = self.owners.binary_search_by_key(&owner, |it| it.owner);
+            let left = self.owners.get(found.ok()?)?.stall.together(now, max)?;
+            Some(CollapseBound { owner, left })
+        };
+        owners.into_iter().filter_map(bound).collect()
     }
 
     /// Plans the regions of the shortlist that the budget allows.

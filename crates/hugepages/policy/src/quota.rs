@@ -277,6 +277,12 @@ impl Stall {
         usize::try_from(together.saturating_sub(under_way)).unwrap_or(usize::MAX)
     }
 
+    /// Returns the time that collapses may take one right after the other; `None` if the bound does not apply.
+    pub(crate) fn together(&self, now: Tick, max: MaxStall) -> Option<Duration> {
+        let together = Duration::from_nanos(max.allowed / TOGETHER);
+        (!self.is_free(now, max)).then_some(together)
+    }
+
     /// Returns the time at which the next ones may be made.
     pub(crate) const fn free(&self) -> Tick {
         self.free

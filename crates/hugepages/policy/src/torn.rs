@@ -242,7 +242,7 @@ mod tests {
             let mut policy = scheme.policy();
             let mut snapshot = Snapshot::default();
             snapshot.put(view(&[(2, 500)]));
-            let Plan { actions } = policy.decide(&snapshot);
+            let Plan { actions, .. } = policy.decide(&snapshot);
             assert!(matches!(actions[..], [Action::Split { .. }]));
             assert_eq!((policy.ledger().planned, policy.ledger().in_flight), (1, 1));
             let results = vec![ActionResult {

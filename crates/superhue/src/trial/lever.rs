@@ -168,7 +168,7 @@ impl Actuator for RecordingActuator {
             self.before.record(&self.roots, *action);
         }
         let begun = self.made.begin(&private);
-        let done = self.actuator.perform(&Plan { actions: private }, stop);
+        let done = self.actuator.perform(&plan.part(&private), stop);
         self.made.enter(&done.results, begun);
         let mut done = done.results.into_iter();
         let results = plan.actions.iter().filter_map(|&action| {
@@ -620,9 +620,7 @@ impl PolicySwitch {
         let mut failed = 0;
         let mut pacer = Pacer::new(max_stall);
         for actions in actions.chunks(CHUNK) {
-            let plan = Plan {
-                actions: actions.to_vec(),
-            };
+            let plan = Plan::of(actions.to_vec());
             let outcome = self.actuator.perform(&plan, &|| false);
             let mut spent = Duration::ZERO;
             for result in &outcome.results {
@@ -840,7 +838,7 @@ mod tests {
             growth: PageCount(5),
         });
         let actions = collapses.collect();
-        recording.perform(&Plan { actions }, &|| false);
+        recording.perform(&Plan::of(actions), &|| false);
         let left: Vec<(Key, PageCount)> = made.lock().iter().map(|(key, it)| (*key, *it)).collect();
         assert_eq!(
             left,
@@ -865,9 +863,7 @@ mod tests {
             region,
             growth: PageCount(5),
         });
-        let plan = Plan {
-            actions: collapses.collect(),
-        };
+        let plan = Plan::of(collapses.collect());
         let outcome = recording.perform(&plan, &|| false);
         assert_eq!(outcome.results.len(), 3);
         assert_eq!(
@@ -881,12 +877,7 @@ mod tests {
             owner: process.into(),
             region,
         };
-        recording.perform(
-            &Plan {
-                actions: vec![split],
-            },
-            &|| false,
-        );
+        recording.perform(&Plan::of(vec![split]), &|| false);
         assert_eq!(
             made.lock().keys().copied().collect::<Vec<_>>(),
             [regions[0], regions[2]]

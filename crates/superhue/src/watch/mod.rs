@@ -29,8 +29,7 @@ use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
     Action, ByteCount, ColorRequest, Effect, HUGE_PAGE_SIZE, ObjectId, Outcome, PAGES_PER_REGION,
-    PageCount, Plan, ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma,
-    VmaKind,
+    PageCount, ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, VirtAddr, Vma, VmaKind,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{
@@ -606,6 +605,7 @@ impl Watch {
         self.choose_if_needed();
         self.warm_objects();
         let plan = self.setup.policy.decide(&self.snapshot);
+        let mut bounded = plan.part(&[]);
         self.look_for_zeroes();
         if self.dry_run {
             let room = DRY_RUN_CAPACITY.saturating_sub(self.watched.planned.len());
@@ -613,15 +613,13 @@ impl Watch {
         }
         let mut is_stale = false;
         for chunk in plan.actions.chunks(CHUNK) {
-            let part = Plan {
-                actions: chunk.to_vec(),
-            };
             // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
             let before = cpu_time();
-            let outcome = self.actuator.perform(&part, &ends);
+            let outcome = self.actuator.perform(&bounded.part(chunk), &ends);
             self.watched.acting += cpu_time().saturating_sub(before);
             is_stale |= self.note_stale(&outcome);
+            bounded.spend_all(&outcome);
             for result in &outcome.results {
                 let (region, owner) = (result.action.region(), result.action.owner());
                 tracing::debug!(%owner, %region, effect = ?result.effect, took = ?result.took);

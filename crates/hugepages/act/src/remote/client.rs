@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::de::DeserializeOwned;
-use superhue_model::{Action, ActionResult, Effect, Outcome, Owner, Plan, SkipReason};
+use superhue_model::{ActionResult, Effect, Outcome, Owner, Plan, SkipReason};
 
 use super::wire::{
     Frames, Greeting, MOST_ACTIONS, MOST_MAPPERS, ObjectMappers, Order, Reply, Terms, VERSION,
@@ -202,7 +202,7 @@ impl RemoteActuator {
     }
 
     /// Sends an order; `None` if the service failed.
-    fn have_done(&mut self, actions: &[Action], stop: &dyn Fn() -> bool) -> Option<Outcome> {
+    fn have_done(&mut self, plan: Plan, stop: &dyn Fn() -> bool) -> Option<Outcome> {
         if self.connection.is_none() {
             let is_soon = |lost: &Instant| lost.elapsed() < PAUSE;
             if self.lost.as_ref().is_some_and(is_soon) {
@@ -210,7 +210,7 @@ impl RemoteActuator {
             }
             self.connection = self.service.connect().ok();
         }
-        let order = self.order(actions);
+        let order = self.order(plan);
         let done = match self.connection.as_mut() {
             Some(connection) => connection.link.exchange(&order, stop),
             None => Err(ReceiveError::Closed),
@@ -225,11 +225,8 @@ impl RemoteActuator {
         }
     }
 
-    fn order(&self, actions: &[Action]) -> Order {
-        let plan = Plan {
-            actions: actions.to_vec(),
-        };
-        let ways = actions.iter().filter_map(|action| {
+    fn order(&self, plan: Plan) -> Order {
+        let ways = plan.actions.iter().filter_map(|action| {
             let (Owner::Object(object), Some(mappers)) = (action.owner(), &self.mappers) else {
                 return None;
             };
@@ -252,12 +249,14 @@ impl RemoteActuator {
 impl Actuator for RemoteActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         let mut results = Vec::with_capacity(plan.actions.len());
+        let mut bounded = plan.part(&[]);
         for actions in plan.actions.chunks(MOST_ACTIONS) {
             let reason = if stop() {
                 SkipReason::Cancelled
             } else {
-                match self.have_done(actions, stop) {
+                match self.have_done(bounded.part(actions), stop) {
                     Some(outcome) => {
+                        bounded.spend_all(&outcome);
                         results.extend(outcome.results);
                         continue;
                     }

@@ -135,9 +135,7 @@ impl<A: Actuator> LimitedActuator<A> {
     }
 
     fn have_done(&mut self, action: Action, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
-        let plan = Plan {
-            actions: vec![action],
-        };
+        let plan = Plan::of(vec![action]);
         let done = self.inner.perform(&plan, stop).results;
         let done = done.first().map(|result| (result.effect, result.took));
         done.unwrap_or_else(|| skipped(SkipReason::Cancelled))
@@ -233,12 +231,18 @@ const fn skipped(reason: SkipReason) -> (Effect, Duration) {
 
 impl<A: Actuator> Actuator for LimitedActuator<A> {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+        let mut bounded = plan.part(&[]);
         let actions = plan.actions.iter();
         let results = actions.map(|&action| {
-            let (effect, took) = match stop() {
+            let is_collapse = matches!(action, Action::Collapse { .. });
+            let is_over = is_collapse && bounded.left(action.owner()) == Some(Duration::ZERO);
+            let (effect, took) = match is_over || stop() {
                 true => skipped(SkipReason::Cancelled),
                 false => self.try_one(action, stop),
             };
+            if is_collapse {
+                bounded.spend(action.owner(), took);
+            }
             // The client compares the action with its own.
             ActionResult {
                 action,

@@ -40,9 +40,7 @@ fn collapse(number: u64) -> Action {
 }
 
 fn plan(numbers: std::ops::Range<u64>) -> Plan {
-    Plan {
-        actions: numbers.map(collapse).collect(),
-    }
+    Plan::of(numbers.map(collapse).collect())
 }
 
 fn effects(outcome: &Outcome) -> Vec<Effect> {
@@ -142,13 +140,11 @@ fn who_maps_an_object_is_told_along() {
     let many: Vec<(ProcessId, Region)> = (0..9).map(|number| (PROCESS, region(number))).collect();
     let mut remote =
         RemoteActuator::new(service, None).with_mappers(Box::new(move |_, _| many.clone()));
-    let plan = Plan {
-        actions: vec![Action::Collapse {
-            owner: object.into(),
-            region: region(3),
-            growth: PageCount(0),
-        }],
-    };
+    let plan = Plan::of(vec![Action::Collapse {
+        owner: object.into(),
+        region: region(3),
+        growth: PageCount(0),
+    }]);
     assert_eq!(effects(&remote.perform(&plan, &|| false)), [Effect::Done]);
     let heard = heard.lock().unwrap().clone();
     assert_eq!(heard.len(), 4, "{heard:?}");
@@ -241,7 +237,9 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
             let (first, rest) = plan.actions.split_at(1);
             let done = |actions: &[Action], stop: &dyn Fn() -> bool| {
                 let actions = actions.to_vec();
-                Recorder::default().perform(&Plan { actions }, stop).results
+                Recorder::default()
+                    .perform(&Plan::of(actions), stop)
+                    .results
             };
             let mut results = done(first, &|| false);
             self.0.store(true, Ordering::SeqCst);
@@ -405,12 +403,10 @@ fn what_is_huge_no_more_is_given_back() {
         effects(&metered.perform(&plan(0..2), &|| false)),
         [Effect::Done, OVER]
     );
-    let split = Plan {
-        actions: vec![Action::Split {
-            owner: PROCESS.into(),
-            region: region(0),
-        }],
-    };
+    let split = Plan::of(vec![Action::Split {
+        owner: PROCESS.into(),
+        region: region(0),
+    }]);
     metered.perform(&split, &|| false);
     assert_eq!(
         effects(&metered.perform(&plan(1..2), &|| false)),
@@ -438,9 +434,7 @@ fn a_share_is_one_of_the_processes_that_can_be_seen() {
         region: region(2),
         growth: PageCount(0),
     });
-    let others = Plan {
-        actions: others.collect(),
-    };
+    let others = Plan::of(others.collect());
     assert!(
         effects(&metered.perform(&others, &|| false))
             .iter()

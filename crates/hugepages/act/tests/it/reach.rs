@@ -1,8 +1,11 @@
 //! Access of plans to processes: objections to an action, and the process through which a shared object is collapsed.
 
+use std::time::Duration;
+
 use superhue_act::{Actuator, KernelActuator};
 use superhue_model::{
-    Action, Effect, Errno, ObjectId, PageCount, Plan, ProcessId, Region, SkipReason, VirtAddr,
+    Action, CollapseBound, Effect, Errno, ObjectId, PageCount, Plan, ProcessId, Region, SkipReason,
+    VirtAddr,
 };
 use superhue_sys::scratch_child::ScratchChild;
 use superhue_testing::shared;
@@ -64,7 +67,7 @@ fn perform(plan: impl Fn(ProcessId) -> Vec<Action>) -> Vec<Effect> {
             (target.region == region(TIGHT)).then_some(SkipReason::NoHeadroom)
         }));
     let actions = plan(process);
-    let outcome = actuator.perform(&Plan { actions }, &|| false);
+    let outcome = actuator.perform(&Plan::of(actions), &|| false);
     outcome.results.iter().map(|result| result.effect).collect()
 }
 
@@ -122,10 +125,51 @@ fn who_is_told_to_stop_leaves_the_rest() {
     };
     let actions = [1, 2].map(|number| collapse(process, number)).into();
     let mut actuator = KernelActuator::new(Box::new(|_| true));
-    let outcome = actuator.perform(&Plan { actions }, &|| true);
+    let outcome = actuator.perform(&Plan::of(actions), &|| true);
     let cancelled = Effect::Skipped {
         reason: SkipReason::Cancelled,
     };
     let effects: Vec<Effect> = outcome.results.iter().map(|it| it.effect).collect();
     assert_eq!(effects, [cancelled; 2]);
+}
+
+#[test]
+fn collapses_that_took_the_time_of_their_owner_leave_the_rest() {
+    let _shared = shared();
+    let children = [
+        ScratchChild::start().unwrap(),
+        ScratchChild::start().unwrap(),
+    ];
+    let [slow, free] = children.each_ref().map(|child| ProcessId {
+        pid: child.pid(),
+        start_ticks: 0,
+    });
+    let split = Action::Split {
+        owner: slow.into(),
+        region: region(3),
+    };
+    let plan = Plan {
+        actions: vec![
+            collapse(slow, 1),
+            collapse(slow, 2),
+            collapse(free, 1),
+            collapse(slow, 3),
+            split,
+        ],
+        bounds: vec![CollapseBound {
+            owner: slow.into(),
+            left: Duration::from_nanos(1),
+        }],
+    };
+    let mut actuator = KernelActuator::new(Box::new(|_| true));
+    let outcome = actuator.perform(&plan, &|| false);
+    let effects: Vec<Effect> = outcome.results.iter().map(|it| it.effect).collect();
+    let cancelled = Effect::Skipped {
+        reason: SkipReason::Cancelled,
+    };
+    // Each takes longer than a nanosecond, so the first is the last; others have no bound, and neither has a split.
+    assert_eq!((effects[1], effects[3]), (cancelled, cancelled));
+    for index in [0, 2, 4] {
+        assert!(is_asked(effects[index]), "{effects:?}");
+    }
 }

@@ -178,14 +178,14 @@ impl ChildProcess {
 
     fn plan(&self) -> Plan {
         let regions = (0..REGIONS).map(|index| self.start + (index * HUGE) as u64);
-        Plan {
-            actions: regions
+        Plan::of(
+            regions
                 .map(|start| Action::Split {
                     owner: self.id().into(),
                     region: Region::containing(VirtAddr(start)),
                 })
                 .collect(),
-        }
+        )
     }
 
     /// Ends the child; fails unless every byte it read was right.
@@ -254,9 +254,8 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
 
     let mut actuator = actuator();
     let plan = running.plan();
-    let again = Plan {
-        actions: plan
-            .actions
+    let again = Plan::of(
+        plan.actions
             .iter()
             .map(|split| Action::Collapse {
                 owner: split.owner(),
@@ -264,7 +263,7 @@ fn splitting_returns_what_is_unused_and_touches_no_byte() {
                 growth: PageCount(480),
             })
             .collect(),
-    };
+    );
     let deadline = Instant::now() + WAIT_TIMEOUT;
     // Back and forth, so that the threads run into as many moments of a split as possible. A split may fail for a moment, for example while the
     // kernel itself inspects the page.
@@ -350,15 +349,13 @@ fn a_huge_page_shared_since_a_fork_is_busy_until_it_is_not() {
         return skip("pagemap-scan", "this kernel does not tell huge pages (6.7)");
     }
     let mut actuator = actuator().with_sight(Box::new(move |_, _| is_huge()));
-    let plan = Plan {
-        actions: vec![Action::Split {
-            owner: Owner::Process(ProcessId {
-                pid: std::process::id(),
-                start_ticks: 0,
-            }),
-            region,
-        }],
-    };
+    let plan = Plan::of(vec![Action::Split {
+        owner: Owner::Process(ProcessId {
+            pid: std::process::id(),
+            start_ticks: 0,
+        }),
+        region,
+    }]);
     let mut split = || actuator.perform(&plan, &|| false).results[0].effect;
     // Forked from this process, with a copy of everything.
     let child = ScratchChild::start().unwrap();
@@ -384,14 +381,14 @@ fn the_dead_are_counted_and_strangers_left_alone() {
         child.wait().unwrap();
         child.id()
     };
-    let plan = |pid| Plan {
-        actions: vec![Action::Split {
+    let plan = |pid| {
+        Plan::of(vec![Action::Split {
             owner: Owner::Process(ProcessId {
                 pid,
                 start_ticks: 0,
             }),
             region: Region::containing(VirtAddr(0x20_0000)),
-        }],
+        }])
     };
     let effect = |actuator: &mut KernelActuator, pid| {
         actuator.perform(&plan(pid), &|| false).results[0].effect
@@ -414,16 +411,14 @@ fn the_dead_are_counted_and_strangers_left_alone() {
 /// The kernel also returns `ENOMEM` when it has no free huge page.
 #[test]
 fn a_collapse_of_what_is_not_mapped_is_told_from_a_lack_of_memory() {
-    let plan = Plan {
-        actions: vec![Action::Collapse {
-            owner: Owner::Process(ProcessId {
-                pid: std::process::id(),
-                start_ticks: 0,
-            }),
-            region: Region::containing(VirtAddr(0x20_0000)),
-            growth: PageCount(0),
-        }],
-    };
+    let plan = Plan::of(vec![Action::Collapse {
+        owner: Owner::Process(ProcessId {
+            pid: std::process::id(),
+            start_ticks: 0,
+        }),
+        region: Region::containing(VirtAddr(0x20_0000)),
+        growth: PageCount(0),
+    }]);
     let errno = Errno::ENOMEM;
     let reason = SkipReason::Unmapped;
     for (seen, expected) in [

@@ -507,9 +507,7 @@ fn nothing_late_is_charged_to_a_process_that_is_gone() {
         &plan,
         &[ActionOutcome::Fails(Errno::EAGAIN), ActionOutcome::Lost],
     );
-    let only = |index: usize| Plan {
-        actions: vec![plan.actions[index]],
-    };
+    let only = |index: usize| Plan::of(vec![plan.actions[index]]);
     harness.act(&only(1), &[ActionOutcome::Vanished]);
     harness.act(&only(0), &[ActionOutcome::TriedLate]);
     harness.act(&Plan::default(), &[ActionOutcome::Tried]);

@@ -71,7 +71,9 @@ fn a_process_is_held_up_for_its_share_of_the_time_only() {
 #[test]
 fn without_a_bound_all_is_done_at_once() {
     let mut harness = Harness::new(subject(None), FakeKernel::uniform(1, 200, 512));
-    assert_eq!(harness.decide().actions.len(), 200);
+    let plan = harness.decide();
+    assert_eq!(plan.actions.len(), 200);
+    assert_eq!(plan.bounds, []);
 }
 
 #[test]
@@ -85,6 +87,9 @@ fn one_process_does_not_wait_for_another() {
         same.count()
     };
     assert_eq!(plan.actions.len(), 12);
+    // Should the first ones take long, the others are left out.
+    let left: Vec<Duration> = plan.bounds.iter().map(|bound| bound.left).collect();
+    assert_eq!(left, [MAX / 5; 3]);
     assert!(plan.actions.iter().all(|it| of(it, &plan.actions) == 4));
     assert_eq!(harness.ledger().waiting.stall, 3 * 46);
     assert_eq!(harness.ledger().waiting.rate, 0);

@@ -1,7 +1,8 @@
 //! The highest priority for a thread while it holds a lock of another process.
 //!
-//! A collapse holds `mmap_lock` of the process whose memory it changes. On a busy machine the kernel takes the CPU from the collapsing thread in
-//! the middle, for milliseconds, and the process waits for as long. With the highest priority the thread keeps the CPU until the lock is free:
+//! A collapse holds `mmap_lock` of the process whose memory it changes, and so does every look at its page tables. On a busy machine the kernel
+//! takes the CPU from the thread in the middle, for milliseconds, and the process waits for as long. With the highest priority the thread keeps
+//! the CPU until the lock is free:
 //!
 //! ```text
 //!   nice 0     lock ##|.. others run ..|##|.. others run ..|## unlock      the process waits for all of it

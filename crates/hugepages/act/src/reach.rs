@@ -149,6 +149,8 @@ impl RegionOperator {
         if operation != Operation::Collapse {
             return None;
         }
+        // To answer, most of them read the page tables of the process.
+        let _urgent = Urgent::begin();
         let mut objections = self.objections.iter_mut();
         objections.find_map(|objection| objection(target))
     }

@@ -22,6 +22,7 @@ use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_procfs::process::{maps, resident_now};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
+use superhue_sys::urgency::Urgent;
 
 use super::target::{Phase, SampleInterval, Target};
 use super::{Sampling, TrackingCost};
@@ -241,6 +242,7 @@ impl Sampler {
         at: Duration,
         see: &mut dyn FnMut(&Sample<'_>),
     ) -> Vec<SampleOutcome> {
+        let _urgent = Urgent::begin();
         let begun = Instant::now();
         self.now = self.now.max(at);
         self.begun.get_or_insert(self.now);

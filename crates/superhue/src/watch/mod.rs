@@ -37,6 +37,7 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
+use superhue_sys::urgency::Urgent;
 
 use crate::ceiling;
 use crate::charge::Charge;
@@ -395,6 +396,7 @@ impl Watch {
 
     /// Updates the snapshot; returns true if anything notable changed.
     fn look(&mut self) -> bool {
+        let _urgent = Urgent::begin();
         let begun = Instant::now();
         self.snapshot.at = self.begun.elapsed();
         self.family.update(&self.roots, self.snapshot.at);

@@ -168,7 +168,7 @@ pub enum Verb {
     ///   name = "redis"
     ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
     ///   pages = "auto"           # as run --pages; "auto" is the default; or "off"
-    ///   budget = "5%"            # also max-overhead, max-stall, colors, swap
+    ///   budget = "5%"            # also most other options of attach: max-stall, colors, ...
     ///
     /// It also makes huge pages for users without CAP_SYS_NICE who run superhue:
     ///

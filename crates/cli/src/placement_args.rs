@@ -8,11 +8,10 @@ use superhue::model::{ByteCount, ColorRequest, Share};
 use superhue::trackers::TrackerKind;
 use superhue::{
     AllocatorAdvice, ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages,
-    chosen_stall_bound, parse,
+    PlacementOptions, parse,
 };
 
 use crate::named::{allocator_advice, pages, placements, trackers};
-use crate::values::parse_time;
 
 /// Placement of memory: options that `run`, `attach` and the arms of `compare` share.
 #[derive(Debug, Clone, Args)]
@@ -27,20 +26,18 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
     /// With --pages resident: the share of a region's pages that must be in memory.
-    #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT,
-          value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT, value_parser = parse::percent)]
     pub min_resident: u8,
     /// With --pages resident: time for which a region that is not full must not have grown.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::time)]
     pub settle: Duration,
     /// With --pages auto or hot: the share of a region's pages that must be accessed.
-    #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT,
-          value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time in which its accesses are
     /// watched counts, and --max-overhead limits that to a part of all time, so on the clock it takes several times as long.
     /// With --pages auto accesses are not watched for this reason before a third of the time has passed.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
@@ -138,7 +135,7 @@ impl SystemArgs {
 impl PlacementArgs {
     /// Returns the configuration of these options.
     pub fn config(&self) -> Config {
-        Config {
+        let options = PlacementOptions {
             pages: self.pages,
             budget: self.budget,
             min_resident: self.min_resident,
@@ -147,11 +144,14 @@ impl PlacementArgs {
             cold_after: self.cold_after,
             tracker: self.tracking.tracker,
             max_overhead: self.tracking.max_overhead,
-            max_stall: chosen_stall_bound(self.max_stall),
+            max_stall: self.max_stall,
             rate: self.rate,
+            ..PlacementOptions::default()
+        };
+        Config {
             follow: !self.no_follow,
             dry_run: self.dry_run,
-            ..Config::default()
+            ..options.config()
         }
     }
 }

@@ -4,24 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue::model::parse_duration;
-
-/// Longer times are typing errors.
-const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+use superhue::parse::LONGEST_TIME;
 
 /// A time that is not 0, and short enough to wait for.
 pub fn parse_some_time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
-    if time < Duration::from_millis(1) || time > MAX_DURATION {
+    if time < Duration::from_millis(1) || time > LONGEST_TIME {
         return Err(format!("`{text}` is not between 1ms and a year (8784h)"));
-    }
-    Ok(time)
-}
-
-/// A time that may be 0, and is short enough to end.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if time > MAX_DURATION {
-        return Err(format!("`{text}` is not between 0s and a year (8784h)"));
     }
     Ok(time)
 }

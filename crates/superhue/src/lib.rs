@@ -59,6 +59,7 @@ mod means;
 mod mechanism;
 mod objects;
 mod obstacles;
+mod options;
 mod pages;
 pub mod parse;
 pub mod probe;
@@ -106,6 +107,7 @@ pub use cpu::cpu_time;
 pub use launch::{InheritedState, LaunchError};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
+pub use options::PlacementOptions;
 pub use pages::Pages;
 pub use report::{
     CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,

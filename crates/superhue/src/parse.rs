@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, HUGE_PAGE_SIZE, Share, parse_duration};
+
+use crate::ColorPlacement;
 
 /// Parses a size, or a share from 0 % to 100 %.
 ///
@@ -63,6 +66,67 @@ pub fn max_stall(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Longer times are typing errors.
+pub const LONGEST_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Parses a time that may be 0, up to a year.
+///
+/// # Errors
+/// A sentence that names the fault of the text.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if time > LONGEST_TIME {
+        return Err(format!("`{text}` is not between 0s and a year (8784h)"));
+    }
+    Ok(time)
+}
+
+/// Parses a whole percentage from 1 to 100, with or without its sign.
+///
+/// # Errors
+/// A sentence that names the fault of the text.
+pub fn percent(text: &str) -> Result<u8, String> {
+    let number = text.trim();
+    let number = number.strip_suffix('%').unwrap_or(number).trim_end();
+    let percent = number.parse().ok();
+    percent
+        .filter(|percent| (1..=100).contains(percent))
+        .ok_or_else(|| format!("`{text}` is no whole percentage from 1% to 100%"))
+}
+
+/// Parses the name of a tracker.
+///
+/// # Errors
+/// A sentence with the names that there are.
+pub fn tracker(text: &str) -> Result<TrackerKind, String> {
+    named(text, "tracker", TrackerKind::ALL.map(|it| (it, it.name())))
+}
+
+/// Parses the name of a mechanism that places memory by color.
+///
+/// # Errors
+/// A sentence with the names that there are.
+pub fn placement(text: &str) -> Result<ColorPlacement, String> {
+    let known = ColorPlacement::ALL.map(|it| (it, it.name()));
+    named(text, "placement", known)
+}
+
+/// Finds a value by its name.
+fn named<T: Copy, const N: usize>(
+    text: &str,
+    what: &str,
+    known: [(T, &str); N],
+) -> Result<T, String> {
+    let found = known.iter().find(|(_, name)| *name == text);
+    let names: Vec<String> = known
+        .iter()
+        .map(|(_, name)| format!("\"{name}\""))
+        .collect();
+    found
+        .map(|&(value, _)| value)
+        .ok_or_else(|| format!("`{text}` is no {what}: use one of {}", names.join(", ")))
+}
+
 /// Parses page colors.
 ///
 /// # Errors
@@ -113,6 +177,25 @@ mod tests {
         assert_eq!(places.of(3), (2, 1));
         assert_eq!(places.of(5), (2, 2));
         assert_eq!(TextPositions::new("").of(0), (1, 1));
+    }
+
+    #[test]
+    fn percentages_times_and_names_are_read_as_users_write_them() {
+        assert_eq!(percent("90"), Ok(90));
+        assert_eq!(percent(" 1 %"), Ok(1));
+        for text in ["0%", "101", "12.5%", "", "%", "-3"] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+        assert_eq!(time("0s"), Ok(Duration::ZERO));
+        assert!(time("9000h").is_err());
+        assert_eq!(tracker("idle"), Ok(TrackerKind::Idle));
+        let refusal = tracker("pebs").unwrap_err();
+        assert!(
+            refusal.contains("\"ptwalk\", \"idle\", \"damon\""),
+            "{refusal}"
+        );
+        assert_eq!(placement("recolor"), Ok(ColorPlacement::Recolor));
+        assert!(placement("").is_err());
     }
 
     #[test]

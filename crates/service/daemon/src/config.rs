@@ -37,12 +37,12 @@ use glob::Pattern;
 use serde::Deserialize;
 use superhue::act::Terms;
 use superhue::parse::TextPositions;
-use superhue::{Pages, parse};
+use superhue::{Pages, PlacementOptions, parse};
 use superhue_model::{ColorRequest, Share};
 use toml::Spanned;
 
 use crate::kubelet::KubeletSettings;
-use crate::rules::{Conditions, KeyValue, PodConditions, Rule, RulePolicy, User};
+use crate::rules::{Conditions, KeyValue, PodConditions, Rule, User};
 use crate::users::{AllowEntry, UserSettings};
 
 /// Maximum number of rules. Each costs some 100 ns for every cgroup that appears, and a kilobyte.
@@ -216,8 +216,36 @@ struct RawRule {
     budget: Option<Spanned<String>>,
     max_overhead: Option<Spanned<String>>,
     max_stall: Option<Spanned<String>>,
+    rate: Option<Spanned<String>>,
+    min_resident: Option<Spanned<String>>,
+    settle: Option<Spanned<String>>,
+    min_active: Option<Spanned<String>>,
+    cold_after: Option<Spanned<String>>,
+    tracker: Option<Spanned<String>>,
     colors: Option<Spanned<String>>,
+    placement: Option<Spanned<String>>,
     swap: Option<Spanned<bool>>,
+}
+
+impl RawRule {
+    /// Returns the places of the options that are given, beside `pages`.
+    fn options(&self) -> impl Iterator<Item = Range<usize>> {
+        let texts = [
+            &self.budget,
+            &self.max_overhead,
+            &self.max_stall,
+            &self.rate,
+            &self.min_resident,
+            &self.settle,
+            &self.min_active,
+            &self.cold_after,
+            &self.tracker,
+            &self.colors,
+            &self.placement,
+        ];
+        let texts = texts.into_iter().flatten().map(Spanned::span);
+        texts.chain(self.swap.as_ref().map(Spanned::span))
+    }
 }
 
 /// Functions that look up values outside of the files.
@@ -551,15 +579,13 @@ impl Reader<'_> {
     }
 
     /// Reads the placement of the processes; `None` leaves them alone.
-    fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<RulePolicy> {
+    fn placement(&mut self, file: &File<'_>, raw: &RawRule) -> Option<PlacementOptions> {
         if raw
             .pages
             .as_ref()
             .is_some_and(|pages| pages.get_ref() == "off")
         {
-            let others = [&raw.budget, &raw.max_overhead, &raw.max_stall, &raw.colors];
-            let others = others.into_iter().flatten().map(Spanned::span);
-            for other in others.chain(raw.swap.as_ref().map(Spanned::span)) {
+            for other in raw.options() {
                 let text = "pages = \"off\" leaves the processes alone: this says nothing then";
                 self.wrong(file, other, text);
             }
@@ -569,20 +595,38 @@ impl Reader<'_> {
         let budget = self.value(file, &raw.budget, parse::budget);
         let max_overhead = self.value(file, &raw.max_overhead, parse::max_overhead);
         let max_stall = self.value(file, &raw.max_stall, parse::max_stall);
+        let rate = self.value(file, &raw.rate, parse::rate);
+        let min_resident = self.value(file, &raw.min_resident, parse::percent);
+        let settle = self.value(file, &raw.settle, parse::time);
+        let min_active = self.value(file, &raw.min_active, parse::percent);
+        let cold_after = self.value(file, &raw.cold_after, parse::time);
+        let tracker = self.value(file, &raw.tracker, parse::tracker);
         let colors = self.value(file, &raw.colors, parse::colors);
-        let usual = RulePolicy::default();
+        let placement = self.value(file, &raw.placement, parse::placement);
+        let usual = PlacementOptions::default();
         let colors = colors.unwrap_or(usual.colors);
+        if let Some(placement) = (raw.placement.as_ref()).filter(|_| colors == ColorRequest::Off) {
+            let text = "placement is for colors, and this rule has none";
+            self.wrong(file, placement.span(), text);
+        }
         let swap = raw.swap.as_ref().filter(|swap| *swap.get_ref());
         if let Some(swap) = swap.filter(|_| colors == ColorRequest::Off) {
             let text = "swap = true is for colors, and this rule has none";
             self.wrong(file, swap.span(), text);
         }
-        Some(RulePolicy {
+        Some(PlacementOptions {
             pages: pages.flatten(),
             budget,
             max_overhead: max_overhead.unwrap_or(usual.max_overhead),
             max_stall,
+            rate,
+            min_resident: min_resident.unwrap_or(usual.min_resident),
+            settle: settle.unwrap_or(usual.settle),
+            min_active: min_active.unwrap_or(usual.min_active),
+            cold_after: cold_after.unwrap_or(usual.cold_after),
+            tracker,
             colors,
+            placement: placement.unwrap_or(usual.placement),
             swap: swap.is_some(),
         })
     }

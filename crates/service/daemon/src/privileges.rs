@@ -14,17 +14,16 @@
 //! | swap in memory | `CAP_SYS_ADMIN` | `swapon(2)`, `swapoff(2)` |
 
 use rustix::thread::CapabilitySet;
-use superhue::Pages;
+use superhue::{Pages, PlacementOptions};
 use superhue_heat::{Scope, TrackerKind, choose};
 use superhue_model::ColorRequest;
 use superhue_procfs::Roots;
 
 use crate::config::Settings;
-use crate::rules::RulePolicy;
 use crate::users;
 
 /// Returns the capabilities that one rule needs, if `tracker` tracks accesses.
-pub(crate) fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> CapabilitySet {
+pub(crate) fn of_rule(placement: &PlacementOptions, tracker: Option<TrackerKind>) -> CapabilitySet {
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -50,7 +49,7 @@ pub(crate) fn of_rule(placement: &RulePolicy, tracker: Option<TrackerKind>) -> C
     needed
 }
 
-pub(crate) fn tracks(placement: &RulePolicy) -> bool {
+pub(crate) fn tracks(placement: &PlacementOptions) -> bool {
     matches!(placement.pages, None | Some(Pages::Auto | Pages::Hot))
         || placement.colors != ColorRequest::Off
 }
@@ -59,10 +58,10 @@ pub(crate) fn tracks(placement: &RulePolicy) -> bool {
 /// one, and dropped capabilities do not come back.
 #[must_use]
 pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
-    let placements: Vec<&RulePolicy> = (settings.rules.iter())
+    let placements: Vec<&PlacementOptions> = (settings.rules.iter())
         .filter_map(|rule| rule.placement.as_ref())
         .collect();
-    let usual = RulePolicy::default();
+    let usual = PlacementOptions::default();
     let of_users = match settings.users {
         Some(_) => users::NEEDED,
         None => CapabilitySet::empty(),
@@ -78,7 +77,7 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
         .map(|chosen| chosen.tracker.kind());
     let needed = placements
         .iter()
-        .map(|placement| of_rule(placement, tracker));
+        .map(|placement| of_rule(placement, placement.tracker.or(tracker)));
     needed.fold(of_users, |all, one| all | one)
 }
 
@@ -99,15 +98,15 @@ mod tests {
 
     #[test]
     fn each_rule_adds_what_it_needs_and_no_more() {
-        let look = RulePolicy {
+        let look = PlacementOptions {
             pages: Some(Pages::Kernel),
-            ..RulePolicy::default()
+            ..PlacementOptions::default()
         };
-        let resident = RulePolicy {
+        let resident = PlacementOptions {
             pages: Some(Pages::Resident),
-            ..RulePolicy::default()
+            ..PlacementOptions::default()
         };
-        let hot = RulePolicy::default();
+        let hot = PlacementOptions::default();
         let kind = Some(TrackerKind::Ptwalk);
         let [look, resident, hot] = [look, resident, hot].map(|it| of_rule(&it, kind));
         assert!(!look.contains(CapabilitySet::SYS_NICE));
@@ -129,9 +128,9 @@ mod tests {
         });
         let with_users = needed(&settings, &Roots::default());
         assert_eq!(with_users, before | users::NEEDED);
-        let swap = RulePolicy {
+        let swap = PlacementOptions {
             swap: true,
-            ..RulePolicy::default()
+            ..PlacementOptions::default()
         };
         assert_eq!(of_rule(&swap, kind), hot | CapabilitySet::SYS_ADMIN);
         let told = missing(hot, resident).unwrap();

@@ -9,11 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use glob::{MatchOptions, Pattern};
-use superhue::Pages;
-use superhue_model::{ColorRequest, Share};
+use superhue::PlacementOptions;
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::path_of_process;
 
@@ -39,7 +37,7 @@ pub struct Rule {
     /// The conditions, all of which must hold.
     pub conditions: Conditions,
     /// Placement of the processes; `None` leaves them alone.
-    pub placement: Option<RulePolicy>,
+    pub placement: Option<PlacementOptions>,
 }
 
 /// Conditions, all of which must hold. Without any, they hold for every process.
@@ -88,40 +86,6 @@ pub struct User {
     pub name: String,
     /// The number; `None` if there is no such user.
     pub number: Option<u32>,
-}
-
-/// Placement of the processes of a rule.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct RulePolicy {
-    /// The policy; `None` is `auto`.
-    pub pages: Option<Pages>,
-    /// Memory that huge pages may add; `None` is the policy's own default.
-    pub budget: Option<Share>,
-    /// Cost that the rule's watch may have, as a share of one CPU's time.
-    pub max_overhead: f64,
-    /// Time of every 100 ms of a process that collapses may take; zero means no bound, `None` the default one with its exemptions.
-    pub max_stall: Option<Duration>,
-    /// Page colors.
-    pub colors: ColorRequest,
-    /// True to make a small swap in memory for page colors where no swap is on.
-    pub swap: bool,
-}
-
-/// Default ceiling of a rule: 1 % of one CPU.
-const MAX_OVERHEAD: f64 = 0.01;
-
-impl Default for RulePolicy {
-    /// Returns the policy of a rule without options.
-    fn default() -> Self {
-        Self {
-            pages: None,
-            budget: None,
-            max_overhead: MAX_OVERHEAD,
-            max_stall: None,
-            colors: ColorRequest::Off,
-            swap: false,
-        }
-    }
 }
 
 /// A cgroup, as rules see it.
@@ -467,29 +431,6 @@ impl fmt::Display for Conditions {
     }
 }
 
-impl fmt::Display for RulePolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.pages.map_or("auto", Pages::name))?;
-        if let Some(budget) = self.budget {
-            write!(f, ", budget {budget}")?;
-        }
-        write!(f, ", at most {}% of a CPU", self.max_overhead * 100.0)?;
-        match self.max_stall {
-            None => {}
-            Some(Duration::ZERO) => f.write_str(", stalls without a bound")?,
-            Some(bound) => write!(f, ", max-stall {bound:?}")?,
-        }
-        match &self.colors {
-            ColorRequest::Off => {}
-            colors => write!(f, ", colors {colors}")?,
-        }
-        if self.swap {
-            f.write_str(", swap")?;
-        }
-        Ok(())
-    }
-}
-
 /// Returns the rules that may hold for processes of `group`.
 #[must_use]
 pub fn candidates(rules: &[Rule], group: &GroupFacts) -> Candidates {
@@ -551,6 +492,7 @@ pub fn mismatch(
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use super::*;
 

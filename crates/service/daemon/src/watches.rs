@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use superhue::held_up::SleepLimits;
 use superhue::live::{Members, WatchAccount};
-use superhue::{Config, chosen_stall_bound};
+use superhue::{Config, PlacementOptions};
 use superhue_heat::{Scope, TrackerKind, choose};
 use superhue_model::{ByteCount, ColorRequest, ProcessId, Share};
 use superhue_procfs::Roots;
@@ -32,7 +32,7 @@ use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
 use crate::convergence::{Convergence, since_boot};
 use crate::metrics::WatchSample;
 use crate::privileges::{of_rule, tracks};
-use crate::rules::{Rule, RulePolicy};
+use crate::rules::Rule;
 use crate::workers::{
     BEAT, MemberTable, Task, WatchMessage, WatchTask, WatchUpdate, Worker, have_news,
 };
@@ -127,7 +127,7 @@ pub(crate) struct Watches {
 /// State of a rule that has or had processes.
 #[derive(Debug, Default)]
 struct RuleState {
-    placement: Option<RulePolicy>,
+    placement: Option<PlacementOptions>,
     processes: u64,
     fed: Tenants,
     lanes: BTreeMap<Lane, LaneState>,
@@ -313,7 +313,7 @@ impl Watches {
             let chosen = choose(&self.roots, None, Scope::Promotable);
             self.tracker = Some(chosen.ok().map(|chosen| chosen.tracker.kind()));
         }
-        let wanted: BTreeMap<&str, &Option<RulePolicy>> = (self.rules.iter())
+        let wanted: BTreeMap<&str, &Option<PlacementOptions>> = (self.rules.iter())
             .map(|rule| (&*rule.name, &rule.placement))
             .collect();
         let kept = std::mem::take(&mut self.kept);
@@ -379,13 +379,12 @@ impl Watches {
     /// Divides the members of a rule among its lanes.
     fn assign(&mut self, name: &Arc<str>) {
         let mut room = MOST_WORKERS.saturating_sub(self.lanes());
-        let exclusive = matches!(
-            self.tracker,
-            Some(Some(TrackerKind::Idle | TrackerKind::Damon))
-        );
+        let usual = self.tracker.flatten();
         let Some(kept) = self.kept.get_mut(name) else {
             return;
         };
+        let own = kept.placement.as_ref().and_then(|it| it.tracker);
+        let exclusive = matches!(own.or(usual), Some(TrackerKind::Idle | TrackerKind::Damon));
         let shares = kept.placement.as_ref().is_none_or(|placement| {
             placement.colors != ColorRequest::Off
                 || placement.swap
@@ -703,7 +702,7 @@ impl Watches {
                     is_first: !watched.had_worker,
                     roots: self.roots.clone(),
                 }));
-                let tracker = self.tracker.flatten();
+                let tracker = placement.tracker.or(self.tracker.flatten());
                 let started = Worker::start(&task, of_rule(placement, tracker), WATCH_SLEEP_LIMITS);
                 started.map_err(|error| format!("cannot start a process: {error}"))
             };
@@ -1070,7 +1069,7 @@ fn has(members: &Members, pid: u32) -> bool {
 }
 
 /// Returns a rule's budget if it is a size, which its tenants share.
-const fn size_of_budget(placement: &RulePolicy) -> Option<ByteCount> {
+const fn size_of_budget(placement: &PlacementOptions) -> Option<ByteCount> {
     match placement.budget {
         Some(Share::Bytes(size)) => Some(size),
         _ => None,
@@ -1132,16 +1131,10 @@ fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut LaneSt
 
 /// Returns the settings of a watch of processes with this placement.
 #[must_use]
-pub fn config(placement: &RulePolicy, roots: &Roots) -> Config {
+pub fn config(placement: &PlacementOptions, roots: &Roots) -> Config {
     Config {
-        pages: placement.pages,
-        budget: placement.budget,
-        max_overhead: placement.max_overhead,
-        max_stall: chosen_stall_bound(placement.max_stall),
-        colors: placement.colors.clone(),
-        swap: placement.swap,
         roots: roots.clone(),
-        ..Config::default()
+        ..placement.config()
     }
 }
 
@@ -1161,9 +1154,9 @@ mod tests {
             name: name.into(),
             place: String::new(),
             conditions: Conditions::default(),
-            placement: pages.map(|pages| RulePolicy {
+            placement: pages.map(|pages| PlacementOptions {
                 pages: Some(pages),
-                ..RulePolicy::default()
+                ..PlacementOptions::default()
             }),
         }
     }

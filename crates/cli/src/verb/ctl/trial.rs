@@ -116,13 +116,13 @@ fn failure(error: HoldError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use superhue::PlacementOptions;
     use superhue::model::{ProcessId, Share};
     use superhue_daemon::ctl::RuleSummary;
-    use superhue_daemon::rules::RulePolicy;
 
     use super::*;
 
-    fn held(policy: RulePolicy, processes: Vec<ProcessId>) -> HeldRule {
+    fn held(policy: PlacementOptions, processes: Vec<ProcessId>) -> HeldRule {
         HeldRule {
             rule: RuleSummary {
                 name: "redis".to_owned(),
@@ -145,11 +145,11 @@ mod tests {
 
     #[test]
     fn a_trial_has_the_settings_of_the_rule() {
-        let policy = RulePolicy {
+        let policy = PlacementOptions {
             pages: Some(Pages::Resident),
             budget: Some(Share::BasisPoints(700)),
             max_overhead: 0.003,
-            ..RulePolicy::default()
+            ..PlacementOptions::default()
         };
         let config = config_in(&held(policy, this_process()), &Roots::default()).unwrap();
         assert_eq!(config.pages, Some(Pages::Resident));
@@ -159,10 +159,10 @@ mod tests {
 
     #[test]
     fn rules_that_cannot_be_tried_are_refused_with_the_reason() {
-        let with = |pages, colors| RulePolicy {
+        let with = |pages, colors| PlacementOptions {
             pages,
             colors,
-            ..RulePolicy::default()
+            ..PlacementOptions::default()
         };
         let elsewhere = vec![ProcessId {
             pid: u32::MAX >> 1,

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use superhue_heat::TrackerKind;
 use superhue_model::{ColorRequest, Share};
 
 fn source(name: &str, text: &str) -> Source {
@@ -61,7 +62,14 @@ pages = "hot"
 budget = "64M"
 max-overhead = "0.5%"
 max-stall = "2ms"
+rate = "256M"
+min-resident = "90%"
+settle = "1s"
+min-active = "50%"
+cold-after = "2m"
+tracker = "idle"
 colors = "spread"
+placement = "recolor"
 swap = true
 
 [[rule]]
@@ -87,7 +95,14 @@ pages = "off"
     assert_eq!(placement.max_stall, Some(Duration::from_millis(2)));
     assert_eq!(placement.colors, ColorRequest::Spread);
     assert!(placement.swap);
-    assert!(placement.to_string().ends_with(", colors spread, swap"));
+    assert_eq!(
+        placement.to_string(),
+        "hot, budget 64.0 MiB, at most 0.5% of a CPU, max-stall 2ms, rate 256.0 MiB, min-resident 90%, settle 1s, min-active 50%, \
+         cold-after 120s, tracker idle, colors spread, placement recolor, swap"
+    );
+    let config = placement.config();
+    assert_eq!(config.tracker, Some(TrackerKind::Idle));
+    assert_eq!((config.min_resident, config.min_active), (90, 50));
     assert!(rest.conditions.is_empty() && rest.placement.is_none());
 }
 
@@ -136,6 +151,31 @@ fn each_wrong_value_is_told_with_its_place() {
             "superhue.toml:2:16: `0` is no percentage",
         ),
         ("colors = \"blue\"", "superhue.toml:2:10: "),
+        ("rate = \"1M\"", "superhue.toml:2:8: `1M` is less than 2M"),
+        (
+            "min-resident = \"120%\"",
+            "superhue.toml:2:16: `120%` is no whole percentage from 1% to 100%",
+        ),
+        (
+            "min-active = \"a quarter\"",
+            "superhue.toml:2:14: `a quarter` is no whole percentage",
+        ),
+        (
+            "settle = \"soon\"",
+            "superhue.toml:2:10: `soon` is not a time",
+        ),
+        (
+            "cold-after = \"9000h\"",
+            "superhue.toml:2:14: `9000h` is not between 0s and a year",
+        ),
+        (
+            "tracker = \"pebs\"",
+            "superhue.toml:2:11: `pebs` is no tracker: use one of \"ptwalk\", \"idle\", \"damon\"",
+        ),
+        (
+            "placement = \"kernel\"",
+            "superhue.toml:2:13: placement is for colors, and this rule has none",
+        ),
         (
             "swap = true",
             "superhue.toml:2:8: swap = true is for colors, and this rule has none",
@@ -555,7 +595,7 @@ fn every_key_is_in_the_manual_page_and_in_the_example() {
         ("[daemon]", 4),
         ("[users]", 5),
         ("[kubernetes]", 4),
-        ("[[rule]]", 17),
+        ("[[rule]]", 24),
     ] {
         let keys = keys_of(table);
         assert!(keys.len() >= least, "{table}: {keys:?}");

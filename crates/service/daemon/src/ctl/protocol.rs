@@ -14,11 +14,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use superhue::PlacementOptions;
 use superhue_model::ProcessId;
 
 use crate::account::DaemonAccount;
 use crate::metrics::Format;
-use crate::rules::{Rule, RulePolicy};
+use crate::rules::Rule;
 
 /// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/superhue/ctl.sock";
@@ -138,7 +139,7 @@ pub struct HeldRule {
     /// The rule, and the number of its processes.
     pub rule: RuleSummary,
     /// Placement of its processes.
-    pub policy: RulePolicy,
+    pub policy: PlacementOptions,
     /// Its processes now, without those that hold up workers of the daemon.
     pub processes: Vec<ProcessId>,
     /// Seconds until the hold ends without another request.

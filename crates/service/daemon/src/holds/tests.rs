@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use superhue::PlacementOptions;
 use superhue_model::ProcessId;
 use superhue_track::{Access, Listener};
 
@@ -13,12 +14,12 @@ use crate::clients::{MAX_LEASED, MAX_LEASED_OF_ONE_USER};
 use crate::ctl::{
     Answer, Answers, HeldRule, HoldError, LEASE, Request, RuleHold, RuleSummary, Server,
 };
-use crate::rules::{Conditions, RulePolicy};
+use crate::rules::Conditions;
 
 const NOW: Duration = Duration::from_secs(100);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn rule(name: &str, placement: Option<RulePolicy>) -> Rule {
+fn rule(name: &str, placement: Option<PlacementOptions>) -> Rule {
     Rule {
         name: name.into(),
         place: format!("{name}.toml:1"),
@@ -89,7 +90,7 @@ impl Place {
             mode: 0o600,
             group: None,
         };
-        let on = || Some(RulePolicy::default());
+        let on = || Some(PlacementOptions::default());
         Self {
             server: Server::new(Listener::with(&path, access).unwrap()).unwrap(),
             party: Party {
@@ -263,9 +264,9 @@ fn a_reload_that_changes_a_rule_ends_its_hold() {
     let held = hold.keep(begun + SECOND).unwrap();
     assert_eq!(held.rule.place, "a.toml:9");
 
-    let changed = RulePolicy {
+    let changed = PlacementOptions {
         swap: true,
-        ..RulePolicy::default()
+        ..PlacementOptions::default()
     };
     place.party.rules = vec![rule("a", Some(changed))];
     let rules = place.party.rules.clone();
@@ -342,7 +343,7 @@ fn requests_that_arrive_together_are_answered_one_after_the_other() {
 fn holds_have_a_part_of_the_connections_only() {
     let (mut place, begun) = (Place::new(), Instant::now());
     let names: Vec<String> = (0..=MAX_LEASED).map(|rule| format!("r{rule}")).collect();
-    let on = |name: &String| rule(name, Some(RulePolicy::default()));
+    let on = |name: &String| rule(name, Some(PlacementOptions::default()));
     place.party.rules = names.iter().map(on).collect();
     let most = match superhue_testing::is_root() {
         true => MAX_LEASED,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use superhue::PlacementOptions;
 use superhue::live::{LiveCost, Members, WatchAccount};
 use superhue_model::{ByteCount, ProcessId, Share};
 use superhue_procfs::Roots;
-
-use crate::rules::RulePolicy;
 
 /// Maximum length of a message in bytes: a watch may have 65,536 members.
 pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
@@ -27,7 +26,7 @@ pub(crate) enum Task {
 pub(crate) struct WatchTask {
     /// Name of the thread.
     pub(crate) rule: String,
-    pub(crate) placement: RulePolicy,
+    pub(crate) placement: PlacementOptions,
     /// No worker has watched this tenant before.
     pub(crate) is_first: bool,
     pub(crate) roots: Roots,

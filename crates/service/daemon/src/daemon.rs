@@ -22,6 +22,7 @@ use superhue_model::{PageCount, counted};
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
+use superhue_procfs::system::thp::folio_bytes;
 use superhue_state::{Folder, StateError};
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
@@ -527,12 +528,14 @@ impl Daemon {
             self.publish();
             let account = self.handle.latest();
             let kernel = ThpCounters::read(&self.options.roots).ok();
+            let folios = folio_bytes(&self.options.roots);
             let ages = self.watches.ages();
             let beside = MetricsInputs {
                 started: self.started,
                 loaded: self.loaded,
                 ages: &ages,
                 kernel: kernel.as_ref(),
+                folios: &folios,
             };
             self.pages.sums.bury(&self.watches.take_ended());
             let seen = (&self.watches.seen()[..], self.metrics_services);

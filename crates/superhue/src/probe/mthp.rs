@@ -6,7 +6,7 @@
 
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 use superhue_procfs::system::ThpSettings;
-use superhue_procfs::system::thp::{MthpMode, ThpMode};
+use superhue_procfs::system::thp::{MthpMode, ThpMode, folio_bytes};
 use superhue_sys::scratch::Scratch;
 
 use super::Probe;
@@ -41,7 +41,20 @@ fn mthp(around: &ProbeEnvironment) -> Trial {
         .filter(|(_, mode)| is_on(*mode, settings.enabled))
         .map(|(size, _)| (*size, trial(*size, &look)))
         .collect();
-    Ok(conclude(sizes.len(), &trials))
+    let finding = conclude(sizes.len(), &trials);
+    let held = folio_bytes(&around.roots);
+    let is_smaller =
+        |(size, bytes): &&(ByteCount, ByteCount)| size.0 < HUGE_PAGE_SIZE && bytes.0 > 0;
+    let held: Vec<String> = (held.iter().filter(is_smaller))
+        .map(|(size, bytes)| format!("{bytes} in folios of {size}"))
+        .collect();
+    Ok(match held.is_empty() {
+        true => finding,
+        false => Finding {
+            found: format!("{}; now {}", finding.found, held.join(", ")),
+            ..finding
+        },
+    })
 }
 
 /// Returns true if a fault in advised memory should make folios of a size with this mode.

@@ -8,7 +8,7 @@ use superhue_testing::unpack_tree;
 use tempfile::TempDir;
 
 use super::buddyinfo::HUGE_PAGE_ORDER;
-use super::thp::{MthpMode, ThpDefrag, ThpMode};
+use super::thp::{MthpMode, ThpDefrag, ThpMode, folio_bytes};
 use super::*;
 
 /// Names of the recorded machines.
@@ -79,6 +79,18 @@ fn recent_kernels_have_folio_sizes() {
     assert_eq!(huge_page.enabled, Some(MthpMode::Inherit));
     assert_eq!(huge_page.stats["anon_fault_alloc"], 48_213);
     assert!(thp.gaps.is_empty(), "{:?}", thp.gaps);
+    let kib = ByteCount::from_kib;
+    let held = folio_bytes(&Roots::under(machine("bare-metal-intel").path()));
+    assert_eq!(
+        held,
+        [
+            (kib(16), ByteCount(0)),
+            (kib(64), kib(310 * 64)),
+            (kib(2048), kib(612 * 2048))
+        ]
+    );
+    let held = folio_bytes(&Roots::under(machine("bare-metal-amd").path()));
+    assert_eq!(held, [], "its kernel does not count them");
 }
 
 #[test]

@@ -118,6 +118,21 @@ pub struct MthpSize {
     pub stats: BTreeMap<String, u64>,
 }
 
+/// Returns the anonymous memory of the machine in folios of each size that the kernel offers now, ascending; empty where it does not count them
+/// (before Linux 6.12: `nr_anon` of `hugepages-*kB/stats`).
+#[must_use]
+pub fn folio_bytes(roots: &Roots) -> Vec<(ByteCount, ByteCount)> {
+    let directory = roots.sys.join("kernel/mm/transparent_hugepage");
+    let sizes = file::numbered(&directory, "hugepages-", "kB").unwrap_or_default();
+    let mut top = Attributes::of(&directory);
+    let of_size = |(kib, _): &(u64, std::path::PathBuf)| {
+        let folios = top.get(&format!("hugepages-{kib}kB/stats/nr_anon"), number)?;
+        let size = ByteCount::from_kib(*kib);
+        Some((size, ByteCount(folios.saturating_mul(size.0))))
+    };
+    sizes.iter().filter_map(of_size).collect()
+}
+
 /// Contents of the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThpSettings {

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use superhue::live::WatchAccount;
+use superhue_model::ByteCount;
 use superhue_procfs::system::ThpCounters;
 
 use super::families::Id;
@@ -24,6 +25,8 @@ pub(crate) struct MetricsInputs<'a> {
     pub(crate) ages: &'a [Option<Duration>],
     /// The kernel's own counters; `None` where they cannot be read.
     pub(crate) kernel: Option<&'a ThpCounters>,
+    /// Memory in folios of each size; empty where the kernel does not count it.
+    pub(crate) folios: &'a [(ByteCount, ByteCount)],
 }
 
 /// CPU time by part. The main part is a difference of clocks that are read one after the other.
@@ -43,6 +46,9 @@ pub(super) fn page(
     of_daemon(&mut page, account, beside);
     of_rules(&mut page, account, beside, sums);
     of_cpu(&mut page, account, sums, parts);
+    for (size, bytes) in beside.folios {
+        page.number(Id::KernelFolios, &[&size.0.to_string()], float(bytes.0));
+    }
     if let Some(kernel) = beside.kernel {
         for (event, &count) in &kernel.0 {
             let event = event.strip_prefix("thp_").unwrap_or(event);
@@ -290,8 +296,6 @@ fn flag(is: bool) -> f64 {
 mod tests {
     use std::sync::Arc;
 
-    use superhue_model::ByteCount;
-
     use super::*;
     use crate::metrics::WatchSample;
 
@@ -301,6 +305,7 @@ mod tests {
             loaded: SystemTime::UNIX_EPOCH,
             ages: &[],
             kernel: None,
+            folios: &[],
         };
         page(account, &beside, sums, parts).openmetrics()
     }
@@ -368,6 +373,7 @@ mod tests {
             "superhue_rule_hot_set_bytes{",
             "\nsuperhue_resident_memory_bytes ",
             "superhue_kernel_thp_events_total{",
+            "superhue_kernel_folios_bytes{",
             "superhue_rule_collapse_duration_seconds_bucket{",
         ] {
             assert!(!told(&watch).contains(absent), "{absent}");

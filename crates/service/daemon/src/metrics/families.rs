@@ -152,6 +152,7 @@ families! {
     ServiceStall = Counter "service_stall" SECONDS, ["rule", "service"] "For how long collapses and splits held a service up.";
     ServiceAdded = Counter "service_added" BYTES, ["rule", "service"] "Memory that collapses have added to a service, over all time.";
 
+    KernelFolios = Gauge "kernel_folios" BYTES, ["size"] "Anonymous memory of the whole machine in folios of a size, in bytes; the kernel makes those below 2 MiB (mTHP). Absent before Linux 6.12.";
     KernelThp = Counter "kernel_thp_events" NONE, ["event"] "The kernel's own counters of huge pages, of the whole machine since boot (thp_* of /proc/vmstat).";
 }
 

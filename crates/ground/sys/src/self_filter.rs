@@ -17,7 +17,9 @@ use std::env::consts::ARCH;
 
 use rustix::io::Errno;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads, sock_filter,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as ArgLen, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+    sock_filter,
 };
 
 /// A forbidden call.
@@ -51,7 +53,8 @@ pub const FORBIDDEN: [ForbiddenCall; 9] = [
 
 /// Calls that are also forbidden to a process with a capability that its user lacks. It holds `CAP_SYS_NICE` for `process_madvise` alone.
 ///
-/// * With the capability, the first ten change priorities, CPUs, I/O classes and memory nodes, of other users' processes as well.
+/// * With the capability, the first ten change priorities, CPUs, I/O classes and memory nodes, of other users' processes as well. A thread may still
+///   set its own priority.
 /// * The last two execute another program.
 pub const FORBIDDEN_TO_LENT: [ForbiddenCall; 12] = [
     call("setpriority", libc::SYS_setpriority),
@@ -113,15 +116,30 @@ fn apply(calls: &[ForbiddenCall]) -> Result<(), SelfFilterError> {
 /// Returns the filter: a prefix, then the list of seccompiler, which would kill the process for a foreign entry and does not know x32.
 fn program(calls: &[ForbiddenCall]) -> Result<BpfProgram, SelfFilterError> {
     let refused = Errno::PERM.raw_os_error().cast_unsigned();
-    let of = |error: seccompiler::BackendError| SelfFilterError::Architecture(error.to_string());
+    let of = |error: BackendError| SelfFilterError::Architecture(error.to_string());
     let architecture = TargetArch::try_from(ARCH).map_err(of)?;
-    // A call without rules is forbidden with any arguments.
-    let calls: BTreeMap<_, _> = calls.iter().map(|call| (call.number, Vec::new())).collect();
+    let mut rules = BTreeMap::new();
+    for call in calls {
+        rules.insert(call.number, forbidden_arguments(*call).map_err(of)?);
+    }
     let action = SeccompAction::Errno(refused);
-    let list = SeccompFilter::new(calls, SeccompAction::Allow, action, architecture).map_err(of)?;
+    let list = SeccompFilter::new(rules, SeccompAction::Allow, action, architecture).map_err(of)?;
     let mut program = foreign_entries(refused);
     program.extend(BpfProgram::try_from(list).map_err(of)?);
     Ok(program)
+}
+
+/// Returns the arguments with which a call is forbidden; none stands for any. A thread may set its own priority (`setpriority(PRIO_PROCESS, 0, ...)`),
+/// as it does while it holds a lock of another process ([`Urgent`](crate::urgency::Urgent)).
+fn forbidden_arguments(call: ForbiddenCall) -> Result<Vec<SeccompRule>, BackendError> {
+    if call.number != libc::SYS_setpriority {
+        return Ok(Vec::new());
+    }
+    let is_not_0 = |argument| {
+        let argument = SeccompCondition::new(argument, ArgLen::Dword, SeccompCmpOp::Ne, 0)?;
+        SeccompRule::new(vec![argument])
+    };
+    Ok(vec![is_not_0(0)?, is_not_0(1)?])
 }
 
 /// `AUDIT_ARCH_*` of `linux/audit.h`.
@@ -158,6 +176,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
+    use rustix::process::{getpriority_process, setpriority_process};
     use superhue_testing::skip;
 
     use super::*;
@@ -263,6 +282,11 @@ mod tests {
         assert_eq!(FORBIDDEN.map(tried), FORBIDDEN.map(|_| Err(Errno::PERM)));
         let refused = FORBIDDEN_TO_LENT.map(|_| Err(Errno::PERM));
         assert_eq!(FORBIDDEN_TO_LENT.map(tried), refused);
+        // A thread may change its own priority, and nobody else's.
+        let now = getpriority_process(None).unwrap();
+        assert_eq!(setpriority_process(None, now), Ok(()));
+        let parent = rustix::process::getppid();
+        assert_eq!(setpriority_process(parent, now), Err(Errno::PERM));
         println!("REFUSED");
     }
 

@@ -1,38 +1,22 @@
-"""What a process and all of its children use, from /proc (proc_pid_stat(5), proc_pid_status(5))."""
+"""The CPU time and memory of a daemon and its workers: those of the control group (version 2) that they run in."""
 
-import os
 import pathlib
-
-TICK = os.sysconf("SC_CLK_TCK")
-
-
-def _read(pid, name):
-    """The text of a file of a process; empty once the process is gone."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+import re
 
 
-def family(pid):
-    """The process, its living children, and theirs."""
-    found = [pid]
-    for number in found:
-        for task in pathlib.Path(f"/proc/{number}/task").glob("*"):
-            found += [int(word) for word in _read(number, f"task/{task.name}/children").split()]
-    return found
+def cpu_seconds(group):
+    """CPU time of all processes that are or were in the group, as the kernel counts it (`cpu.stat`)."""
+    text = (group / "cpu.stat").read_text(encoding="ascii")
+    return int(re.search(r"^usage_usec (\d+)", text, re.MULTILINE)[1]) / 1e6
 
 
-def cpu_seconds(pid):
-    """CPU time of a process, of its living children, and of those that have ended and were waited for."""
-    ticks = 0
-    for number in family(pid):
-        # Fields 14 to 17: its own time in user and kernel mode, and that of the children it has waited for.
-        ticks += sum(map(int, _read(number, "stat").rpartition(")")[2].split()[11:15]))
-    return ticks / TICK
-
-
-def anonymous_kib(pid):
-    """Resident anonymous memory of a process and its living children, in KiB; `None` if no process has the field."""
-    lines = [line for number in family(pid) for line in _read(number, "status").splitlines() if line.startswith("RssAnon:")]
-    return sum(int(line.split()[1]) for line in lines) if lines else None
+def anonymous_kib(group):
+    """Anonymous memory of the processes in the group, in KiB, each page once (`Pss_Anon` of `smaps_rollup`); `None` if none can be read."""
+    found = []
+    for pid in (group / "cgroup.procs").read_text(encoding="ascii").split():
+        try:
+            text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [int(kib) for kib in re.findall(r"^Pss_Anon:\s*(\d+)", text, re.MULTILINE)]
+    return sum(found) if found else None

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use superhue_compare::Demand;
+use superhue_measure::Demand;
 
 use crate::values::parse_some_time;
 

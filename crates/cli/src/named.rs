@@ -8,7 +8,7 @@ use superhue::page_colors::oracles::OracleKind;
 use superhue::trackers::TrackerKind;
 use superhue::{AllocatorAdvice, ColorPlacement, Pages};
 use superhue_bench::arm::Arm;
-use superhue_compare::trial::MetricKind;
+use superhue_measure::trial::MetricKind;
 
 /// Accepts one of the names; blanks around it do not count.
 #[derive(Debug, Clone)]

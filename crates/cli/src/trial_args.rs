@@ -10,7 +10,7 @@ use crate::named::metric_kinds;
 use crate::placement_args::PlacementArgs;
 use crate::targets_args::TargetArgs;
 use crate::values::{parse_picture, parse_some_time};
-use superhue_compare::trial::MetricKind;
+use superhue_measure::trial::MetricKind;
 
 /// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\

@@ -17,6 +17,7 @@ use crate::{ColorPlacement, Config, Pages, chosen_stall_bound};
 
 /// Options of placement. Each has its documentation in [`Config`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PlacementOptions {
     /// See [`Config::pages`].
     pub pages: Option<Pages>,

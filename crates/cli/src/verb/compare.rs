@@ -16,7 +16,8 @@ use anyhow::Context as _;
 use superhue::InheritedState;
 use superhue::experiment::{Experiment, ServerPlan, machine_facts};
 use superhue::procfs::Roots;
-use superhue_compare::{Arm, Comparison, Context, Design, Settings, Suite, UserMetric, execute};
+use superhue_compare::ComparisonView;
+use superhue_measure::{Arm, Comparison, Context, Design, Settings, Suite, UserMetric, execute};
 
 use self::arms::Arms;
 use self::files::Files;
@@ -192,7 +193,7 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
 }
 
 /// Runs the schedule, with progress on a terminal.
-fn measure(design: &Design, mut experiment: Experiment) -> superhue_compare::Execution {
+fn measure(design: &Design, mut experiment: Experiment) -> superhue_measure::Execution {
     let schedule = design.schedule();
     let mut shown = RunProgress::new(schedule.turns().len());
     shown.turn_to(None, design.arms());
@@ -227,10 +228,10 @@ fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> Ver
             print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
         }
         Form::Table => {
-            print(&comparison.table(width))?;
+            print(&ComparisonView(&comparison).table(width))?;
         }
         Form::Brief => {
-            print(&comparison.brief(width))?;
+            print(&ComparisonView(&comparison).brief(width))?;
         }
     }
     if comparison.interrupted {

@@ -15,8 +15,9 @@ use superhue::trial::{
     expression,
 };
 use superhue::{AttachError, Config, Pages, Targets};
-use superhue_compare::Better;
-use superhue_compare::trial::{MetricKind, Trial, TrialOutcome, plot};
+use superhue_compare::trial_plot;
+use superhue_measure::Better;
+use superhue_measure::trial::{MetricKind, Trial, TrialOutcome};
 
 use crate::output::{
     FAILED, Failure, GATE, UNABLE, USAGE, VerbResult, note, print_as_it_is, print_json, prose,
@@ -44,7 +45,7 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
     if let Some(path) = &args.from {
         let trial = read_trial(path)?;
         let outputs = Outputs::open(None, &options.plots)?;
-        outputs.pictures.draw(|| plot::to_svg(&trial))?;
+        outputs.pictures.draw(|| trial_plot::to_svg(&trial))?;
         return show(&trial, args.json, advice);
     }
     check_budget(args.placement.budget)?;
@@ -87,7 +88,7 @@ pub(super) fn conduct(mut plan: TrialPlan, options: &TrialOptions) -> Result<Tri
         let written = file.write_json(&trial);
         written.map_err(|error| Failure::new(FAILED, error))
     });
-    let drawn = outputs.pictures.draw(|| plot::to_svg(&trial));
+    let drawn = outputs.pictures.draw(|| trial_plot::to_svg(&trial));
     both(report, drawn)?;
     Ok(trial)
 }

@@ -50,7 +50,8 @@ pub enum SkipReason {
     ServiceLost,
     /// The process unmapped the memory after the plan was made, or changed the mapping so that it is no longer one.
     Unmapped,
-    /// The watch ended before the action's turn, or the plan had become outdated.
+    /// The watch ended before the action's turn, the plan had become outdated, or earlier collapses took the time of its owner
+    /// ([`CollapseBound`](crate::CollapseBound)).
     Cancelled,
 }
 

@@ -74,7 +74,7 @@ pub struct CollapseBound {
     /// Owner of the memory.
     #[serde(flatten)]
     pub owner: Owner,
-    /// The time.
+    /// Time that its collapses may still take.
     pub left: Duration,
 }
 

@@ -6,7 +6,9 @@ use rustix::io::Errno;
 
 use crate::pagemap::last_errno;
 
+const SCHED_OTHER: u32 = 0;
 const SCHED_FIFO: u32 = 1;
+const SCHED_BATCH: u32 = 3;
 
 /// First version of `struct sched_attr` of `linux/sched/types.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +39,12 @@ impl Scheduling {
         }
     }
 
+    /// Returns true for the classes that share the CPU by nice values: `SCHED_OTHER` and `SCHED_BATCH`.
+    #[must_use]
+    pub const fn is_ordinary(&self) -> bool {
+        matches!(self.policy, SCHED_OTHER | SCHED_BATCH)
+    }
+
     /// Reads the scheduling of a thread; of the caller for 0.
     ///
     /// # Errors
@@ -53,6 +61,10 @@ impl Scheduling {
         }
         // A newer kernel returns its own size.
         scheduling.size = size_of::<Self>() as u32;
+        if scheduling.is_ordinary() {
+            // Its time slice since Linux 6.12: set again, it would be one of its own.
+            scheduling.runtime = 0;
+        }
         Ok(scheduling)
     }
 

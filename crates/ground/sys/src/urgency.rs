@@ -1,50 +1,90 @@
-//! The highest priority for a thread while it holds a lock of another process.
+//! A thread that is not interrupted while it holds a lock of another process.
 //!
-//! A collapse holds `mmap_lock` of the process whose memory it changes, and so does every look at its page tables. On a busy machine the kernel
-//! takes the CPU from the thread in the middle, for milliseconds, and the process waits for as long. With the highest priority the thread keeps
-//! the CPU until the lock is free:
+//! A collapse holds `mmap_lock` of the process whose memory it changes. On a busy machine the kernel takes the CPU from the collapsing thread in
+//! the middle, for milliseconds, and the process waits for all of that time:
 //!
 //! ```text
-//!   nice 0     lock ##|.. others run ..|##|.. others run ..|## unlock      the process waits for all of it
-//!   nice -20   lock ###### unlock                                          and here for the work alone
+//!   ordinary   lock ##|.. others run ..|##|.. others run ..|## unlock      the process waits for all of it
+//!   urgent     lock ###### unlock                                          and here for the work alone
 //! ```
 //!
-//! See `setpriority(2)` and `sched(7)`. The priority counts within the control group of the thread (and its session, with `CONFIG_SCHED_AUTOGROUP`).
+//! Two degrees, both for the calling thread alone:
+//!
+//! | | scheduling (`sched(7)`) | for |
+//! |---|---|---|
+//! | [`Urgent::first`] | `SCHED_FIFO` at priority 1; where that is not permitted, as below | one region: a millisecond |
+//! | [`Urgent::raised`] | a nice value of -20, which counts within the control group and the session of the thread | all page tables of a process |
+
+use std::marker::PhantomData;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// The highest priority: a nice value of -20.
+use crate::scheduling::Scheduling;
+
+/// The highest priority of ordinary scheduling.
 const HIGHEST: i32 = -20;
 
-/// Guard: the calling thread has the highest priority, until it drops the guard.
+/// Guard: the calling thread is scheduled before others until the guard is dropped.
 ///
-/// Needs `CAP_SYS_NICE`, or `RLIMIT_NICE`; without, the thread keeps its priority.
+/// Needs `CAP_SYS_NICE`, or the limits `RLIMIT_RTPRIO` and `RLIMIT_NICE`; without, the thread keeps its scheduling.
 #[derive(Debug)]
 pub struct Urgent {
-    /// Nice value before; `None` if it could not be changed.
-    before: Option<i32>,
-    /// Another thread has a priority of its own.
-    _of_this_thread: std::marker::PhantomData<*const ()>,
+    before: Before,
+    /// A guard restores the thread that made it, so it must not move to another one.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// The scheduling to return to.
+#[derive(Debug)]
+enum Before {
+    /// It was not changed.
+    Same,
+    Nice(i32),
+    Class(Scheduling),
 }
 
 impl Urgent {
-    /// Raises the priority of the calling thread.
+    /// Runs the thread before all that are not real-time. Only for work of a millisecond: the others wait.
     #[must_use]
-    pub fn begin() -> Self {
+    pub fn first() -> Self {
+        match Scheduling::of(0) {
+            // It is real-time already.
+            Ok(before) if !before.is_ordinary() => Self::with(Before::Same),
+            Ok(before) if Scheduling::first().set(0).is_ok() => Self::with(Before::Class(before)),
+            _ => Self::raised(),
+        }
+    }
+
+    /// Raises the priority of the thread among ordinary ones.
+    #[must_use]
+    pub fn raised() -> Self {
         // Of the calling thread: on Linux, each thread has its own.
         let before = getpriority_process(None).ok().filter(|&it| it > HIGHEST);
+        match before.filter(|_| setpriority_process(None, HIGHEST).is_ok()) {
+            Some(before) => Self::with(Before::Nice(before)),
+            None => Self::with(Before::Same),
+        }
+    }
+
+    const fn with(before: Before) -> Self {
         Self {
-            before: before.filter(|_| setpriority_process(None, HIGHEST).is_ok()),
-            _of_this_thread: std::marker::PhantomData,
+            before,
+            _not_send: PhantomData,
         }
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        if let Some(before) = self.before {
-            // The kernel lets everybody lower their priority.
-            let _ = setpriority_process(None, before);
+        // A thread needs no permission to lower its own priority.
+        match &self.before {
+            Before::Same => {}
+            Before::Nice(before) => {
+                let _ = setpriority_process(None, *before);
+            }
+            Before::Class(before) => {
+                let _ = before.set(0);
+            }
         }
     }
 }
@@ -53,20 +93,38 @@ impl Drop for Urgent {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_priority_is_raised_and_put_back() {
-        let before = getpriority_process(None).unwrap();
-        let urgent = Urgent::begin();
-        let during = getpriority_process(None).unwrap();
-        assert_eq!(during, urgent.before.map_or(before, |_| HIGHEST));
-        // Other threads keep theirs.
-        let other = std::thread::spawn(|| getpriority_process(None).unwrap());
-        // A thread inherits the priority of its maker.
-        assert_eq!(other.join().unwrap(), during);
+    fn state() -> (i32, Scheduling) {
+        (
+            getpriority_process(None).unwrap(),
+            Scheduling::of(0).unwrap(),
+        )
+    }
+
+    /// Runs `check` in a thread that begins under the guard, and compares the scheduling after it with the one before.
+    fn restored(guard: fn() -> Urgent, is_changed: fn((i32, Scheduling)) -> bool) {
+        let before = state();
+        let urgent = guard();
+        let during = state();
+        let could = !matches!(urgent.before, Before::Same);
+        assert_eq!(is_changed(during), could);
+        {
+            // Within another one, nothing is left to change or to restore.
+            let _inner = guard();
+            assert_eq!(state(), during);
+        }
+        assert_eq!(state(), during);
         drop(urgent);
-        assert_eq!(getpriority_process(None).unwrap(), before);
-        if during == before {
+        assert_eq!(state(), before);
+        if !could {
             superhue_testing::skip("CAP_SYS_NICE", "the priority cannot be raised here");
         }
+    }
+
+    #[test]
+    fn the_scheduling_is_changed_and_put_back() {
+        restored(Urgent::raised, |(nice, _)| nice == HIGHEST);
+        restored(Urgent::first, |(nice, class)| {
+            nice == HIGHEST || !class.is_ordinary()
+        });
     }
 }

@@ -4,7 +4,7 @@
 //!   first time     pidfd_open, then: is it still the one meant?
 //!   before each    an objection to a collapse? skipped, with the reason
 //!                  frames that the host has to give first are touched (`cold_frames.rs`)
-//!   each           process_madvise by that pidfd, at the highest priority; the kernel wants CAP_SYS_NICE
+//!   each           process_madvise by that pidfd, not interrupted (`superhue_sys::urgency`); the kernel wants CAP_SYS_NICE
 //! ```
 
 use std::collections::BTreeMap;
@@ -149,8 +149,8 @@ impl RegionOperator {
         if operation != Operation::Collapse {
             return None;
         }
-        // To answer, most of them read the page tables of the process.
-        let _urgent = Urgent::begin();
+        // To answer, most of them read the page tables of the region.
+        let _urgent = Urgent::first();
         let mut objections = self.objections.iter_mut();
         objections.find_map(|objection| objection(target))
     }
@@ -169,7 +169,7 @@ impl RegionOperator {
         let Some(pidfd) = self.opened.get(&process) else {
             return Effect::Vanished;
         };
-        let _urgent = Urgent::begin();
+        let _urgent = Urgent::first();
         let done = match operation {
             Operation::Collapse => process_collapse(pidfd, region),
             Operation::Split => process_split(pidfd, region),

@@ -10,7 +10,7 @@
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
 //! ```
 //!
-//! A program that ends within seconds gets none: by then it has not paid for the tracker.
+//! A program that ends within seconds gets no tracker, which would cost it more than it could gain.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
 /// its pages of zeroes do not come back.
 pub(crate) fn of_huge_pages(memory: &Memory<'_>, cold_after: Duration, age: MemoryAge) -> bool {
     matches!(memory.owner, Owner::Process(_))
-        && age.watched >= cold_after / UNWATCHED_SHARE
+        && age.watched >= LEAST_WATCHED.max(cold_after / UNWATCHED_SHARE)
         && memory.regions.iter().any(|view| view.huge == Some(true))
 }
 
@@ -212,6 +212,9 @@ mod tests {
         let memory = Memory::of_process(&view);
         assert!(of_huge_pages(&memory, cold_after, age(10_000, 0)));
         assert!(!of_huge_pages(&memory, cold_after, age(9_999, 0)));
+        let at_once = Duration::ZERO;
+        assert!(of_huge_pages(&memory, at_once, age(5_000, 0)));
+        assert!(!of_huge_pages(&memory, at_once, age(4_999, 0)));
         let base = process(&[(512, false)]);
         assert!(!of_huge_pages(&Memory::of_process(&base), cold_after, LONG));
     }

@@ -516,6 +516,7 @@ impl<R: Rule> Promoter<R> {
             .find_mut(region)
             .map_or(now, |record| record.trouble.until());
         let free = region_free.max(memory.until(freed > 0));
+        let free = free.max(memory.stall.free());
         self.due.add(free.max(self.machine.until()));
         u64::from(freed)
     }

@@ -2,7 +2,7 @@
 
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
-use superhue_compare::Schedule;
+use superhue_measure::Schedule;
 
 use crate::BenchError;
 use crate::allocate::allocate;

@@ -1,9 +1,9 @@
 //! Summary of the samples of a size.
 
 use serde::{Deserialize, Serialize};
-use superhue_compare::Interval;
-use superhue_compare::stats::bootstrap::{medians, middle};
-use superhue_compare::stats::quantile::{median, quantile, sorted};
+use superhue_measure::Interval;
+use superhue_measure::stats::bootstrap::{medians, middle};
+use superhue_measure::stats::quantile::{median, quantile, sorted};
 
 use crate::arm::Arm;
 use crate::document::{ArmResult, PointResult};

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand_distr::{Distribution, LogNormal};
-use superhue_compare::{
+use superhue_compare::ComparisonView;
+use superhue_measure::{
     Arm, Builtin, Comparison, Context, Design, Runner, RunnerError, Sample, Settings, UserMetric,
     execute,
 };
@@ -108,12 +109,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Context::default()
     };
     let comparison = Comparison::new(design, execution, context);
-    println!("{}", comparison.table(100));
+    println!("{}", ComparisonView(&comparison).table(100));
 
     // There are three steps: measure, write, draw. The third needs only the file.
     let json = directory.join("simulated.json");
     std::fs::write(&json, comparison.to_json()?)?;
     let read = Comparison::from_json(&std::fs::read_to_string(&json)?)?;
-    std::fs::write(directory.join("simulated.svg"), read.plot())?;
+    std::fs::write(
+        directory.join("simulated.svg"),
+        ComparisonView(&read).plot(),
+    )?;
     Ok(())
 }

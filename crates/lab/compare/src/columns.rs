@@ -12,8 +12,8 @@
 
 use std::fmt::Write as _;
 
-use crate::human::shorten;
 use crate::table::NOTHING;
+use superhue_measure::human::shorten;
 
 /// Least width of a name in a table that has one line for each row.
 const LEAST_NAME: usize = 8;

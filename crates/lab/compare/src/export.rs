@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::design::{Arm, groups};
-use crate::human::clean;
-use crate::metric::{Better, Metric, Unit};
-use crate::result::Comparison;
-use crate::stats::bootstrap::Interval;
-use crate::summary::{ArmSummary, Estimate, ReferenceComparison, Verdict};
+use crate::ComparisonView;
 use crate::table::HEADINGS;
+use superhue_measure::design::{Arm, groups};
+use superhue_measure::human::clean;
+use superhue_measure::metric::{Better, Metric, Unit};
+use superhue_measure::stats::bootstrap::Interval;
+use superhue_measure::summary::{ArmSummary, Estimate, ReferenceComparison, Verdict};
 
 /// Columns of the CSV file before the parameter columns.
 const FIRST: [&str; 4] = ["metric", "unit", "better", "arm"];
@@ -46,7 +46,7 @@ const REST: [&str; 27] = [
     "why_missing",
 ];
 
-impl Comparison {
+impl ComparisonView<'_> {
     /// Formats a table for each metric, and the sentences, in the Markdown that GitHub and GitLab render.
     #[must_use]
     pub fn markdown(&self) -> String {

@@ -25,9 +25,9 @@ mod panel;
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width, wrap};
 
 use self::panel::{Panel, estimate};
-use crate::design::{Arm, arms_per_value};
-use crate::human::{clean, command_line, numbered};
-use crate::result::Comparison;
+use crate::ComparisonView;
+use superhue_measure::design::{Arm, arms_per_value};
+use superhue_measure::human::{clean, command_line, numbered};
 
 /// Space around everything, in pixels (as are all lengths here).
 const MARGIN: i32 = 28;
@@ -46,7 +46,7 @@ const VERDICT_INDENT: i32 = 18;
 const TEXT_SIZE: i32 = 13;
 const TEXT_LINE: i32 = 20;
 
-impl Comparison {
+impl ComparisonView<'_> {
     /// Draws all metrics into one SVG document.
     #[must_use]
     pub fn plot(&self) -> String {

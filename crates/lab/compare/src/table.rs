@@ -6,12 +6,14 @@
 
 use std::fmt::Write as _;
 
+use crate::ComparisonView;
 use crate::columns::{Column, Fitted, number, text};
-use crate::design::{arms_per_value, groups};
-use crate::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
-use crate::metric::{Better, Metric, Unit};
-use crate::result::Comparison;
-use crate::summary::{ArmSummary, Estimate, MetricSummary, ReferenceComparison, Verdict};
+use superhue_measure::design::{arms_per_value, groups};
+use superhue_measure::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
+use superhue_measure::metric::{Better, Metric, Unit};
+use superhue_measure::summary::{
+    ArmSummary, Estimate, MetricSummary, ReferenceComparison, Verdict,
+};
 
 /// Narrowest width for which the text is laid out.
 pub(crate) const NARROWEST: usize = 40;
@@ -56,7 +58,7 @@ pub(crate) struct Block {
     pub(crate) notes: Vec<String>,
 }
 
-impl Comparison {
+impl ComparisonView<'_> {
     /// Formats the [`sentences`](Self::sentences), the tables, the [`remarks`](Self::remarks) and the [`gate_lines`](Self::gate_lines). In a scan of
     /// parameters each table has a part for each value.
     ///

@@ -5,7 +5,7 @@
 //! - *Memory programs* do one thing to anonymous memory and report the result: [`dense`] (random loads over memory that
 //!   huge pages suit), [`sparse`] (memory that huge pages only bloat), [`hold`], [`grow`], [`churn`], [`tree`] (shapes
 //!   that a tracker must cope with), [`prefork`] (memory that processes share since a fork), [`verify`] (notices a
-//!   single lost byte while its pages are moved) and [`stalls`] (measures how long others hold it up).
+//!   single lost byte while its pages are moved) and [`stalls`] (measures the time for which others hold it up).
 //! - *Memory programs with a hot part*: [`pattern`] (the microbenchmark of the HPS paper), [`moving`] (the hot part
 //!   moves every ten seconds), [`waste`] (most of the memory is nearly full and cold), [`paced`] (accesses at a given
 //!   rate) and [`unhelped`] (no page size makes it faster). The first four go over pages in a given [`order`], all but

@@ -9,7 +9,8 @@
 //! A huge page that is made of base pages while the program runs holds `mmap_lock`. Then the program can neither map memory nor fault it in. The
 //! probe does both, in a thread of its own, and measures for how long it was *held up*: the time on the clock, without that on a CPU (thread CPU
 //! time) and without that spent waiting for one (`run_delay`, the second field of `/proc/thread-self/schedstat`; `Documentation/scheduler/
-//! sched-stats.rst` in the kernel). So a busy machine adds nothing, except to the time for which others hold the lock.
+//! sched-stats.rst` in the kernel). So a busy machine adds only to the time for which others hold the lock. A probe that lost the CPU while it read
+//! the clocks does not count.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -145,6 +146,8 @@ impl Delays {
     fn add(&mut self, end: Duration, delay: Duration) {
         self.probes += 1;
         self.longest = self.longest.max(delay);
+        // A window cannot hold more than itself.
+        let delay = delay.min(WINDOW);
         self.recent.push_back((end, delay));
         self.sum += delay;
         while let Some(&(ended, old)) = self.recent.front()
@@ -173,14 +176,21 @@ fn probe(start: Instant, stop: &AtomicBool) -> Result<Delays> {
     let mut delays = Delays::default();
     while !stop.load(Relaxed) {
         thread::sleep(PAUSE);
-        let before = (Instant::now(), on_cpu(), awaited_cpu(&statistics)?);
+        // A clock is valid if the thread did not wait for a CPU around its reading.
+        let awaited = awaited_cpu(&statistics)?;
+        let (begun, cpu) = (Instant::now(), on_cpu());
+        let waits = awaited_cpu(&statistics)?;
         let mapping = Mapping::new(ByteCount(HUGE_PAGE_SIZE))?;
         if let Some(page) = mapping.pages().next() {
             touch(page, 1);
         }
         drop(mapping);
-        let spent = (on_cpu() - before.1) + (awaited_cpu(&statistics)? - before.2);
-        let delay = before.0.elapsed().saturating_sub(spent);
+        let waited = awaited_cpu(&statistics)?;
+        let (took, used) = (begun.elapsed(), on_cpu().saturating_sub(cpu));
+        if awaited != waits || waited != awaited_cpu(&statistics)? {
+            continue;
+        }
+        let delay = took.saturating_sub(used + waited.saturating_sub(waits));
         let delay = if delay < LEAST { Duration::ZERO } else { delay };
         delays.add(start.elapsed(), delay);
     }

@@ -16,7 +16,7 @@ use std::iter::once;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, Instant};
 
-use superhue_compare::{
+use superhue_measure::{
     Assignment, Builtin, Metric, MetricMiss, Runner, RunnerError, Sample, UserMetric,
 };
 use superhue_procfs::Roots;

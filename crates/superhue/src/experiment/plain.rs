@@ -2,7 +2,7 @@
 
 use std::io;
 
-use superhue_compare::{RunnerError, Sample};
+use superhue_measure::{RunnerError, Sample};
 
 use super::capture::Capture;
 use super::{Experiment, WaitOutcome, complaint, good, sample_of, took_too_long, wait_for_end};

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use superhue_compare::{Builtin, RunnerError, Sample};
+use superhue_measure::{Builtin, RunnerError, Sample};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{cpu_now, descendants};
 use superhue_sys::overdue::TerminatingProcesses;

@@ -4,7 +4,7 @@ use std::io;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use superhue_compare::RunnerError;
+use superhue_measure::RunnerError;
 
 use super::Experiment;
 use super::capture::Capture;

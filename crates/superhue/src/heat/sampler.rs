@@ -242,7 +242,6 @@ impl Sampler {
         at: Duration,
         see: &mut dyn FnMut(&Sample<'_>),
     ) -> Vec<SampleOutcome> {
-        let _urgent = Urgent::begin();
         let begun = Instant::now();
         self.now = self.now.max(at);
         self.begun.get_or_insert(self.now);
@@ -315,7 +314,9 @@ impl Sampler {
         let work = Work::begin();
         let ranges = self.ranges(process).map_err(TrackError::from);
         let resident = self.resident_pages(process);
+        let urgent = Urgent::raised();
         let armed = ranges.and_then(|ranges| Ok((ranges, self.tracker.arm(process)?)));
+        drop(urgent);
         let (took, own) = work.end();
         self.now += took;
         let (ranges, armed) = match armed {
@@ -363,7 +364,9 @@ impl Sampler {
         let work = Work::begin();
         let (interval, armed) = (noting.since..self.now, noting.armed);
         let length = interval.end.saturating_sub(interval.start);
+        let urgent = Urgent::raised();
         let reading = self.tracker.read(process, &noting.ranges);
+        drop(urgent);
         let steady = self.resident_pages(process) <= noting.resident;
         let change = reading.map(|reading| {
             see(&Sample {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process_group};
-use superhue_compare::UserMetric;
+use superhue_measure::UserMetric;
 use superhue_sys::process::SignalSet;
 
 use crate::launch::shell;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use superhue_compare::trial::TrialGuard;
+use superhue_measure::trial::TrialGuard;
 use superhue_model::{ByteCount, parse_duration};
 
 use super::ask::Source;

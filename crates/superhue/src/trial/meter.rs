@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use superhue_compare::trial::MetricKind;
+use superhue_measure::trial::MetricKind;
 use superhue_model::ProcessId;
 use superhue_sys::process::cpu_time_of;
 

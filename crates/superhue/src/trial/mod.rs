@@ -11,7 +11,7 @@
 //!
 //! A pair is left out only for a reason that would have struck it in either order: no valid reading, or the program restarted. A switch that took
 //! effect only in part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the
-//! report shows how far switches took effect. Statistics: `superhue_compare::sequence`.
+//! report shows how far switches took effect. Statistics: `superhue_measure::sequence`.
 
 mod ask;
 mod frames;
@@ -25,13 +25,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use superhue_compare::trial::timetable::Timetable;
-use superhue_compare::trial::{
+use superhue_measure::trial::timetable::Timetable;
+use superhue_measure::trial::{
     ContinueError, MetricKind, TRIAL_SCHEMA, Trial, TrialEffect, TrialEstimates, TrialFrames,
     TrialMetric, TrialOutcome, TrialPair, TrialPolicy, TrialSettings, TrialSource, TrialSwitching,
     TrialTarget, TrialVerdict,
 };
-use superhue_compare::{Better, Coin, Evidence, Range, Shown};
+use superhue_measure::{Better, Coin, Evidence, Range, Shown};
 use superhue_model::{ProcessId, counted};
 use superhue_procfs::process::{numbers_are_ours, resident_now};
 use superhue_procfs::{ReadError, Roots};

@@ -396,7 +396,6 @@ impl Watch {
 
     /// Updates the snapshot; returns true if anything notable changed.
     fn look(&mut self) -> bool {
-        let _urgent = Urgent::begin();
         let begun = Instant::now();
         self.snapshot.at = self.begun.elapsed();
         self.family.update(&self.roots, self.snapshot.at);
@@ -482,6 +481,8 @@ impl Watch {
         // Read before the look: activity during the look counts as new.
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
+        // The reads below hold locks of the process.
+        let urgent = Urgent::raised();
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
         if let Ok(view) = &mut seen {
@@ -502,6 +503,7 @@ impl Watch {
         if let Some(census) = &mut self.watched.census {
             census.look(&self.roots, id);
         }
+        drop(urgent);
         let cost = begun.elapsed();
         let cpu = cpu_time().saturating_sub(cpu_before);
         // A look that costs more than expected, as every first look does, must not delay the looks at other processes.

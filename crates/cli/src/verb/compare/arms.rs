@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Parser;
 use superhue::Config;
-use superhue_compare::{Arm, Assignment, Parameter, assignments, scan};
+use superhue_measure::{Arm, Assignment, Parameter, assignments, scan};
 
 use crate::args::CompareArgs;
 use crate::compare_args::ScanArgs;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use superhue_compare::{Comparison, Suite};
+use superhue_compare::{ComparisonView, SuiteView};
+use superhue_measure::{Comparison, Suite};
 use superhue_plot::to_png;
 
 use crate::args::CompareArgs;
@@ -37,13 +38,13 @@ impl Files<Comparison> {
         Self::open_all([
             ("report", &args.report, |result, _| text(&result.to_json()?)),
             ("picture", &args.plot, |result, path| {
-                picture(&result.plot(), path)
+                picture(&ComparisonView(result).plot(), path)
             }),
             ("table", &exports.export_markdown, |result, _| {
-                text(&result.markdown())
+                text(&ComparisonView(result).markdown())
             }),
             ("table", &exports.export_csv, |result, _| {
-                text(&result.csv()?)
+                text(&ComparisonView(result).csv()?)
             }),
         ])
     }
@@ -55,13 +56,13 @@ impl Files<Suite> {
         let exports = &args.exports;
         Self::open_all([
             ("picture", &args.plot, |result, path| {
-                picture(&result.plot(), path)
+                picture(&SuiteView(result).plot(), path)
             }),
             ("table", &exports.export_markdown, |result, _| {
-                text(&result.markdown())
+                text(&SuiteView(result).markdown())
             }),
             ("table", &exports.export_csv, |result, _| {
-                text(&result.csv()?)
+                text(&SuiteView(result).csv()?)
             }),
         ])
     }

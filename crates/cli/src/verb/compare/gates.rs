@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use superhue_compare::{Arm, Comparison, Condition, Design, Metric, Outcome, gate, verdict};
+use superhue_measure::{Arm, Comparison, Condition, Design, Metric, Outcome, gate, verdict};
 
 use crate::compare_args::GateArgs;
 use crate::output::{FAILED, Failure, USAGE, note};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use superhue::{Config, Mechanism};
-use superhue_compare::Arm;
+use superhue_measure::Arm;
 
 use crate::output::note;
 

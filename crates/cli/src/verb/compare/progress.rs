@@ -1,7 +1,7 @@
 //! Progress on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use superhue_compare::{Arm, Progress};
+use superhue_measure::{Arm, Progress};
 
 use crate::output::note;
 

@@ -24,7 +24,8 @@ use serde_json::Value;
 use superhue::InheritedState;
 use superhue::experiment::{Experiment, machine_facts};
 use superhue::procfs::Roots;
-use superhue_compare::{
+use superhue_compare::SuiteView;
+use superhue_measure::{
     Arm, Comparison, Context, Design, Execution, RunnerError, Schedule, Settings, Suite, SuiteArm,
     SuiteProgram, go_on,
 };
@@ -112,7 +113,7 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
         let text = suite.to_json().context("cannot write the result as JSON");
         print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
-        print(&suite.table(room()))?;
+        print(&SuiteView(suite).table(room()))?;
     }
     first_of(trouble)?;
     if suite.programs.iter().all(|program| program.rows.is_empty()) {
@@ -395,7 +396,7 @@ impl Session<'_> {
         if state.is_over { 0 } else { left }
     }
 
-    /// Returns true if a program gets no more rounds; `superhue_compare::suite` explains the rule.
+    /// Returns true if a program gets no more rounds; `superhue_measure::suite` explains the rule.
     fn has_enough(&self, index: usize) -> bool {
         let (least, most) = self.file.runs;
         let rounds = self.rounds(index);

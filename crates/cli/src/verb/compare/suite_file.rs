@@ -39,7 +39,7 @@ use serde::Deserialize;
 use superhue::Config;
 use superhue::experiment::ServerPlan;
 use superhue::parse::TextPositions;
-use superhue_compare::{Arm, Plan, Settings, UserMetric};
+use superhue_measure::{Arm, Plan, Settings, UserMetric};
 use toml::Spanned;
 
 use super::arms::configuration;

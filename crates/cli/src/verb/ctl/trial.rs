@@ -11,9 +11,9 @@ use superhue::procfs::Roots;
 use superhue::procfs::process::still_is;
 use superhue::trial::{RuleProcesses, TrialPlan, TrialTargets};
 use superhue::{Config, Pages};
-use superhue_compare::trial::{Trial, TrialOutcome};
 use superhue_daemon::config_of;
 use superhue_daemon::ctl::{HeldRule, HoldError, RuleHold};
+use superhue_measure::trial::{Trial, TrialOutcome};
 
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note};
 use crate::trial_args::RuleTrialArgs;

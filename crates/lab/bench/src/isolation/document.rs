@@ -1,9 +1,9 @@
 //! Part of the result about victims and partners.
 
 use serde::{Deserialize, Serialize};
-use superhue_compare::Interval;
-use superhue_compare::stats::bootstrap::middle;
-use superhue_compare::stats::quantile::{quantile, sorted};
+use superhue_measure::Interval;
+use superhue_measure::stats::bootstrap::middle;
+use superhue_measure::stats::quantile::{quantile, sorted};
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};

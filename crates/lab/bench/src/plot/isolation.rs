@@ -1,7 +1,7 @@
 //! Plot of victims and partners: job times, one row for each case.
 
-use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
+use superhue_measure::Unit;
 use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header, legend};

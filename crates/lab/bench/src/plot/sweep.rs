@@ -1,7 +1,7 @@
 //! Plot of one workload: figures by size.
 
-use superhue_compare::Unit;
 use superhue_compare::plot::axis::Axis;
+use superhue_measure::Unit;
 use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, WIDTH, footer, header, legend};

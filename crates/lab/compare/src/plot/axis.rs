@@ -1,7 +1,7 @@
 //! A number line with round numbers.
 
-use crate::human::{Scale, grouped};
-use crate::metric::Unit;
+use superhue_measure::human::{Scale, grouped};
+use superhue_measure::metric::Unit;
 
 /// A linear axis.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,11 +3,11 @@
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
 use super::axis::Axis;
-use crate::design::arms_per_value;
-use crate::human::{clean, ratio};
-use crate::metric::{Better, Metric, Unit};
-use crate::result::Comparison;
-use crate::summary::{ArmSummary, MetricSummary};
+use crate::ComparisonView;
+use superhue_measure::design::arms_per_value;
+use superhue_measure::human::{clean, ratio};
+use superhue_measure::metric::{Better, Metric, Unit};
+use superhue_measure::summary::{ArmSummary, MetricSummary};
 
 const HEADING: i32 = 15;
 const HEADING_HEIGHT: i32 = 28;
@@ -34,7 +34,7 @@ pub(super) fn height(arms: usize) -> i32 {
 
 /// Panel of one metric.
 pub(super) struct Panel<'a> {
-    comparison: &'a Comparison,
+    comparison: &'a ComparisonView<'a>,
     metric: &'a Metric,
     summary: &'a MetricSummary,
     /// Round and value of every good run, for each arm.
@@ -46,7 +46,7 @@ pub(super) struct Panel<'a> {
 
 impl<'a> Panel<'a> {
     pub(super) fn new(
-        comparison: &'a Comparison,
+        comparison: &'a ComparisonView<'a>,
         metric: &'a Metric,
         summary: &'a MetricSummary,
     ) -> Self {
@@ -215,7 +215,7 @@ impl<'a> Panel<'a> {
 }
 
 /// Returns, in a scan, the median of each arm's reference; `None` unless all of them can be divisors.
-fn divisors(comparison: &Comparison, summary: &MetricSummary) -> Option<Vec<f64>> {
+fn divisors(comparison: &ComparisonView<'_>, summary: &MetricSummary) -> Option<Vec<f64>> {
     if !comparison.is_scan() {
         return None;
     }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use superhue_compare::{
+use superhue_compare::ComparisonView;
+use superhue_measure::{
     Arm, Builtin, Comparison, Context, Design, Execution, ReadError, Record, Sample, Settings,
     Verdict,
 };
@@ -174,8 +175,8 @@ proptest! {
         let comparison = comparison(&values);
         let read = Comparison::from_json(&comparison.to_json().unwrap()).unwrap();
         prop_assert_eq!(&read, &comparison);
-        prop_assert_eq!(read.table(80), comparison.table(80));
-        let plot = comparison.plot();
+        prop_assert_eq!(ComparisonView(&read).table(80), ComparisonView(&comparison).table(80));
+        let plot = ComparisonView(&comparison).plot();
         prop_assert!(!plot.contains("NaN") && !plot.contains("inf"));
     }
 }

@@ -1,12 +1,13 @@
 //! Markdown, CSV, and the output of scans.
 
-use superhue_compare::{Comparison, Demand};
+use superhue_compare::ComparisonView;
+use superhue_measure::{Comparison, Demand};
 
 use crate::simulation::{NoiseModel, compare, scan, scan_seeded};
 
 /// Returns the rows of the CSV as maps from column to cell.
 fn rows(comparison: &Comparison) -> Vec<std::collections::HashMap<String, String>> {
-    let text = comparison.csv().unwrap();
+    let text = ComparisonView(&comparison).csv().unwrap();
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     reader.deserialize().map(Result::unwrap).collect()
 }
@@ -71,7 +72,7 @@ fn names_break_neither_csv_nor_markdown() {
     let rows = rows(&result);
     assert_eq!(rows[1]["arm"], result.arms[1].name);
     assert_eq!(rows[1]["options"], result.arms[1].options);
-    let markdown = result.markdown();
+    let markdown = ComparisonView(&result).markdown();
     let row = markdown
         .lines()
         .find(|line| line.starts_with("| a\\|"))
@@ -90,7 +91,7 @@ fn names_break_neither_csv_nor_markdown() {
 #[test]
 fn a_scan_is_shown_by_value() {
     let result = scan(&[&[1.0, 1.0], &[100.0, 50.0]], 8);
-    let table = result.table(100);
+    let table = ComparisonView(&result).table(100);
     let mut wanted = [" size=1", "  arm0", "  arm1", " size=2", "  arm0", "  arm1"]
         .iter()
         .peekable();
@@ -106,7 +107,7 @@ fn a_scan_is_shown_by_value() {
         table.contains("With size=2: `arm1` has 50 % lower `m0` (better) than `arm0`"),
         "{table}"
     );
-    let markdown = result.markdown();
+    let markdown = ComparisonView(&result).markdown();
     assert!(markdown.contains("| size | arm | median |"), "{markdown}");
     assert!(markdown.contains("| 2 | arm1 | "), "{markdown}");
     let rows = rows(&result);
@@ -118,11 +119,17 @@ fn a_scan_is_shown_by_value() {
         ("2", "arm0")
     );
     // Values are relative to the reference at the same value; otherwise one of the two would be a dot at the edge.
-    let plot = result.plot();
+    let plot = ComparisonView(&result).plot();
     assert!(plot.contains("relative to the reference"), "no ratios");
     assert!(plot.contains("arm1, size=2"));
     let read = Comparison::from_json(&result.to_json().unwrap()).unwrap();
-    assert_eq!((read.table(100), read.plot()), (table, plot));
+    assert_eq!(
+        (
+            ComparisonView(&read).table(100),
+            ComparisonView(&read).plot()
+        ),
+        (table, plot)
+    );
 }
 
 #[test]
@@ -153,7 +160,7 @@ fn equals_show_no_difference_anywhere_in_a_scan() {
 #[test]
 fn gates_stand_in_the_markdown() {
     let mut result = compare(NoiseModel::Normal(0.01), &[1.0, 1.2], 1, 8, 200, 4);
-    let condition = superhue_compare::Condition::parse(
+    let condition = superhue_measure::Condition::parse(
         "m0 > 5%",
         Demand::FailIf,
         &result.arms,
@@ -161,7 +168,7 @@ fn gates_stand_in_the_markdown() {
         0,
     );
     result.check_conditions(&[condition.unwrap()]);
-    let markdown = result.markdown();
+    let markdown = ComparisonView(&result).markdown();
     assert!(
         markdown.contains("- `--fail-if 'm0 > 5%'`: FAILED.\n  - `arm1`: 1."),
         "{markdown}"

@@ -1,6 +1,7 @@
 //! Conditions for continuous integration: some are shown, some are not, and noise fails no gate.
 
-use superhue_compare::{
+use superhue_compare::ComparisonView;
+use superhue_measure::{
     Arm, Builtin, Comparison, Condition, ConditionError, Context, Demand, Design, Execution,
     Judgement, Metric, Outcome, Record, Sample, Settings, gate,
 };
@@ -281,7 +282,10 @@ fn gates_are_kept_in_the_document_and_shown() {
     );
     assert_eq!(lines[2], "`--fail-unless 'm0 > 0%'`: passed.");
     for line in &lines {
-        assert!(read.table(100).contains(line.trim_start()), "{line}");
+        assert!(
+            ComparisonView(&read).table(100).contains(line.trim_start()),
+            "{line}"
+        );
     }
     let planted = result.to_json().unwrap().replace(
         "\"findings\": [\n        {\n          \"arm\": 1",

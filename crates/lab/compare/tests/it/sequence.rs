@@ -6,7 +6,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Cauchy, Distribution, Normal, StandardNormal};
-use superhue_compare::{Evidence, MeanEffect, Sequence, Shown};
+use superhue_measure::{Evidence, MeanEffect, Sequence, Shown};
 
 /// Number of trials of each kind.
 const TRIALS: u64 = 500;

@@ -1,7 +1,8 @@
 //! Output for people: tables, sentences, plots.
 
 use regex::Regex;
-use superhue_compare::{
+use superhue_compare::ComparisonView;
+use superhue_measure::{
     Arm, Builtin, Comparison, Context, Design, Execution, Metric, Record, Sample, Settings,
     UserMetric,
 };
@@ -104,12 +105,12 @@ fn typical() -> Story {
 #[test]
 fn a_typical_table() {
     let comparison = typical().tell(&["./tree-walk", "--nodes", "3000000"]);
-    insta::assert_snapshot!("typical_100", comparison.table(100));
+    insta::assert_snapshot!("typical_100", ComparisonView(&comparison).table(100));
 }
 
 #[test]
 fn a_brief_table_has_the_metrics_that_decide_and_names_the_others() {
-    let text = typical().tell(&["./tree-walk"]).brief(100);
+    let text = ComparisonView(&typical().tell(&["./tree-walk"])).brief(100);
     for shown in ["wall time (lower is better)", "is 27 % faster than"] {
         assert!(text.contains(shown), "{shown}: {text}");
     }
@@ -139,7 +140,7 @@ fn a_table_between_failures() {
     story.runs = 10;
     story.execution.interrupted = true;
     let comparison = story.tell(&["sh", "-c", "sort < /etc/words | uniq -c \x1b[2J"]);
-    insta::assert_snapshot!("failures_80", comparison.table(80));
+    insta::assert_snapshot!("failures_80", ComparisonView(&comparison).table(80));
 }
 
 #[test]
@@ -149,14 +150,14 @@ fn a_table_of_too_few_runs() {
         (Builtin::MaxRss.metric(), &[4e6, 8e6][..]),
     ];
     let comparison = Story::new(&ARMS[..2], &metrics, 3).tell(&["true"]);
-    insta::assert_snapshot!("too_few_80", comparison.table(80));
+    insta::assert_snapshot!("too_few_80", ComparisonView(&comparison).table(80));
 }
 
 #[test]
 fn lines_fit_the_width() {
     for (width, limit) in [(0, 40), (72, 72), (80, 80), (100, 100), (400, 120)] {
         let comparison = typical().tell(&["./x", &"long ".repeat(50)]);
-        for line in comparison.table(width).lines() {
+        for line in ComparisonView(&comparison).table(width).lines() {
             assert!(line.chars().count() <= limit, "{width}: {line}");
             assert_eq!(line.trim_end(), line);
         }
@@ -173,7 +174,7 @@ fn narrow_tables_keep_what_matters() {
         story.arms = (arms.iter())
             .map(|(name, options)| Arm::new(*name, *options))
             .collect();
-        let table = story.tell(&["./tree-walk"]).table(width);
+        let table = ComparisonView(&story.tell(&["./tree-walk"])).table(width);
         for line in table.lines() {
             assert!(line.chars().count() <= width, "{width}: {line}");
         }
@@ -269,7 +270,7 @@ fn assert_inside(svg: &str) {
 fn every_good_run_is_a_dot() {
     let mut story = typical();
     story.execution.records[4].failed = Some("exit status 1".to_owned());
-    let svg = story.tell(&["./tree-walk"]).plot();
+    let svg = ComparisonView(&story.tell(&["./tree-walk"])).plot();
     assert_inside(&svg);
     let dots = svg.matches(r#"opacity="0.55""#).count();
     // There are nine metrics of 30 runs, less the missing times and the values of the failed run.
@@ -288,7 +289,7 @@ fn every_good_run_is_a_dot() {
 #[test]
 fn a_plot_begins_with_the_verdicts() {
     let comparison = typical().tell(&["./tree-walk", "--depth", "9"]);
-    let svg = comparison.plot();
+    let svg = ComparisonView(&comparison).plot();
     let texts: Vec<&str> = (svg.split("</text>"))
         .filter_map(|part| part.rsplit_once('>').map(|(_, text)| text))
         .collect();
@@ -308,7 +309,7 @@ fn plots_of_any_size_stay_inside() {
     for (arms, metrics) in [(2, 1), (2, 2), (3, 5), (6, 10), (9, 3)] {
         let factors: Vec<f64> = (0..arms).map(|arm| 1.0 + 0.1 * arm as f64).collect();
         let comparison = compare(NoiseModel::Mixed, &factors, metrics, 8, 100, 1);
-        assert_inside(&comparison.plot());
+        assert_inside(&ComparisonView(&comparison).plot());
     }
 }
 
@@ -317,7 +318,7 @@ fn plots_of_any_size_stay_inside() {
 fn an_axis_without_zero_is_labelled() {
     let of = |metric: Metric, values: &[f64]| {
         let story = Story::new(&ARMS, &[(metric, values)], 10);
-        story.tell(&["./tree-walk"]).plot()
+        ComparisonView(&story.tell(&["./tree-walk"])).plot()
     };
     let cut = of(Builtin::Wall.metric(), &[1.243, 0.978, 1.012]);
     assert_eq!(cut.matches("axis cut, without 0").count(), 1);
@@ -345,10 +346,10 @@ fn what_users_write_cannot_break_a_plot() {
     story.execution.records[0].failed = Some(format!("{nasty}{long}"));
     story.execution.aborted = Some(long.clone());
     let comparison = story.tell(&[nasty, &long]);
-    let svg = comparison.plot();
+    let svg = ComparisonView(&comparison).plot();
     assert_inside(&svg);
     assert!(!svg.contains("<script") && !svg.contains(is_control_but_newline));
-    let table = comparison.table(80);
+    let table = ComparisonView(&comparison).table(80);
     assert!(!table.contains(is_control_but_newline));
 }
 
@@ -358,8 +359,8 @@ fn nothing_measured_can_still_be_shown() {
     story.execution.records.clear();
     story.execution.interrupted = true;
     let comparison = story.tell(&["./tree-walk"]);
-    assert_inside(&comparison.plot());
-    let table = comparison.table(80);
+    assert_inside(&ComparisonView(&comparison).plot());
+    let table = ComparisonView(&comparison).table(80);
     assert!(table.contains("`hot` cannot be judged: `hot` has no good run."));
     assert!(table.contains("Interrupted after 0 of 10 rounds"));
 }

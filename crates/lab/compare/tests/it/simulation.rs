@@ -3,7 +3,7 @@
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, LogNormal, Normal, Poisson};
-use superhue_compare::{
+use superhue_measure::{
     Arm, Better, Comparison, Context, Design, Metric, Runner, RunnerError, Sample, Settings, Unit,
     execute,
 };

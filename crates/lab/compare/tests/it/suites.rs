@@ -2,7 +2,8 @@
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use superhue_compare::{
+use superhue_compare::SuiteView;
+use superhue_measure::{
     Arm, Comparison, Context, Decision, Design, Execution, Metric, Plan, Runner, RunnerError,
     Sample, Schedule, Settings, Suite, SuiteArm, SuiteProgram, UserMetric, execute, go_on,
 };
@@ -107,7 +108,7 @@ const SPEEDS: [(f64, f64); 5] = [
 fn the_picture_has_a_field_for_each_program_and_arm() {
     let mut told = suite(&SPEEDS, 10);
     told.programs[0].name = "<one> & more".into();
-    let plot = told.plot();
+    let plot = SuiteView(&told).plot();
     for expected in [
         "A few</text>",
         "&lt;one&gt; &amp; more",
@@ -123,10 +124,10 @@ fn the_picture_has_a_field_for_each_program_and_arm() {
     }
     assert!(!plot.contains("NaN") && !plot.contains("inf"));
     // Three runs decide nothing, so no field has a color.
-    let few = suite_of(3).plot();
+    let few = SuiteView(&suite_of(3)).plot();
     assert!(few.contains("x ?"), "{few}");
     // A suite without measurements must not fail.
-    let empty = Suite::new("Nothing", 0.03, Vec::new()).plot();
+    let empty = SuiteView(&Suite::new("Nothing", 0.03, Vec::new())).plot();
     assert!(empty.contains("0 of 0 programs"), "{empty}");
 }
 
@@ -141,7 +142,7 @@ fn narrow_tables_fit() {
     let interval = suite.programs[0].rows[1].speed.interval.unwrap();
     let interval = format!("{:.3} to {:.3}", interval.low, interval.high);
     for room in [40, 50, 59, 72] {
-        let table = suite.table(Some(room));
+        let table = SuiteView(&suite).table(Some(room));
         for line in table.lines() {
             assert!(line.chars().count() <= room, "{room}: {line}");
         }
@@ -158,7 +159,7 @@ fn narrow_tables_fit() {
         let unfolded = table.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(unfolded.contains("no room for: "), "{room}: {table}");
     }
-    let whole = suite.table(None);
+    let whole = SuiteView(&suite).table(None);
     assert!(whole.contains("converged") && !whole.contains("no room for: "));
 }
 
@@ -189,7 +190,7 @@ fn decisions_follow_from_the_comparison() {
 
     // Three runs decide nothing, however far apart the values are, and give no mean.
     let few = suite_of(3);
-    let told = few.table(None);
+    let told = SuiteView(&few).table(None);
     assert!(
         told.contains("undecided in 1") && !told.contains("geometric"),
         "{told}"
@@ -203,9 +204,9 @@ fn decisions_follow_from_the_comparison() {
         interval.high
     );
     assert!(
-        suite.table(None).contains(&mean),
+        SuiteView(&suite).table(None).contains(&mean),
         "{mean}:\n{}",
-        suite.table(None)
+        SuiteView(&suite).table(None)
     );
     let decisions = few.programs[0].rows.iter().skip(1);
     assert!(
@@ -231,7 +232,7 @@ fn the_mean_of_many_programs_has_an_interval() {
             one.take(Comparison::new(design, execution, Context::default()), 0.03);
             suite.programs.push(one);
         }
-        let table = suite.table(None);
+        let table = SuiteView(&suite).table(None);
         let told = table.split("geometric mean ").nth(1).unwrap();
         let told = told.split(['(', ')']).nth(1).unwrap();
         let mut ends = told.split(" to ").map(|end| end.parse::<f64>().unwrap());
@@ -326,7 +327,7 @@ fn the_table_tells_all_of_it() {
         options: "--env LD_PRELOAD=libmimalloc.so.2".into(),
         skipped: Some("cannot be preloaded (apt install libmimalloc2.0)".into()),
     });
-    let table = suite.table(None);
+    let table = SuiteView(&suite).table(None);
     for expected in [
         "1 of 3 programs measured, 8 runs of each arm",
         "one (database, by ops)",
@@ -347,7 +348,7 @@ fn the_table_tells_all_of_it() {
     }
     assert!(!table.lines().any(|line| line.ends_with(' ')), "{table}");
 
-    let markdown = suite.markdown();
+    let markdown = SuiteView(&suite).markdown();
     assert!(markdown.contains("| **faster** |"), "{markdown}");
     assert!(markdown.contains(r"- two\|2 not measured"), "{markdown}");
     // A row has as many cells as there are headings.
@@ -359,7 +360,7 @@ fn the_table_tells_all_of_it() {
     assert_eq!(rows.len(), 2 + 5, "{markdown}");
     assert!(rows.iter().all(|row| bars(row) == 10), "{markdown}");
 
-    let csv = suite.csv().unwrap();
+    let csv = SuiteView(&suite).csv().unwrap();
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let rows: Vec<std::collections::HashMap<String, String>> =
         reader.deserialize().map(Result::unwrap).collect();
@@ -376,12 +377,12 @@ fn the_table_tells_all_of_it() {
 
     // Without measurements the table says so.
     suite.programs.remove(0);
-    let table = suite.table(None);
+    let table = SuiteView(&suite).table(None);
     assert!(
         table.contains("0 of 2 programs measured, no runs"),
         "{table}"
     );
-    assert_eq!(suite.csv().unwrap().lines().count(), 1);
+    assert_eq!(SuiteView(&suite).csv().unwrap().lines().count(), 1);
 }
 
 /// A comparison that stops at any run and continues equals one that never stopped.

@@ -1,7 +1,7 @@
 //! Verdicts on samples chosen by hand.
 
-use superhue_compare::verdict::summarise;
-use superhue_compare::{
+use superhue_measure::verdict::summarise;
+use superhue_measure::{
     Better, Builtin, Metric, MetricSummary, Record, ReferenceComparison, Sample, Settings, Unit,
     Verdict,
 };

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use superhue::model::ColorRequest;
 use superhue::page_colors::plan::{Curve, Unit};
-use superhue_compare::{Arm, Builtin, Comparison};
+use superhue_measure::{Arm, Builtin, Comparison};
 
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 

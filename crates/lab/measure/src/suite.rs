@@ -30,9 +30,6 @@
 //!
 //! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
 
-mod picture;
-mod shown;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -228,6 +225,12 @@ impl Suite {
 }
 
 impl SuiteProgram {
+    /// Returns the results of the arm with this name.
+    #[must_use]
+    pub fn row(&self, arm: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.arm == arm)
+    }
+
     /// Makes a program without measurements.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: impl Into<String>, plan: Plan) -> Self {

@@ -11,9 +11,11 @@
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
-use super::{Decision, Row, Suite, SuiteProgram};
-use crate::human::{clean, numbered};
+use superhue_measure::suite::{Decision, Row, SuiteProgram};
+
+use crate::SuiteView;
 use crate::table::NOTHING;
+use superhue_measure::human::{clean, numbered};
 
 /// Space around everything, in pixels (as are all lengths here).
 const MARGIN: i32 = 28;
@@ -45,7 +47,7 @@ const FASTER: [f64; 3] = [0.0, 114.0, 178.0];
 const SLOWER: [f64; 3] = [213.0, 94.0, 0.0];
 const SAME: &str = "#e6e6e6";
 
-impl Suite {
+impl SuiteView<'_> {
     /// Draws the speed of each program under each arm into one SVG document.
     #[must_use]
     pub fn plot(&self) -> String {
@@ -122,12 +124,6 @@ fn lines(label: &str, room: i32) -> Option<Vec<String>> {
     let mut halves = spaces.map(|at| [&label[..at], &label[at + 1..]]);
     let halves = halves.rfind(|halves| halves.iter().all(|half| fits(half)))?;
     Some(halves.map(str::to_owned).to_vec())
-}
-
-impl SuiteProgram {
-    fn row(&self, arm: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.arm == arm)
-    }
 }
 
 /// Field of one program under one arm.

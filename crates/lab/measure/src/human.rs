@@ -5,18 +5,18 @@ use crate::metric::Unit;
 /// Unit and number of decimals for a group of values, so that people can compare them: `1.243 s` and `0.978 s`, never `1.243 s` and
 /// `978 ms`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Scale {
+pub struct Scale {
     /// Number by which values are divided before they are shown.
-    pub(crate) divisor: f64,
+    pub divisor: f64,
     /// Text after the number, with a space before it where one belongs.
-    pub(crate) suffix: String,
+    pub suffix: String,
     /// Digits after the point.
-    pub(crate) decimals: usize,
+    pub decimals: usize,
 }
 
 impl Scale {
     /// Returns the scale for values of this unit, of which `largest` is the greatest in magnitude.
-    pub(crate) fn new(unit: &Unit, largest: f64) -> Self {
+    pub fn new(unit: &Unit, largest: f64) -> Self {
         const SECONDS: [(f64, &str); 4] =
             [(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")];
         const BYTES: [(f64, &str); 5] = [
@@ -55,7 +55,7 @@ impl Scale {
     }
 
     /// Drops the decimals of whole numbers below a million.
-    pub(crate) fn whole(mut self) -> Self {
+    pub fn whole(mut self) -> Self {
         if self.divisor == 1.0 {
             self.decimals = 0;
         }
@@ -63,12 +63,12 @@ impl Scale {
     }
 
     /// Formats the value with its unit: `1.243 s`.
-    pub(crate) fn show(&self, value: f64) -> String {
+    pub fn show(&self, value: f64) -> String {
         format!("{}{}", self.number(value), self.suffix)
     }
 
     /// Formats the value without its unit: `1.243`.
-    pub(crate) fn number(&self, value: f64) -> String {
+    pub fn number(&self, value: f64) -> String {
         if value == 0.0 {
             return "0".to_owned();
         }
@@ -76,7 +76,7 @@ impl Scale {
     }
 
     /// Formats a difference, with its sign and without its unit: `+1.243`.
-    pub(crate) fn signed(&self, value: f64) -> String {
+    pub fn signed(&self, value: f64) -> String {
         let number = self.number(value);
         if value > 0.0 {
             format!("+{number}")
@@ -95,7 +95,7 @@ fn decimals_for(largest: f64) -> usize {
 }
 
 /// Formats a number with thousands separators: `-12,345.6`.
-pub(crate) fn grouped(value: f64, decimals: usize) -> String {
+pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut out = String::new();
@@ -112,7 +112,7 @@ pub(crate) fn grouped(value: f64, decimals: usize) -> String {
 }
 
 /// Formats a ratio with decimals that keep it apart from 1: `0.787`, `12.3`, `1,024`.
-pub(crate) fn ratio(value: f64) -> String {
+pub fn ratio(value: f64) -> String {
     let decimals = match value {
         v if v < 10.0 => 3,
         v if v < 100.0 => 1,
@@ -122,7 +122,7 @@ pub(crate) fn ratio(value: f64) -> String {
 }
 
 /// Formats a share in percent: `27 %`, or `4.8 %` below ten.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let percent = share.abs() * 100.0;
     // 9.96 would round to "10.0".
     let decimals = usize::from(percent < 9.95);
@@ -130,12 +130,12 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// Formats a share that the user chose, in percent with up to two decimals: `2 %`, `98.75 %`.
-pub(crate) fn exact_percent(share: f64) -> String {
+pub fn exact_percent(share: f64) -> String {
     format!("{} %", (share * 10_000.0).round() / 100.0)
 }
 
 /// Cleans text from outside for a terminal, a table cell and XML: replaces control characters.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let visible = |c: char| {
         if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') {
             '\u{fffd}'
@@ -147,7 +147,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// Shortens in the middle, where names differ least: `--pages hot … --budget 5%`.
-pub(crate) fn shorten(text: &str, width: usize) -> String {
+pub fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
         return text.to_owned();
@@ -161,7 +161,7 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
 }
 
 /// Puts a number before every name if one of them is too long to be shown whole, because two shortened names often look the same.
-pub(crate) fn numbered(names: Vec<String>, too_long: impl Fn(&String) -> bool) -> Vec<String> {
+pub fn numbered(names: Vec<String>, too_long: impl Fn(&String) -> bool) -> Vec<String> {
     if !names.iter().any(too_long) {
         return names;
     }
@@ -170,7 +170,7 @@ pub(crate) fn numbered(names: Vec<String>, too_long: impl Fn(&String) -> bool) -
 }
 
 /// Joins a list: `a`, `a and b`, `a, b and c`.
-pub(crate) fn listed(parts: &[String], joined_by: &str) -> String {
+pub fn listed(parts: &[String], joined_by: &str) -> String {
     match parts {
         [] => String::new(),
         [only] => only.clone(),
@@ -179,7 +179,7 @@ pub(crate) fn listed(parts: &[String], joined_by: &str) -> String {
 }
 
 /// Formats a command as one line, with quotes where an argument needs them; `comparison` if there is none.
-pub(crate) fn command_line(command: &[String]) -> String {
+pub fn command_line(command: &[String]) -> String {
     if command.is_empty() {
         return "comparison".to_owned();
     }

@@ -1,13 +1,12 @@
 //! The document of a trial: a policy switched on and off in one running program, in pairs of blocks.
 //!
-//! It is plain data, which the driver of the trial fills in; sentences and the picture ([`plot`]) are made from it alone.
+//! It is plain data, which the driver of the trial fills in; sentences and the picture  are made from it alone.
 //! [`sequence`](crate::sequence) explains the verdict.
 
-pub mod plot;
 #[cfg(test)]
 mod tests;
 pub mod timetable;
-mod words;
+pub mod words;
 
 use std::collections::BTreeMap;
 

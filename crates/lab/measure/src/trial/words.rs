@@ -1,6 +1,6 @@
 //! A trial in sentences.
 
-use superhue_plot::size;
+use superhue_model::ByteCount;
 
 use super::{MetricKind, Trial, TrialEffect, TrialFrames, TrialOutcome, TrialPair, TrialSource};
 use crate::human::exact_percent;
@@ -64,7 +64,7 @@ impl Trial {
     }
 
     /// Returns the verdict in a sentence short enough for a picture.
-    pub(super) fn short_sentence(&self) -> String {
+    pub fn short_sentence(&self) -> String {
         let metric = self.metric_words();
         let effect = self.effect.words();
         let pairs = counted(self.pairs.len() as u64, "pair");
@@ -105,12 +105,12 @@ impl Trial {
             lines.push(format!(
                 "switched {} of {} on {} and off {} times, at most {} and {} each; added {} at the most",
                 counted(switching.regions, "region"),
-                size(switching.bytes),
+                ByteCount(switching.bytes),
                 switching.times_on,
                 switching.times_off,
                 time(switching.longest_on_seconds.unwrap_or_default()),
                 time(switching.longest_off_seconds.unwrap_or_default()),
-                size(switching.growth_bytes),
+                ByteCount(switching.growth_bytes),
             ));
         }
         lines.extend(self.diluted());
@@ -276,7 +276,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// Formats a share with its sign.
-pub(super) fn signed(share: f64) -> String {
+pub fn signed(share: f64) -> String {
     let percent = (share * 1000.0).round() / 10.0;
     // A value that rounds to 0 has no sign.
     if percent == 0.0 {
@@ -285,7 +285,8 @@ pub(super) fn signed(share: f64) -> String {
     format!("{percent:+.1} %")
 }
 
-pub(super) fn time(seconds: f64) -> String {
+/// Formats a time in seconds: `12.0 s`, `3.5 min`.
+pub fn time(seconds: f64) -> String {
     if seconds < 1.0 {
         format!("{:.0} ms", seconds * 1e3)
     } else if seconds < 120.0 {

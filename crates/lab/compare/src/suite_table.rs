@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{Decision, Figure, Row, Suite, SuiteProgram};
+use superhue_measure::suite::{Decision, Figure, Row, SuiteProgram};
+
+use crate::SuiteView;
 use crate::columns::{self, Column, Fitted, text};
 use crate::export::{code, escaped, number};
-use crate::human::{Scale, clean, exact_percent, listed, ratio};
-use crate::metric::{Builtin, Metric};
-use crate::result::Comparison;
-use crate::stats::bootstrap::Interval;
 use crate::table::{NARROWEST, NOTHING, wrapped};
+use superhue_measure::human::{Scale, clean, exact_percent, listed, ratio};
+use superhue_measure::metric::{Builtin, Metric};
+use superhue_measure::result::Comparison;
+use superhue_measure::stats::bootstrap::Interval;
 
 /// Least and greatest width of names of arms in the text, in characters.
 const NAMES: [usize; 2] = [0, 20];
@@ -68,7 +70,7 @@ struct Score<'a> {
     ratios: Vec<(f64, Interval, &'a str)>,
 }
 
-impl Suite {
+impl SuiteView<'_> {
     /// Formats the table, the summary of each arm, and the omissions with their reasons, for a terminal of `room` columns (at least 40); in full
     /// without one. Where the columns do not fit, some are left out, and where the others do not fit, each arm has two lines.
     #[must_use]
@@ -217,12 +219,12 @@ impl Suite {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    pub(super) fn measured(&self) -> impl Iterator<Item = &SuiteProgram> {
+    pub(crate) fn measured(&self) -> impl Iterator<Item = &SuiteProgram> {
         (self.programs.iter()).filter(|program| !program.rows.is_empty())
     }
 
     /// Describes the measurement in one line.
-    pub(super) fn circumstances(&self) -> String {
+    pub(crate) fn circumstances(&self) -> String {
         let measured = self.measured().count();
         let rounds = self.measured().flat_map(|program| &program.rows);
         let rounds: Vec<usize> = rounds.map(|row| row.runs).collect();
@@ -264,7 +266,7 @@ impl Suite {
     }
 
     /// Returns a line for each arm but the reference, with its results over all programs.
-    pub(super) fn summary(&self) -> Vec<String> {
+    pub(crate) fn summary(&self) -> Vec<String> {
         let lines = self.arms.iter().filter_map(|arm| {
             let mut score = Score::default();
             for program in self.measured() {
@@ -279,7 +281,7 @@ impl Suite {
     }
 
     /// Returns remarks on what the table lacks, and why.
-    pub(super) fn left_out(&self) -> Vec<String> {
+    pub(crate) fn left_out(&self) -> Vec<String> {
         let (mut remarks, mut missing) = (Vec::new(), Vec::new());
         for arm in &self.arms {
             if let Some(why) = &arm.skipped {

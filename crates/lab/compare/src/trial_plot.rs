@@ -1,11 +1,14 @@
 //! A trial as a picture: its pairs, and the effects that are not ruled out, over time.
 
+#[cfg(test)]
+mod tests;
+
 use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
-use super::words::{signed, time};
-use super::{Trial, TrialOutcome, TrialPair};
-use crate::human::exact_percent;
-use crate::metric::Better;
+use superhue_measure::human::exact_percent;
+use superhue_measure::metric::Better;
+use superhue_measure::trial::words::{signed, time};
+use superhue_measure::trial::{Trial, TrialOutcome, TrialPair};
 
 const WIDTH: i32 = 960;
 const HEIGHT: i32 = 480;
@@ -179,7 +182,7 @@ impl Frame {
             .pairs
             .iter()
             .map(|pair| (pair.at_seconds, pair.effect));
-        let start = (0.0, super::TrialEffect::default());
+        let start = (0.0, superhue_measure::trial::TrialEffect::default());
         for (at, effect) in std::iter::once(start).chain(ends) {
             let x = self.x(at);
             below.push((x, low));

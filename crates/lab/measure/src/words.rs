@@ -21,7 +21,7 @@ impl Comparison {
     }
 
     /// Returns the same, each with the number of its arm.
-    pub(crate) fn sentences_by_arm(&self) -> Vec<(usize, String)> {
+    pub fn sentences_by_arm(&self) -> Vec<(usize, String)> {
         (0..self.arms.len())
             .filter(|arm| *arm != self.reference_of(*arm))
             .map(|arm| match self.arms[arm].values() {
@@ -80,20 +80,20 @@ impl Comparison {
     }
 
     /// Returns true if round effects were removed from any pair of arms.
-    pub(crate) fn is_evened(&self) -> bool {
+    pub fn is_evened(&self) -> bool {
         let arms = self.summaries.iter().flat_map(|summary| &summary.arms);
         arms.filter_map(|arm| arm.against)
             .any(|against| against.evened > 0.0)
     }
 
     /// Formats name and values of an arm, in quotes: `` `hot, size=10` ``.
-    pub(crate) fn title(&self, arm: usize) -> String {
+    pub fn title(&self, arm: usize) -> String {
         let title = self.arms.get(arm).map_or("?".to_owned(), Arm::title);
         format!("`{}`", clean(&title))
     }
 
     /// Formats the name of an arm, in quotes.
-    pub(crate) fn name(&self, arm: usize) -> String {
+    pub fn name(&self, arm: usize) -> String {
         let name = self.arms.get(arm).map_or("?", |arm| arm.name.as_str());
         format!("`{}`", clean(name))
     }
@@ -169,7 +169,7 @@ impl Comparison {
     }
 
     /// Returns the metrics for a sentence, the most important first.
-    pub(crate) fn headline_metrics(&self) -> Vec<&Metric> {
+    pub fn headline_metrics(&self) -> Vec<&Metric> {
         let builtin = |wanted: Builtin| self.metrics.iter().find(|m| m.name == wanted.name());
         let own = (self.metrics.iter()).filter(|m| Builtin::from_name(&m.name).is_none());
         builtin(Builtin::Wall)

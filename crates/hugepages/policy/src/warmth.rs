@@ -420,6 +420,20 @@ mod tests {
     }
 
     #[test]
+    fn two_samples_show_no_crowd() {
+        let mut warmth = AccessHistory::default();
+        // 26 pages of 40 active ones in each sample, and 13 of 40: the same pages again and again, or other ones each time.
+        for (rate, is_crowded) in [(26.0, true), (13.0, false)] {
+            for sample in 1..=4 {
+                look(&mut warmth, 10 * sample, false, &heat(Some(40), rate, 0));
+                let known = (sample >= 3).then_some(is_crowded);
+                assert_eq!(warmth.is_crowded(), known, "{rate}, sample {sample}");
+            }
+            warmth = AccessHistory::default();
+        }
+    }
+
+    #[test]
     fn the_reading_for_zeroes_delays_but_does_not_warm() {
         let mut warmth = AccessHistory::default();
         for n in 1..=6 {

@@ -38,6 +38,7 @@ use serde::Deserialize;
 use superhue::act::Terms;
 use superhue::parse::TextPositions;
 use superhue::{Pages, PlacementOptions, parse};
+use superhue_heat::TrackerKind;
 use superhue_model::{ColorRequest, Share};
 use toml::Spanned;
 
@@ -600,7 +601,7 @@ impl Reader<'_> {
         let settle = self.value(file, &raw.settle, parse::time);
         let min_active = self.value(file, &raw.min_active, parse::percent);
         let cold_after = self.value(file, &raw.cold_after, parse::time);
-        let tracker = self.value(file, &raw.tracker, parse::tracker);
+        let tracker = self.tracker(file, raw);
         let colors = self.value(file, &raw.colors, parse::colors);
         let placement = self.value(file, &raw.placement, parse::placement);
         let usual = PlacementOptions::default();
@@ -629,6 +630,26 @@ impl Reader<'_> {
             placement: placement.unwrap_or(usual.placement),
             swap: swap.is_some(),
         })
+    }
+
+    /// Reads the tracker of a rule. DAMON serves one watch at a time.
+    fn tracker(&mut self, file: &File<'_>, raw: &RawRule) -> Option<TrackerKind> {
+        let tracker = self.value(file, &raw.tracker, parse::tracker)?;
+        let has_damon = |rule: &Rule| {
+            let placement = rule.placement.as_ref();
+            placement.is_some_and(|it| it.tracker == Some(TrackerKind::Damon))
+        };
+        if tracker == TrackerKind::Damon
+            && let Some(other) = self.settings.rules.iter().find(|rule| has_damon(rule))
+            && let Some(named) = &raw.tracker
+        {
+            let text = format!(
+                "DAMON serves one rule, and {} ({}) names it",
+                other.name, other.place
+            );
+            self.wrong(file, named.span(), text);
+        }
+        Some(tracker)
     }
 
     /// Reads a given value with `read`; `None` if it is missing or wrong.

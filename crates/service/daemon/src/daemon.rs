@@ -172,7 +172,7 @@ impl Daemon {
         let needs = needed(&settings, &options.roots);
         let held = drop_privileges(needs).map_err(io("give up capabilities"))?;
         tracing::info!(capabilities = %held, "holding");
-        note_missing(needs, held);
+        note_missing(needs, held.0);
         let server = Server::new(listener).map_err(io("serve the control socket"))?;
         let users = Users::new(Users::socket_beside(&options.socket));
         let users = users.map_err(io("wait for users"))?;
@@ -387,6 +387,7 @@ impl Daemon {
             });
         let result = match result {
             Ok(settings) => {
+                note_missing(needed(&settings, &self.options.roots), self.held);
                 let count = settings.rules.len() as u64;
                 self.follow(settings);
                 self.config.reloads += 1;
@@ -679,8 +680,8 @@ fn access() -> Access {
     }
 }
 
-fn note_missing(needs: CapabilitySet, held: HeldCapabilities) {
-    if let Some(names) = missing(needs, held.0) {
+fn note_missing(needs: CapabilitySet, held: CapabilitySet) {
+    if let Some(names) = missing(needs, held) {
         tracing::warn!(
             missing = names,
             "some of what the rules ask for will not be possible"

@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use superhue_model::{
-    Action, ActionResult, ByteCount, Effect, ObjectId, Outcome, PageCount, Plan, ProcessId, Region,
-    Share, SkipReason, VirtAddr,
+    Action, ActionResult, ByteCount, CollapseBound, Effect, ObjectId, Outcome, PageCount, Plan,
+    ProcessId, Region, Share, SkipReason, VirtAddr,
 };
 
 use super::wire::{Frames, MOST_ACTIONS};
@@ -41,6 +41,17 @@ fn collapse(number: u64) -> Action {
 
 fn plan(numbers: std::ops::Range<u64>) -> Plan {
     Plan::of(numbers.map(collapse).collect())
+}
+
+/// The plan, with a bound on the collapses of its process.
+fn bounded(numbers: std::ops::Range<u64>, micros: u64) -> Plan {
+    Plan {
+        bounds: vec![CollapseBound {
+            owner: PROCESS.into(),
+            left: Duration::from_micros(micros),
+        }],
+        ..plan(numbers)
+    }
 }
 
 fn effects(outcome: &Outcome) -> Vec<Effect> {
@@ -264,6 +275,34 @@ fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
     assert!(matches!(thread.join().unwrap()[..], [Ok(())]));
 }
 
+#[test]
+fn bounds_reach_the_service_less_what_was_spent() {
+    let folder = tempfile::tempdir().unwrap();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&heard);
+    struct BoundRecorder(Arc<Mutex<Vec<Option<Duration>>>>);
+    impl Actuator for BoundRecorder {
+        fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+            self.0.lock().unwrap().push(plan.left(PROCESS.into()));
+            Recorder::default().perform(plan, stop)
+        }
+    }
+    let (service, thread) = service(&folder, 1, move |stream| {
+        let make =
+            |_: MapperTable| Box::new(BoundRecorder(Arc::clone(&theirs))) as Box<dyn Actuator>;
+        serve(stream, std::process::id(), TERMS, make)
+    });
+    let mut remote = RemoteActuator::new(service, None);
+    let done = remote.perform(&bounded(0..130, 200), &|| false);
+    assert_eq!(done.results.len(), 130);
+    remote.perform(&plan(0..1), &|| false);
+    // Each takes a microsecond, and an order has 128 actions.
+    let micros = |left| Some(Duration::from_micros(left));
+    assert_eq!(*heard.lock().unwrap(), [micros(200), micros(72), None]);
+    drop(remote);
+    thread.join().unwrap();
+}
+
 /// Sends `bytes` to a worker, and returns its result.
 fn said(bytes: &[u8]) -> Result<(), ServeError> {
     let (mut client, worker) = UnixStream::pair().unwrap();
@@ -445,6 +484,20 @@ fn a_share_is_one_of_the_processes_that_can_be_seen() {
         [Effect::Done, OVER]
     );
     metered.housekeep();
+}
+
+#[test]
+fn collapses_for_a_client_keep_to_their_bound() {
+    let (mut metered, seen, _) = metered(Share::Bytes(ByteCount(0)), None);
+    for number in 0..5 {
+        seen.set(number, 512, false);
+    }
+    let outcome = metered.perform(&bounded(0..5, 3), &|| false);
+    let cancelled = Effect::Skipped {
+        reason: SkipReason::Cancelled,
+    };
+    let [done, late] = [Effect::Done, cancelled];
+    assert_eq!(effects(&outcome), [done, done, done, late, late]);
 }
 
 #[test]

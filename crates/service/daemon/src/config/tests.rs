@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use super::*;
-use superhue_heat::TrackerKind;
 use superhue_model::{ColorRequest, Share};
 
 fn source(name: &str, text: &str) -> Source {
@@ -330,6 +329,23 @@ fn all_problems_are_told_at_once_but_not_without_end() {
     let wrong = "[[rule]]\nname = \"a b\"\nbudget = \"x\"\nany = true\n";
     assert_eq!(read(wrong).unwrap_err().len(), 2);
     assert_eq!(read(&wrong.repeat(100)).unwrap_err().len(), MOST_PROBLEMS);
+}
+
+#[test]
+fn one_rule_may_name_damon() {
+    let rule = |name: &str, tracker: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nany = true\ntracker = \"{tracker}\"\n")
+    };
+    let two = |second: &str| read(&(rule("a", "damon") + &rule("b", second)));
+    assert_eq!(two("ptwalk").unwrap().rules.len(), 2);
+    let problems = two("damon").unwrap_err();
+    let [problem] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    assert_eq!(
+        problem,
+        "superhue.toml:8:11: DAMON serves one rule, and a (superhue.toml:1) names it"
+    );
 }
 
 #[test]

@@ -228,10 +228,10 @@ fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> Ver
             print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
         }
         Form::Table => {
-            print(&ComparisonView(&comparison).table(width))?;
+            print(&ComparisonView(comparison).table(width))?;
         }
         Form::Brief => {
-            print(&ComparisonView(&comparison).brief(width))?;
+            print(&ComparisonView(comparison).brief(width))?;
         }
     }
     if comparison.interrupted {

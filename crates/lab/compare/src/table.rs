@@ -59,8 +59,7 @@ pub(crate) struct Block {
 }
 
 impl ComparisonView<'_> {
-    /// Formats the [`sentences`](Self::sentences), the tables, the [`remarks`](Self::remarks) and the [`gate_lines`](Self::gate_lines). In a scan of
-    /// parameters each table has a part for each value.
+    /// Formats the sentences, the tables, the remarks and the lines of the gate. In a scan of parameters each table has a part for each value.
     ///
     /// `width` is that of the terminal in columns; it is clamped to 40 to 120. Long names of arms are shortened in the middle to fit, and numbered to
     /// distinguish them. Where the columns do not fit, the spread is left out, then the median; where the others do not fit, each arm has a line for its

@@ -28,7 +28,7 @@ use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
 use superhue_sys::{heap, image};
-use superhue_track::{Access, HeldCapabilities, ListenError, Listener, drop_privileges};
+use superhue_track::{Access, ListenError, Listener, drop_privileges};
 
 use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,

@@ -7,7 +7,7 @@ use crate::simulation::{NoiseModel, compare, scan, scan_seeded};
 
 /// Returns the rows of the CSV as maps from column to cell.
 fn rows(comparison: &Comparison) -> Vec<std::collections::HashMap<String, String>> {
-    let text = ComparisonView(&comparison).csv().unwrap();
+    let text = ComparisonView(comparison).csv().unwrap();
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     reader.deserialize().map(Result::unwrap).collect()
 }

@@ -4,7 +4,8 @@
 //!   first time     pidfd_open, then: is it still the one meant?
 //!   before each    an objection to a collapse? skipped, with the reason
 //!                  frames that the host has to give first are touched (`cold_frames.rs`)
-//!   each           process_madvise by that pidfd, not interrupted (`superhue_sys::urgency`); the kernel wants CAP_SYS_NICE
+//!   each           process_madvise by that pidfd; the kernel wants CAP_SYS_NICE. Where --max-stall applies, not
+//!                  interrupted by other programs (`superhue_sys::urgency`)
 //! ```
 
 use std::collections::BTreeMap;
@@ -144,13 +145,19 @@ impl RegionOperator {
         results
     }
 
+    /// Begins real-time scheduling where a bound keeps its sum short. Without a bound there may be thousands of collapses in a row, for which no
+    /// other program should wait.
+    fn urgent(&self) -> Option<Urgent> {
+        self.left.map(|_| Urgent::first())
+    }
+
     /// Returns the first reason against the operation, if there is one.
     fn objection_to(&mut self, operation: Operation, target: &Target) -> Option<SkipReason> {
         if operation != Operation::Collapse {
             return None;
         }
         // To answer, most of them read the page tables of the region.
-        let _urgent = Urgent::first();
+        let _urgent = self.urgent();
         let mut objections = self.objections.iter_mut();
         objections.find_map(|objection| objection(target))
     }
@@ -169,7 +176,7 @@ impl RegionOperator {
         let Some(pidfd) = self.opened.get(&process) else {
             return Effect::Vanished;
         };
-        let _urgent = Urgent::first();
+        let _urgent = self.urgent();
         let done = match operation {
             Operation::Collapse => process_collapse(pidfd, region),
             Operation::Split => process_split(pidfd, region),

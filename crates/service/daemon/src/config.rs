@@ -610,6 +610,22 @@ impl Reader<'_> {
             let text = "placement is for colors, and this rule has none";
             self.wrong(file, placement.span(), text);
         }
+        let policy = pages.flatten().unwrap_or(Pages::Auto);
+        let samples = matches!(policy, Pages::Auto | Pages::Hot);
+        let waits = matches!(policy, Pages::Auto | Pages::Resident);
+        let colored = colors != ColorRequest::Off;
+        for (given, has_effect, users) in [
+            (&raw.min_resident, waits, "auto and resident"),
+            (&raw.settle, waits, "auto and resident"),
+            (&raw.min_active, samples, "auto and hot"),
+            (&raw.cold_after, samples, "auto and hot"),
+            (&raw.tracker, samples || colored, "auto, hot and colors"),
+        ] {
+            if let Some(given) = given.as_ref().filter(|_| !has_effect) {
+                let text = format!("this is for {users}, and the policy is {}", policy.name());
+                self.wrong(file, given.span(), text);
+            }
+        }
         let swap = raw.swap.as_ref().filter(|swap| *swap.get_ref());
         if let Some(swap) = swap.filter(|_| colors == ColorRequest::Off) {
             let text = "swap = true is for colors, and this rule has none";

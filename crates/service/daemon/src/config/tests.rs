@@ -57,7 +57,7 @@ unit = "redis*.service"
 cgroup = "/system.slice/**"
 user = "redis"
 executable = "/usr/bin/redis-server"
-pages = "hot"
+pages = "auto"
 budget = "64M"
 max-overhead = "0.5%"
 max-stall = "2ms"
@@ -88,7 +88,7 @@ pages = "off"
     );
     assert_eq!(redis.conditions.user.as_ref().unwrap().number, Some(7));
     let placement = redis.placement.as_ref().unwrap();
-    assert_eq!(placement.pages, Some(Pages::Hot));
+    assert_eq!(placement.pages, None, "auto");
     assert_eq!(placement.budget, Some("64M".parse::<Share>().unwrap()));
     assert!((placement.max_overhead - 0.005).abs() < 1e-12);
     assert_eq!(placement.max_stall, Some(Duration::from_millis(2)));
@@ -96,7 +96,7 @@ pages = "off"
     assert!(placement.swap);
     assert_eq!(
         placement.to_string(),
-        "hot, budget 64.0 MiB, at most 0.5% of a CPU, max-stall 2ms, rate 256.0 MiB, min-resident 90%, settle 1s, min-active 50%, \
+        "auto, budget 64.0 MiB, at most 0.5% of a CPU, max-stall 2ms, rate 256.0 MiB, min-resident 90%, settle 1s, min-active 50%, \
          cold-after 120s, tracker idle, colors spread, placement recolor, swap"
     );
     let config = placement.config();
@@ -170,6 +170,18 @@ fn each_wrong_value_is_told_with_its_place() {
         (
             "tracker = \"pebs\"",
             "superhue.toml:2:11: `pebs` is no tracker: use one of \"ptwalk\", \"idle\", \"damon\"",
+        ),
+        (
+            "min-active = \"50%\"\npages = \"resident\"",
+            "superhue.toml:2:14: this is for auto and hot, and the policy is resident",
+        ),
+        (
+            "settle = \"1s\"\npages = \"hot\"",
+            "superhue.toml:2:10: this is for auto and resident, and the policy is hot",
+        ),
+        (
+            "tracker = \"idle\"\npages = \"kernel\"",
+            "superhue.toml:2:11: this is for auto, hot and colors, and the policy is kernel",
         ),
         (
             "placement = \"kernel\"",

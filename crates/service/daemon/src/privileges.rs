@@ -22,8 +22,8 @@ use superhue_procfs::Roots;
 use crate::config::Settings;
 use crate::users;
 
-/// Returns the capabilities that one rule needs, if `tracker` tracks accesses.
-pub(crate) fn of_rule(placement: &PlacementOptions, tracker: Option<TrackerKind>) -> CapabilitySet {
+/// Returns the capabilities that one rule needs, if `usual` tracks accesses for rules that name no tracker.
+pub(crate) fn of_rule(placement: &PlacementOptions, usual: Option<TrackerKind>) -> CapabilitySet {
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -37,7 +37,7 @@ pub(crate) fn of_rule(placement: &PlacementOptions, tracker: Option<TrackerKind>
         needed |= CapabilitySet::SYS_ADMIN;
     }
     if tracks(placement) {
-        needed |= match tracker {
+        needed |= match placement.tracker.or(usual) {
             Some(TrackerKind::Ptwalk) => {
                 CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::DAC_OVERRIDE
             }
@@ -77,7 +77,7 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
         .map(|chosen| chosen.tracker.kind());
     let needed = placements
         .iter()
-        .map(|placement| of_rule(placement, placement.tracker.or(tracker)));
+        .map(|placement| of_rule(placement, tracker));
     needed.fold(of_users, |all, one| all | one)
 }
 
@@ -133,6 +133,12 @@ mod tests {
             ..PlacementOptions::default()
         };
         assert_eq!(of_rule(&swap, kind), hot | CapabilitySet::SYS_ADMIN);
+        let idle = PlacementOptions {
+            tracker: Some(TrackerKind::Idle),
+            ..PlacementOptions::default()
+        };
+        let idle = of_rule(&idle, kind);
+        assert!(idle.contains(CapabilitySet::SYS_ADMIN) && !idle.contains(CapabilitySet::BPF));
         let told = missing(hot, resident).unwrap();
         assert!(
             told.contains("CAP_BPF") && !told.contains("CAP_SYS_NICE"),

@@ -702,7 +702,7 @@ impl Watches {
                     is_first: !watched.had_worker,
                     roots: self.roots.clone(),
                 }));
-                let tracker = placement.tracker.or(self.tracker.flatten());
+                let tracker = self.tracker.flatten();
                 let started = Worker::start(&task, of_rule(placement, tracker), WATCH_SLEEP_LIMITS);
                 started.map_err(|error| format!("cannot start a process: {error}"))
             };

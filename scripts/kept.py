@@ -38,6 +38,11 @@ def keep(path, document):
     path.write_text(layout(json.loads(json.dumps(document), parse_float=rounded)) + "\n", encoding="utf-8")
 
 
+def missed(is_kept, text):
+    """The text of a figure, marked if it does not keep to its bar."""
+    return text if is_kept else f"{text} (**missed**)"
+
+
 def write_between(path, begin, end, new, is_checked):
     """Puts text between two lines of a document; with `is_checked` it only compares. Returns whether it is there in the end."""
     text = path.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
 use superhue_procfs::process::thread_cpus;
-use superhue_sys::scheduling::Scheduling;
+use superhue_sys::urgency::RealTime;
 
 /// Most threads whose CPU is looked up, and most CPUs on which frames are dealt.
 const THREADS: usize = 64;
@@ -71,7 +71,7 @@ fn isolated(roots: &Roots) -> Vec<usize> {
 #[derive(Debug)]
 pub(crate) struct FifoScheduling {
     affinity: Option<CpuSet>,
-    scheduling: Option<Scheduling>,
+    _real_time: Option<RealTime>,
 }
 
 impl FifoScheduling {
@@ -79,11 +79,10 @@ impl FifoScheduling {
     ///
     /// Without the right to real-time scheduling the thread keeps its scheduling: other threads may then run in between.
     pub(crate) fn on(cpu: Option<usize>) -> Self {
-        let scheduling = Scheduling::of(0).ok();
-        let first = Scheduling::first().set(0).is_ok();
+        let real_time = RealTime::begin();
         let served = Self {
             affinity: sched_getaffinity(None).ok(),
-            scheduling: scheduling.filter(|_| first),
+            _real_time: real_time,
         };
         let here = sched_getcpu();
         if cpu.is_none_or(|cpu| served.go(cpu).is_err()) {
@@ -109,9 +108,6 @@ impl FifoScheduling {
 
 impl Drop for FifoScheduling {
     fn drop(&mut self) {
-        if let Some(scheduling) = &self.scheduling {
-            let _ = scheduling.set(0);
-        }
         if let Some(affinity) = &self.affinity {
             // If the old affinity is no longer allowed, the kernel has already chosen another.
             let _ = sched_setaffinity(None, affinity);
@@ -121,6 +117,8 @@ impl Drop for FifoScheduling {
 
 #[cfg(test)]
 mod tests {
+    use superhue_sys::scheduling::Scheduling;
+
     use super::*;
 
     #[test]

@@ -34,24 +34,57 @@ pub struct Urgent {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The scheduling to return to.
+/// The change to undo.
 #[derive(Debug)]
 enum Before {
-    /// It was not changed.
+    /// The scheduling was not changed.
     Same,
     Nice(i32),
-    Class(Scheduling),
+    /// The guard undoes it itself.
+    Class {
+        _guard: RealTime,
+    },
+}
+
+/// Guard: the calling thread is scheduled as `SCHED_FIFO` at priority 1 until the guard is dropped.
+#[derive(Debug)]
+pub struct RealTime {
+    before: Scheduling,
+    /// A guard restores the thread that made it, so it must not move to another one.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl RealTime {
+    /// Changes the scheduling of the thread; `None` where that is not permitted.
+    #[must_use]
+    pub fn begin() -> Option<Self> {
+        let before = Scheduling::of(0).ok();
+        let is_first = Scheduling::first().set(0).is_ok();
+        before.filter(|_| is_first).map(|before| Self {
+            before,
+            _not_send: PhantomData,
+        })
+    }
+}
+
+impl Drop for RealTime {
+    fn drop(&mut self) {
+        // A thread needs no permission to lower its own priority.
+        let _ = self.before.set(0);
+    }
 }
 
 impl Urgent {
     /// Runs the thread before all that are not real-time. Only for work of a millisecond: the others wait.
     #[must_use]
     pub fn first() -> Self {
-        match Scheduling::of(0) {
+        if Scheduling::of(0).is_ok_and(|now| !now.is_ordinary()) {
             // It is real-time already.
-            Ok(before) if !before.is_ordinary() => Self::with(Before::Same),
-            Ok(before) if Scheduling::first().set(0).is_ok() => Self::with(Before::Class(before)),
-            _ => Self::raised(),
+            return Self::with(Before::Same);
+        }
+        match RealTime::begin() {
+            Some(_guard) => Self::with(Before::Class { _guard }),
+            None => Self::raised(),
         }
     }
 
@@ -76,15 +109,8 @@ impl Urgent {
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        // A thread needs no permission to lower its own priority.
-        match &self.before {
-            Before::Same => {}
-            Before::Nice(before) => {
-                let _ = setpriority_process(None, *before);
-            }
-            Before::Class(before) => {
-                let _ = before.set(0);
-            }
+        if let Before::Nice(before) = self.before {
+            let _ = setpriority_process(None, before);
         }
     }
 }
@@ -100,7 +126,7 @@ mod tests {
         )
     }
 
-    /// Runs `check` in a thread that begins under the guard, and compares the scheduling after it with the one before.
+    /// Compares the scheduling under a guard, and after it, with the one before.
     fn restored(guard: fn() -> Urgent, is_changed: fn((i32, Scheduling)) -> bool) {
         let before = state();
         let urgent = guard();

@@ -6,7 +6,7 @@
 
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 use superhue_procfs::system::ThpSettings;
-use superhue_procfs::system::thp::{MthpMode, ThpMode, folio_bytes};
+use superhue_procfs::system::thp::{MthpMode, ThpMode};
 use superhue_sys::scratch::Scratch;
 
 use super::Probe;
@@ -42,11 +42,10 @@ fn mthp(around: &ProbeEnvironment) -> Trial {
         .map(|(size, _)| (*size, trial(*size, &look)))
         .collect();
     let finding = conclude(sizes.len(), &trials);
-    let held = folio_bytes(&around.roots);
-    let is_smaller =
-        |(size, bytes): &&(ByteCount, ByteCount)| size.0 < HUGE_PAGE_SIZE && bytes.0 > 0;
-    let held: Vec<String> = (held.iter().filter(is_smaller))
-        .map(|(size, bytes)| format!("{bytes} in folios of {size}"))
+    let smaller = (settings.sizes.iter()).filter(|size| size.size.0 < HUGE_PAGE_SIZE);
+    let held: Vec<String> = smaller
+        .filter_map(|size| Some((size.size, size.held().filter(|held| held.0 > 0)?)))
+        .map(|(size, held)| format!("{held} in folios of {size}"))
         .collect();
     Ok(match held.is_empty() {
         true => finding,

@@ -80,7 +80,11 @@ fn recent_kernels_have_folio_sizes() {
     assert_eq!(huge_page.stats["anon_fault_alloc"], 48_213);
     assert!(thp.gaps.is_empty(), "{:?}", thp.gaps);
     let kib = ByteCount::from_kib;
+    let by_size: Vec<_> = (thp.sizes.iter())
+        .map(|it| (it.size, it.held().unwrap()))
+        .collect();
     let held = folio_bytes(&Roots::under(machine("bare-metal-intel").path()));
+    assert_eq!(by_size, held);
     assert_eq!(
         held,
         [

@@ -118,6 +118,15 @@ pub struct MthpSize {
     pub stats: BTreeMap<String, u64>,
 }
 
+impl MthpSize {
+    /// Returns the anonymous memory of the machine in folios of this size; `None` before Linux 6.12 (`nr_anon`).
+    #[must_use]
+    pub fn held(&self) -> Option<ByteCount> {
+        let folios = self.stats.get("nr_anon")?;
+        Some(ByteCount(folios.saturating_mul(self.size.0)))
+    }
+}
+
 /// Returns the anonymous memory of the machine in folios of each size that the kernel offers now, ascending; empty where it does not count them
 /// (before Linux 6.12: `nr_anon` of `hugepages-*kB/stats`).
 #[must_use]

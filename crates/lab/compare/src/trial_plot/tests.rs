@@ -3,22 +3,7 @@ use superhue_measure::trial::{TrialEffect, TrialPair};
 use super::*;
 
 /// A document of an earlier version: without estimates, frames, and the newer settings.
-const OLDER: &str = r#"{
-  "schema": "superhue-trial/1",
-  "target": {"name": "redis.service", "program": "redis-server", "processes": 1, "restarts": 0},
-  "policy": {"pages": "hot", "because": "", "notes": []},
-  "metric": {"source": "cpu", "asked": null, "kind": "counter", "better": "lower"},
-  "settings": {"alpha": 0.025, "within": 0.02, "limit_seconds": 60, "seed": 1, "block_seconds": null, "nothing_switched": false},
-  "verdict": {"outcome": "undecided", "reason": null},
-  "effect": {"estimate": -0.05, "low": null, "high": null},
-  "pairs": [],
-  "discarded": {},
-  "switching": {"regions": 8, "bytes": 16777216, "huge_before_bytes": 0, "growth_bytes": 0, "times_on": 3, "times_off": 3,
-    "longest_on_seconds": 0.1, "longest_off_seconds": 0.1, "not_collapsed": 0, "not_split": 0, "left_huge": 0},
-  "guards": [],
-  "seconds": 60.5,
-  "own_cpu_seconds": 0.5
-}"#;
+const OLDER: &str = include_str!("../../../measure/fixtures/trial-older.json");
 
 fn older() -> Trial {
     Trial::from_json(OLDER).unwrap()

@@ -7,7 +7,7 @@ This is the inner step of a permutation, an embedding lookup, a sparse matrix-ve
 table fills --size; the indexes are uniformly random, so nearly every element read is a cache miss
 and, with base pages, a TLB miss.
 
-NumPy asks the kernel for superpages (MADV_HUGEPAGE) for every array of 4 MiB or more, by itself.
+NumPy asks the kernel for huge pages (MADV_HUGEPAGE) for every array of 4 MiB or more, by itself.
 NUMPY_MADVISE_HUGEPAGE=0 in the environment turns that off.
 
 Prints `fill_seconds` and `gather_mops`: million elements per second. With --seconds it goes on for so long, and with --count says in

@@ -254,8 +254,8 @@ def statistics() -> Statistics:
 
 
 class HugeMemory:
-    """Zeroed memory on superpages; ``view`` is a writable memoryview, ``huge`` how many bytes really are on
-    superpages (None: unknown). Given back by close() or at the end of a ``with``: not by the collector,
+    """Zeroed memory on huge pages; ``view`` is a writable memoryview, ``huge`` how many bytes really are on
+    huge pages (None: unknown). Given back by close() or at the end of a ``with``: not by the collector,
     since views of it may be around."""
 
     def __init__(self, size: int) -> None:

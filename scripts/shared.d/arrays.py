@@ -7,10 +7,10 @@ from common import PYTHON, SOURCES, Subject, end, held, mapped, medians, per_sec
 from programs import CHILDREN
 
 PROCESSES = 4
-# Of gathering, and until superpages are there.
+# Of gathering, and until huge pages are there.
 SECONDS, SETTLE = 5, 15
 
-# An arm: what its file system gives superpages to, and superhue's policy. Under `advise` the kernel aligns such mappings and makes nothing
+# An arm: what its file system gives huge pages to, and superhue's policy. Under `advise` the kernel aligns such mappings and makes nothing
 # huge by itself, for the program advises nothing; under `never` it does not even align them.
 ARMS = {"plain": ("advise", None), "always": ("always", None), "run resident": ("advise", "resident"), "run hot": ("advise", "hot")}
 

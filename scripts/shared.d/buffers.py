@@ -13,7 +13,7 @@ import cgroups
 from common import HUGE_PAGES, Skipped, Subject, attach, end, end_server, held, mapped, setting, steady, told, under, wait_for
 from programs import CHILDREN, children_of, field, median, postgres_programs, read
 
-# Of each run of pgbench, and until superpages are there.
+# Of each run of pgbench, and until huge pages are there.
 SECONDS, QUICK_SECONDS, SETTLE = 10, 2, 60
 CLIENTS = (8, 32, 100)
 # The load that `hot` goes by, of the fewest clients, before anything is measured.
@@ -79,7 +79,7 @@ class Session:
 
 
 class Buffers(Subject):
-    """a PostgreSQL server with 3 GiB of buffers: transactions, page tables, buffers mapped by superpages"""
+    """a PostgreSQL server with 3 GiB of buffers: transactions, page tables, buffers mapped by huge pages"""
 
     arms = tuple(ARMS)
     default_size = 3 << 30
@@ -189,14 +189,14 @@ class Buffers(Subject):
         return session
 
     def mapped_by(self, session, pid, seconds):
-        """Which of the buffers a backend maps by superpages, as soon as that has settled."""
+        """Which of the buffers a backend maps by huge pages, as soon as that has settled."""
         used = int(session.ask(USED)[0]) * 8192
 
         def share(*processes):
             found = [self.buffers(process) for process in processes]
             return max(here["pmd"] + here["hugetlb"] for here in found) / used
 
-        # Superpages show first in the process through which they were made; in others once they use them.
+        # Huge pages show first in the process through which they were made; in others once they use them.
         _, took = steady(lambda: share(session.pid, pid), seconds, wanted=0.99)
         if seconds:
             session.ask(SCAN)
@@ -263,7 +263,7 @@ class Buffers(Subject):
                 here.setdefault("of_gain", {})[name] = (here["tps"][name] - base) / ((hugetlb["tps"][name] - base) or 1)
                 bars[f"{arm}: {name}: at least {GAIN:.0%} of what hugetlb gains"] = here["tps"][name] >= wanted
             for when, key in {"": "mapped_share", " again": "mapped_share_again"}.items():
-                bars[f"{arm}: at least {MAPPED:.0%} of used buffers mapped by superpages{when}"] = here[key] >= MAPPED
+                bars[f"{arm}: at least {MAPPED:.0%} of used buffers mapped by huge pages{when}"] = here[key] >= MAPPED
             for name in ("select, 100", "select, 100, again"):
                 most = TABLES * off["page_tables"][name]
                 bars[f"{arm}: {name}: page tables at most {TABLES:.0%} of off"] = here["page_tables"][name] <= most

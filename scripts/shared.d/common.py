@@ -149,7 +149,7 @@ def per_second(program, seconds):
 
 
 def medians(samples, names, share, wanted):
-    """Figures of each arm, their medians by name; and bars of the arms that are `wanted`: that superpages map the `share` in every run."""
+    """Figures of each arm, their medians by name; and bars of the arms that are `wanted`: that huge pages map the `share` in every run."""
     figures, bars = {}, {}
     for arm, runs in samples.items():
         if not runs:
@@ -157,12 +157,12 @@ def medians(samples, names, share, wanted):
         figures[arm] = {name: median([run[name] for run in runs if run[name] is not None]) for name in names}
         figures[arm]["longest_collapse_seconds"] = max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs)
         if wanted(arm):
-            bars[f"{arm}: at least {MAPPED:.0%} mapped by superpages"] = min(run[share] for run in runs) >= MAPPED
+            bars[f"{arm}: at least {MAPPED:.0%} mapped by huge pages"] = min(run[share] for run in runs) >= MAPPED
     return figures, bars
 
 
 def anonymous(pid):
-    """Bytes of anonymous memory of a process, and of these in superpages."""
+    """Bytes of anonymous memory of a process, and of these in huge pages."""
     text = read(f"/proc/{pid}/smaps_rollup")
     return (field(text, "Anonymous") or 0) * 1024, (field(text, "AnonHugePages") or 0) * 1024
 
@@ -175,7 +175,7 @@ FIELDS = {
 
 
 def mapped(pid, name, least=0, most=float("inf")):
-    """Bytes of the mappings of a process whose name matches, of `least` to `most` bytes each, and of these in superpages."""
+    """Bytes of the mappings of a process whose name matches, of `least` to `most` bytes each, and of these in huge pages."""
     total = dict.fromkeys(FIELDS.values(), 0)
     for each in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", read(f"/proc/{pid}/smaps"), flags=re.MULTILINE):
         words = each.split("\n", 1)[0].split(None, 5)

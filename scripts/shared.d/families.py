@@ -8,7 +8,7 @@ import subprocess
 from common import Subject, attach, end, say, told, under
 from programs import CHILDREN, WORKLOAD
 
-# The bar: what a family may use, of what it uses without superpages.
+# The bar: what a family may use, of what it uses without huge pages.
 MOST = 1.05
 SECONDS = 6
 

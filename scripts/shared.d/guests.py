@@ -7,7 +7,7 @@ import time
 from common import MAPPED, Subject, attach, end, held, mapped, medians, say, steady, told, wait_for
 from programs import CHILDREN, ROOT, read
 
-# Until the guest has booted; until superpages are there; how long its passes are counted.
+# Until the guest has booted; until huge pages are there; how long its passes are counted.
 BOOT, SETTLE, SECONDS = 120, 60, 6
 # What it does first is translated first.
 TRANSLATED = 3
@@ -32,7 +32,7 @@ while :; do /bin/busybox md5sum /m/file >/m/said; echo "@pass"; done
 
 
 class Guests(Subject):
-    """a machine emulated by qemu, of 1 GiB: its memory mapped by superpages before and after superhue attaches"""
+    """a machine emulated by qemu, of 1 GiB: its memory mapped by huge pages before and after superhue attaches"""
 
     arms = tuple(f"{backend}, {policy}" for backend in BACKENDS for policy in POLICIES)
     count = 4
@@ -78,7 +78,7 @@ class Guests(Subject):
         report, console = self.folder / "report", self.folder / "console"
         for path in (report, console):
             path.unlink(missing_ok=True)
-        # qemu asks for superpages itself: they are to come from superhue alone.
+        # qemu asks for huge pages itself: they are to come from superhue alone.
         with held(enabled="never", shmem_enabled="never"), contextlib.ExitStack() as stack:
             program = CHILDREN.start(self.command(backend, console), stdin=subprocess.DEVNULL)
             stack.callback(end, program, 15)
@@ -120,5 +120,5 @@ class Guests(Subject):
         for arm, runs in samples.items():
             if arm.startswith("memfd") and runs:
                 said = all((run["superhue"] or {}).get("misaligned") or run["share_after"] >= MAPPED for run in runs)
-                bars[f"{arm}: mapped by superpages, or said to be misaligned"] = said
+                bars[f"{arm}: mapped by huge pages, or said to be misaligned"] = said
         return figures, bars

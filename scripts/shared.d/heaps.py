@@ -6,7 +6,7 @@ import subprocess
 from common import SOURCES, Subject, end, end_server, held, mapped, medians, per_second, steady, told, under
 from programs import CHILDREN, read
 
-# Of the walk, and until superpages are there.
+# Of the walk, and until huge pages are there.
 SECONDS, SETTLE = 5, 15
 # The arrays' share of the heap.
 FILLED = 0.7

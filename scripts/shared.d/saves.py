@@ -14,11 +14,11 @@ VALUE_BYTES = 1024
 # What redis uses for a key and such a value.
 BYTES_PER_KEY = 1400
 WRITES_PER_SECOND = 2000
-# Seconds: until superpages are there before the save, writes before it, superpages back after it; the same where nobody makes them.
+# Seconds: until huge pages are there before the save, writes before it, huge pages back after it; the same where nobody makes them.
 SETTLE, LEAD, BACK, LOOK = 20, 2, 30, 3
 # Of writes from the beginning of a save: less than a save takes.
 WRITING, QUICK_WRITING = 6, 1
-# Less than this share of superpages is none.
+# Less than this share of huge pages is none.
 NONE = 0.01
 # Long enough that one pause of the machine is no difference between arms.
 BENCHMARK_WRITES = 1_500_000
@@ -66,7 +66,7 @@ class Redis:
 
 
 class Saves(Subject):
-    """redis written to at a fixed rate while it saves: latencies, memory copied, superpages afterwards"""
+    """redis written to at a fixed rate while it saves: latencies, memory copied, huge pages afterwards"""
 
     arms = tuple(ARMS)
     default_size = 2 << 30
@@ -150,7 +150,7 @@ class Saves(Subject):
         spans |= latencies(after, {"after": (saved, float("inf"))})
         return figures | {
             "save_seconds": saved - save, "writes_during_save": spans["save"]["count"], "copied_bytes": int(state["rdb_last_cow_size"]),
-            "superpages_back_seconds": back, "fork_us": int(redis.info("stats")["latest_fork_usec"]),
+            "huge_pages_back_seconds": back, "fork_us": int(redis.info("stats")["latest_fork_usec"]),
             "peak_bytes": (field(read(f"/proc/{pid}/status"), "VmHWM") or 0) * 1024, "latency_us": spans,
         }
 
@@ -184,8 +184,8 @@ class Saves(Subject):
             figures[arm] = {name: median([run[name] for run in runs]) for name in names}
             for name in ("50 %", "99 %", "99.9 %", "worst"):
                 figures[arm][f"{name}_us"] = median([each[name] for each in during if each["count"]])
-            back = [run["superpages_back_seconds"] for run in runs if run["share_before"] > NONE]
-            figures[arm]["saves_with_superpages"] = len(back)
+            back = [run["huge_pages_back_seconds"] for run in runs if run["share_before"] > NONE]
+            figures[arm]["saves_with_huge_pages"] = len(back)
             figures[arm]["longest_back_seconds"] = max(back) if back and None not in back else None
         never, always, bars = figures["never"], figures["always"], {}
         for arm, (_, superhue) in ARMS.items():
@@ -200,9 +200,9 @@ class Saves(Subject):
                     here["writes_per_second"] >= THROUGHPUT * always["writes_per_second"],
             }
             # Where there were none, e.g. of memory that was not hot, none can come back.
-            if here["saves_with_superpages"]:
+            if here["saves_with_huge_pages"]:
                 back = here["longest_back_seconds"]
-                bars[f"{arm}: superpages back within {BACK} s"] = back is not None and back <= BACK
+                bars[f"{arm}: huge pages back within {BACK} s"] = back is not None and back <= BACK
         return figures, bars
 
 

@@ -36,6 +36,11 @@ $(out)/short/Large.class: $(out)/Large.java
 	sed 's/n < 6/n < 2/' $< >$(out)/short/Large.java
 	javac -d $(out)/short $(out)/short/Large.java
 
+# The same for others, for scripts/default.toml.
+$(out)/short/map.js: ; @mkdir -p $(@D) && $(subjects) NODE 'r < 10' 'r < 1' >$@.part && mv $@.part $@
+$(out)/short/hash.rb: ; @mkdir -p $(@D) && $(subjects) RUBY '18.times' '2.times' >$@.part && mv $@.part $@
+$(out)/short/tree.lua: ; @mkdir -p $(@D) && $(subjects) LUA '70 do' '12 do' >$@.part && mv $@.part $@
+
 $(out)/tree: scripts/record.d/tree.go
 	@mkdir -p $(out)
 	GOCACHE=$(abspath $(out))/go-cache go build -o $@ $<

@@ -44,7 +44,7 @@ pub struct PlacementArgs {
     /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes 0.3 to 5 ms, in
     /// which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
     /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
-    /// answer, try 100us; its huge pages then come late (4 MiB/s). [default: 10ms, but none for a process that `run` started less than
+    /// answer, try 100us; its huge pages then come late (3 MiB/s). [default: 10ms, but none for a process that `run` started less than
     /// 30 s ago, nor for one that grows by an eighth beyond its largest size within a second]
     #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
     pub max_stall: Option<Duration>,
@@ -65,8 +65,8 @@ pub struct TrackingArgs {
     /// Method of finding out which pages are accessed. [default: the first that works]
     #[arg(long, value_name = "TRACKER", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
-    /// Largest cost of watching: a share of one CPU for superhue itself, on average over 10 s, and a share of a process's time for
-    /// the tracking of its accesses. Collapses are not part of it.
+    /// Largest cost of watching: a share of one CPU for superhue itself, of which it may use 10 s at once, and a share of a
+    /// process's time for the tracking of its accesses. Collapses are not part of it.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
 }
@@ -116,9 +116,9 @@ pub struct ColorArgs {
 impl ColorArgs {
     /// Adds these options to a configuration.
     pub fn add_to(&self, config: &mut Config) {
-        config.colors = self.colors.clone();
-        config.placement = self.placement;
-        config.swap = self.swap;
+        config.options.colors = self.colors.clone();
+        config.options.placement = self.placement;
+        config.options.swap = self.swap;
     }
 }
 

@@ -101,7 +101,7 @@ pub fn attach(
     };
     let setup = Setup::of(config, &mechanism)?;
     let watch = new_watch(config, &mechanism, family, Some(setup));
-    let controls = Controls::new(config.max_overhead);
+    let controls = Controls::new(config.options.max_overhead);
     let live = AccountPublisher::of_attached(controls.clone(), &mechanism);
     let watch = watch.with_keeper(keeper).with_live(live);
     let watcher = std::thread::Builder::new()

@@ -13,57 +13,58 @@ use serde::{Deserialize, Serialize};
 use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
 
-use crate::{ColorPlacement, Config, Pages, chosen_stall_bound};
+use crate::{ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 
-/// Options of placement. Each has its documentation in [`Config`].
+/// Options of placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlacementOptions {
-    /// See [`Config::pages`].
+    /// Memory that gets huge pages; `None` is [`Pages::Auto`].
     pub pages: Option<Pages>,
-    /// See [`Config::budget`].
+    /// Resident memory that promotion may add; `None` is the policy's own default (1 % of anonymous memory for `auto`, 5 % for `resident` and `hot`, no limit
+    /// for `always`).
     pub budget: Option<Share>,
-    /// See [`Config::min_resident`].
+    /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
     pub min_resident: u8,
-    /// See [`Config::settle`].
+    /// Time for which a partly resident region must have stopped growing.
     pub settle: Duration,
-    /// See [`Config::min_active`].
+    /// Percent of a region that must be active before `hot` promotes it, 1 to 100.
     pub min_active: u8,
-    /// See [`Config::cold_after`].
+    /// Time for which a huge page must have been idle before `hot` splits it, if it holds mostly zeroes.
     pub cold_after: Duration,
-    /// See [`Config::tracker`].
+    /// Tracker of accesses; `None` is the best tracker that works.
     pub tracker: Option<TrackerKind>,
-    /// See [`Config::max_overhead`].
+    /// Cost that looking and tracking may have in the long run, as a share of one CPU's time and, for tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
-    /// Time of every 100 ms of a process that collapses may take; zero means no bound, `None` the default one with its exemptions.
+    /// Time that collapses may take out of every 100 ms of a process; zero is no bound, and `None` the default one with its exemptions (see
+    /// [`Config::stall_bound`]).
     pub max_stall: Option<Duration>,
-    /// See [`Config::rate`].
+    /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
-    /// See [`Config::colors`].
+    /// Page colors on which memory is placed.
     pub colors: ColorRequest,
-    /// See [`Config::placement`].
+    /// Mechanism that places memory on colors.
     pub placement: ColorPlacement,
-    /// See [`Config::swap`].
+    /// True if Superhue may make a small swap in memory where none is on: pages of running programs get frames of other colors through swap.
     pub swap: bool,
 }
 
 impl Default for PlacementOptions {
     fn default() -> Self {
-        let usual = Config::default();
         Self {
-            pages: usual.pages,
-            budget: usual.budget,
-            min_resident: usual.min_resident,
-            settle: usual.settle,
-            min_active: usual.min_active,
-            cold_after: usual.cold_after,
-            tracker: usual.tracker,
-            max_overhead: usual.max_overhead,
+            pages: None,
+            budget: None,
+            min_resident: MIN_RESIDENT_DEFAULT,
+            settle: Duration::from_millis(100),
+            min_active: MIN_ACTIVE_DEFAULT,
+            cold_after: Duration::from_secs(30),
+            tracker: None,
+            max_overhead: 0.01,
             max_stall: None,
-            rate: usual.rate,
-            colors: usual.colors,
-            placement: usual.placement,
-            swap: usual.swap,
+            rate: None,
+            colors: ColorRequest::Off,
+            placement: ColorPlacement::Auto,
+            swap: false,
         }
     }
 }
@@ -73,19 +74,7 @@ impl PlacementOptions {
     #[must_use]
     pub fn config(&self) -> Config {
         Config {
-            pages: self.pages,
-            budget: self.budget,
-            min_resident: self.min_resident,
-            settle: self.settle,
-            min_active: self.min_active,
-            cold_after: self.cold_after,
-            tracker: self.tracker,
-            max_overhead: self.max_overhead,
-            max_stall: chosen_stall_bound(self.max_stall),
-            rate: self.rate,
-            colors: self.colors.clone(),
-            placement: self.placement,
-            swap: self.swap,
+            options: self.clone(),
             ..Config::default()
         }
     }
@@ -139,12 +128,6 @@ impl fmt::Display for PlacementOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn defaults_are_those_of_a_watch() {
-        let (ours, usual) = (PlacementOptions::default().config(), Config::default());
-        assert_eq!(format!("{ours:?}"), format!("{usual:?}"));
-    }
 
     #[test]
     fn options_that_are_not_the_default_are_written() {

@@ -12,6 +12,7 @@ use superhue_policy::{Ledger, StallCounts};
 use superhue_sys::process::own_usage;
 
 use crate::allocator::AllocatorReport;
+use crate::ceiling;
 use crate::colors::ColorsReport;
 use crate::shared_report::{ObjectReport, object_lines, objects_report};
 use crate::watch::WatchResults;
@@ -181,7 +182,9 @@ pub struct StallReport {
 impl StallReport {
     fn new(config: &Config, counts: StallCounts) -> Self {
         Self {
-            max_seconds: config.max_stall.map(|bound| bound.allowed.as_secs_f64()),
+            max_seconds: config
+                .stall_bound()
+                .map(|bound| bound.allowed.as_secs_f64()),
             bounded_seconds: counts.bounded.as_secs_f64(),
             unbounded_seconds: counts.unbounded.as_secs_f64(),
         }
@@ -287,12 +290,14 @@ pub struct ProcessesReport {
 pub struct OwnCost {
     /// Seconds of CPU.
     pub cpu_seconds: f64,
-    /// Of these, seconds of collapses and splits.
+    /// Of these, seconds of collapses, splits, and moves of pages to frames of other colors.
     pub acting_seconds: f64,
     /// Of these, all other seconds: start, looks, samples, decisions.
     pub watching_seconds: f64,
     /// Seconds of watching that `--max-overhead` allows in this time, and in 10 s at least.
     pub max_watching_seconds: f64,
+    /// Seconds of wall time for which the watch rested, because watching had taken what `--max-overhead` allows.
+    pub rested_seconds: f64,
     /// Seconds of wall time spent looking.
     pub looking_seconds: f64,
     /// Largest resident set.
@@ -302,9 +307,6 @@ pub struct OwnCost {
     /// Looks at the page tables of a process.
     pub full_looks: u64,
 }
-
-/// Shortest time over which `--max-overhead` holds on average.
-const OVERHEAD_PERIOD: Duration = Duration::from_secs(10);
 
 impl OwnCost {
     /// Returns true if watching took more than `--max-overhead` allows.
@@ -322,8 +324,12 @@ impl OwnCost {
             true => "more than",
             false => "of",
         };
+        let rested = match self.rested_seconds >= 0.5 {
+            true => format!(", rested for {:.0} s", self.rested_seconds),
+            false => String::new(),
+        };
         format!(
-            "own cost: {:.2} s CPU{share}: {:.2} s for collapses and splits, {:.2} s for watching, {bound} the {:.2} s of --max-overhead; {} resident",
+            "own cost: {:.2} s CPU{share}: {:.2} s for placing memory, {:.2} s for watching, {bound} the {:.2} s of --max-overhead{rested}; {} resident",
             self.cpu_seconds,
             self.acting_seconds,
             self.watching_seconds,
@@ -356,7 +362,7 @@ fn tracking_report(config: &Config, watched: &WatchResults) -> Option<TrackingRe
         cpu_seconds: cost.own.as_secs_f64(),
         estimated_target_seconds: cost.target.as_secs_f64(),
         overhead: cost.overhead(),
-        max_overhead: config.max_overhead,
+        max_overhead: config.options.max_overhead,
         hot_set_bytes: tracked.hot_set,
         compaction_regions: watched.ledger.compaction.regions,
         untracked: tracked.untracked.clone(),
@@ -468,8 +474,9 @@ impl Report {
                 cpu_seconds: own_cpu.as_secs_f64(),
                 acting_seconds: watched.acting.as_secs_f64(),
                 watching_seconds: own_cpu.saturating_sub(watched.acting).as_secs_f64(),
-                max_watching_seconds: config.max_overhead
-                    * frame.wall.max(OVERHEAD_PERIOD).as_secs_f64(),
+                max_watching_seconds: config.options.max_overhead
+                    * frame.wall.max(ceiling::PERIOD).as_secs_f64(),
+                rested_seconds: watched.rested.as_secs_f64(),
                 looking_seconds: watched.looking.as_secs_f64(),
                 max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
                 looks: watched.looks,

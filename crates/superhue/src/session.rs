@@ -129,7 +129,7 @@ impl Session {
         let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
         // Before the command runs if it may fail; otherwise once there is memory to place.
         let setup = Setup::if_asked(&config, &mechanism)?;
-        tracing::debug!(pages = ?config.pages, ?mechanism, "starting");
+        tracing::debug!(pages = ?config.options.pages, ?mechanism, "starting");
 
         let allocator = allocator_report(&config, &mechanism, &command);
         let asked = allocator.iter().filter_map(|report| report.asked.as_ref());
@@ -330,7 +330,7 @@ pub(crate) fn new_actuator(
         return Box::new(DryRun);
     }
     let mappers = Box::new(move |object, region| mappings.of(object, region));
-    let has_budget = config.pages != Some(Pages::Always) || config.budget.is_some();
+    let has_budget = config.options.pages != Some(Pages::Always) || config.options.budget.is_some();
     means.actuator(&config.roots, mappers, has_budget)
 }
 

@@ -2,7 +2,7 @@
 
 use superhue_heat::{ChooseError, PtwalkTracker, Scope, choose};
 use superhue_model::{ColorRequest, Share};
-use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme};
+use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme, StallBound};
 
 use crate::ceiling;
 use crate::heat::{Sampler, Sampling};
@@ -40,9 +40,9 @@ impl Setup {
     /// # Errors
     /// `config` names `hot` or a tracker that does not work here.
     pub(crate) fn of(config: &Config, mechanism: &Mechanism) -> Result<Self, ChooseError> {
-        match config.pages {
+        match config.options.pages {
             Some(Pages::Hot) => Self::tracked(Pages::Hot, config, mechanism),
-            None | Some(Pages::Auto) if config.tracker.is_some() => {
+            None | Some(Pages::Auto) if config.options.tracker.is_some() => {
                 Self::tracked(Pages::Auto, config, mechanism)
             }
             None | Some(Pages::Auto) if !PtwalkTracker::may_work(&config.roots) => {
@@ -69,7 +69,7 @@ impl Setup {
             sampler.limit(max_overhead);
         }
         if let Some(postponed) = &mut self.postponed {
-            postponed.0.max_overhead = max_overhead;
+            postponed.0.options.max_overhead = max_overhead;
         }
     }
 
@@ -77,7 +77,7 @@ impl Setup {
     pub(crate) fn allow(&mut self, budget: Share) {
         self.policy.allow(Some(budget));
         if let Some(postponed) = &mut self.postponed {
-            postponed.0.budget = Some(budget);
+            postponed.0.options.budget = Some(budget);
         }
     }
 
@@ -160,15 +160,17 @@ impl Setup {
 /// Returns the tracker that `config` names, or the best one that works, and the reason for it.
 fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
     // Pages of shared objects are recolored in all mappings.
-    let scope = match config.colors {
+    let scope = match config.options.colors {
         ColorRequest::Off => Scope::Promotable,
         _ => Scope::SwapBacked,
     };
-    let chosen = choose(&config.roots, config.tracker, scope)?;
+    let chosen = choose(&config.roots, config.options.tracker, scope)?;
     let sampling = Sampling {
         scope,
-        max_overhead: config.max_overhead,
+        max_overhead: config.options.max_overhead,
         own_part: ceiling::SAMPLES,
+        by_cpu_time: true,
+        max_stall: config.stall_bound().map(|bound| bound.allowed),
         ..Sampling::default()
     };
     let because = format!("tracker {}: {}", chosen.tracker.kind(), chosen.why);
@@ -186,8 +188,8 @@ fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism
         Pages::Always => Scheme::always(),
         Pages::Auto | Pages::Hot if is_tracked => Scheme {
             pattern: Pattern::Active(Active {
-                min_active: percent(config.min_active),
-                cold_after: config.cold_after,
+                min_active: percent(config.options.min_active),
+                cold_after: config.options.cold_after,
                 full_at_once: is_auto,
                 ..Active::default()
             }),
@@ -195,8 +197,8 @@ fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism
         },
         Pages::Auto | Pages::Hot | Pages::Resident => Scheme {
             pattern: Pattern::Resident(Resident {
-                min_resident: percent(config.min_resident),
-                settle: config.settle,
+                min_resident: percent(config.options.min_resident),
+                settle: config.options.settle,
             }),
             ..Scheme::resident()
         },
@@ -205,9 +207,9 @@ fn scheme(pages: Pages, is_tracked: bool, config: &Config, mechanism: &Mechanism
         scheme.quota = Quota::auto();
     }
     scheme.quota = Quota {
-        budget: config.budget.or(scheme.quota.budget),
-        rate: config.rate.or(scheme.quota.rate),
-        max_stall: config.max_stall,
+        budget: config.options.budget.or(scheme.quota.budget),
+        rate: config.options.rate.or(scheme.quota.rate),
+        max_stall: config.stall_bound().map(StallBound::with_reserve),
         ..scheme.quota
     };
     scheme

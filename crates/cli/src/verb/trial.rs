@@ -191,7 +191,7 @@ fn targets(args: &TrialArgs) -> Result<TrialTargets, Failure> {
 /// # Errors
 /// Two options do not fit together.
 pub(super) fn plan(options: &TrialOptions, config: Config) -> Result<TrialPlan, String> {
-    if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.pages {
+    if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.options.pages {
         return Err(format!(
             "--pages {pages} collapses nothing, so there is nothing to switch: hot, resident or always"
         ));

@@ -12,8 +12,8 @@
 //!
 //! | | scheduling (`sched(7)`) | for |
 //! |---|---|---|
-//! | [`Urgent::first`] | `SCHED_FIFO` at priority 1; where that is not permitted, as below | one region: a millisecond |
-//! | [`Urgent::raised`] | a nice value of -20, which counts within the control group and the session of the thread | all page tables of a process |
+//! | [`Urgent::first`] | `SCHED_FIFO` at priority 1; where that is not permitted, as below | one region, or few page tables: milliseconds |
+//! | [`Urgent::raised`] | a nice value of -20, which counts within the control group and the session of the thread | many page tables |
 
 use std::marker::PhantomData;
 
@@ -75,7 +75,7 @@ impl Drop for RealTime {
 }
 
 impl Urgent {
-    /// Runs the thread before all that are not real-time. Only for work of a millisecond: the others wait.
+    /// Runs the thread before all that are not real-time. Only for work of some milliseconds: the others wait.
     #[must_use]
     pub fn first() -> Self {
         if Scheduling::of(0).is_ok_and(|now| !now.is_ordinary()) {

@@ -42,15 +42,6 @@ impl Allowance {
         }
     }
 
-    /// Allows only `part` of the share in the long run, with the same advance.
-    #[must_use]
-    pub fn in_part(self, part: f64) -> Self {
-        Self {
-            share: (self.share * part).max(1e-6),
-            ..self
-        }
-    }
-
     /// Allows `share` of the time from now on, with the same advance; the time left stays.
     pub fn allow(&mut self, share: f64) {
         self.share = at_least_something(share);

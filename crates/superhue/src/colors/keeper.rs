@@ -29,6 +29,7 @@ use superhue_recolor::{Kept, Price, RecolorError, RecolorResult, Recolorer, Targ
 
 use super::headroom;
 use super::readiness::Readiness;
+use crate::cpu::cpu_time;
 use crate::heat::Sampler;
 
 /// Rate from which on a page is hot: the last three samples found it touched.
@@ -122,6 +123,8 @@ enum Step {
 /// Places pages of processes by color.
 #[derive(Debug)]
 pub(crate) struct Keeper {
+    /// CPU time of placing and checking pages since the owner of the keeper took it.
+    pub(crate) placing: Duration,
     aim: PlacementGoal,
     colors: usize,
     /// Pages that the cache holds.
@@ -207,6 +210,7 @@ impl Keeper {
             past: Program::default(),
             seen: 0,
             blind: false,
+            placing: Duration::ZERO,
             left_alone: BTreeMap::new(),
         }
     }
@@ -385,7 +389,9 @@ impl Keeper {
         let hold = headroom::for_ourselves(&self.roots);
         let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages().min(USUAL_HOLD));
         let begun = Instant::now();
+        let before = cpu_time();
         let done = program.take_step(id, &step, recolorer, hold);
+        self.placing += cpu_time().saturating_sub(before);
         let took = begun.elapsed();
         tracing::debug!(process = %id, pages = program.pages.len(), known = program.colors.len(), ?took, ok = done.is_ok(), "colors");
         for processes in self.left_alone.values_mut() {

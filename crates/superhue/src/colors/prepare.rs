@@ -80,7 +80,9 @@ impl ColorSetup {
     /// # Errors
     /// As [`Self::new`]; [`ColorsError::Kernel`] if the user requires the kernel.
     pub(crate) fn for_running(config: &Config) -> Result<Option<Self>, ColorsError> {
-        if config.colors != ColorRequest::Off && config.placement == ColorPlacement::Kernel {
+        if config.options.colors != ColorRequest::Off
+            && config.options.placement == ColorPlacement::Kernel
+        {
             let why =
                 "it gives colors to a command before it starts, not to processes that run already";
             return Err(ColorsError::Kernel(why.to_owned()));
@@ -94,14 +96,16 @@ impl ColorSetup {
         config: &Config,
         prepare: impl FnOnce(&Config, &mut Vec<String>) -> Result<Option<Self>, ColorsError>,
     ) -> Result<Option<Self>, ColorsError> {
-        if config.colors == ColorRequest::Off {
+        if config.options.colors == ColorRequest::Off {
             return Ok(None);
         }
         let mut notes = Vec::new();
         match prepare(config, &mut notes) {
             Err(
                 error @ (ColorsError::Oracle(_) | ColorsError::Swap(_) | ColorsError::Refused(_)),
-            ) if config.dry_run || !config.strict && config.placement != ColorPlacement::Kernel => {
+            ) if config.dry_run
+                || !config.strict && config.options.placement != ColorPlacement::Kernel =>
+            {
                 Ok(Some(Self::without(config, &error, notes)))
             }
             other => other,
@@ -111,7 +115,7 @@ impl ColorSetup {
     /// Prepares programs that run without colors.
     fn without(config: &Config, error: &ColorsError, notes: Vec<String>) -> Self {
         Self {
-            request: config.colors.clone(),
+            request: config.options.colors.clone(),
             set: None,
             strict: config.strict,
             oracle: "none",
@@ -129,7 +133,7 @@ impl ColorSetup {
         let begun = Instant::now();
         let coloring = PageColors::read(&config.roots);
         let judge = |coloring: &PageColors| geometry::judge(&config.roots, coloring);
-        let choice = decide(config.placement, coloring.as_ref(), judge)?;
+        let choice = decide(config.options.placement, coloring.as_ref(), judge)?;
         match (choice, coloring) {
             (Choice::Kernel(judgement), Ok(coloring)) => {
                 return Self::by_kernel(config, &coloring, judgement, begun);
@@ -153,9 +157,9 @@ impl ColorSetup {
             Some(palette) => palette,
             None => palette::open(config.dry_run)?,
         };
-        let set = config.colors.of(palette.palette().colors());
+        let set = config.options.colors.of(palette.palette().colors());
         let set = set.map_err(|source| ColorsError::Request {
-            request: config.colors.clone(),
+            request: config.options.colors.clone(),
             source,
         })?;
         let Some(set) = set else { return Ok(None) };
@@ -167,10 +171,11 @@ impl ColorSetup {
                 ));
             }
         }
-        let swap = (!config.dry_run).then(|| SwapOnDemand::find(&config.roots, config.swap));
+        let swap =
+            (!config.dry_run).then(|| SwapOnDemand::find(&config.roots, config.options.swap));
         let swap = swap.transpose()?;
         Ok(Some(Self {
-            request: config.colors.clone(),
+            request: config.options.colors.clone(),
             set: Some(set),
             strict: config.strict,
             oracle: OracleKind::Measured.name(),
@@ -191,9 +196,9 @@ impl ColorSetup {
         judgement: Judgement,
         begun: Instant,
     ) -> Result<Option<Self>, ColorsError> {
-        let set = config.colors.of(coloring.colors());
+        let set = config.options.colors.of(coloring.colors());
         let set = set.map_err(|source| ColorsError::Request {
-            request: config.colors.clone(),
+            request: config.options.colors.clone(),
             source,
         })?;
         let Some(set) = set else { return Ok(None) };
@@ -203,7 +208,7 @@ impl ColorSetup {
             .allowed()
             .map_err(|errno| ColorsError::Refused(policy.explain(errno, &config.roots)))?;
         Ok(Some(Self {
-            request: config.colors.clone(),
+            request: config.options.colors.clone(),
             strict: config.strict,
             oracle: OracleKind::Kernel.name(),
             kernel: Some(policy),
@@ -322,14 +327,18 @@ impl ColorSetup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PlacementOptions;
 
     fn asking(strict: bool, dry_run: bool, placement: ColorPlacement) -> Config {
-        Config {
+        let options = PlacementOptions {
             colors: ColorRequest::Spread,
+            placement,
+            ..PlacementOptions::default()
+        };
+        Config {
             strict,
             dry_run,
-            placement,
-            ..Config::default()
+            ..options.config()
         }
     }
 

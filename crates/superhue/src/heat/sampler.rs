@@ -19,7 +19,7 @@ use superhue_heat::{
     Tracker, TrackerKind, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
-use superhue_procfs::process::{maps, resident_now};
+use superhue_procfs::process::{cpu_now, maps, resident_now};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 use superhue_sys::urgency::Urgent;
@@ -34,6 +34,12 @@ const AFTER_TROUBLE: Duration = Duration::from_secs(10);
 /// Number of samples below which each lasts longer, and the part of the time that all of them together may last.
 const FEW_SAMPLES: u32 = 8;
 const WATCHED_PART: f64 = 0.8;
+
+/// Time that `clear_refs` takes for one entry of a page table at most: 512 MiB of base pages in 14.5 ms, with two threads (docs/results/big.md).
+const CLEARING: Duration = Duration::from_nanos(110);
+
+/// Longest time for which a thread may clear accessed bits in real time, whatever is allowed: others wait meanwhile.
+const LONGEST_CLEARING: Duration = Duration::from_millis(10);
 
 /// Longest interval of few samples: as of samples that show too little (see [`superhue_heat::Pace`]).
 const LONGEST_OF_FEW: Duration = Duration::from_secs(1);
@@ -72,6 +78,8 @@ pub struct Sampler {
     cpus: u32,
     /// The dearest of the recent samples.
     expected: SampleCost,
+    /// True if no sample may begin.
+    is_held: bool,
     /// The most targets at a time.
     most: usize,
     samples: u64,
@@ -104,10 +112,11 @@ impl Sampler {
             config,
             refill: RefillCost::measure(),
             targets: BTreeMap::new(),
-            allowance: Allowance::new(config.max_overhead, Duration::ZERO).in_part(config.own_part),
+            allowance: Allowance::new(config.max_overhead * config.own_part, Duration::ZERO),
             held_up: Allowance::new(of_all, Duration::ZERO),
             cpus,
             expected: SampleCost::default(),
+            is_held: false,
             most: 0,
             samples: 0,
             past: TrackingCost::default(),
@@ -197,6 +206,18 @@ impl Sampler {
         }
     }
 
+    /// Begins no sample while `held`; those that have begun end as usual.
+    pub fn hold(&mut self, held: bool) {
+        self.is_held = held;
+    }
+
+    /// Returns the time at which the next sample ends that has begun; `None` if none has.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Duration> {
+        let begun = |target: &&Target| matches!(target.phase, Phase::Armed(_));
+        self.targets.values().filter(begun).map(Target::due).min()
+    }
+
     /// Drops the samples that are being taken: the time that follows must not count. They are taken anew when due.
     pub fn put_off(&mut self) {
         for target in self.targets.values_mut() {
@@ -212,8 +233,8 @@ impl Sampler {
         let (now, refill) = (self.now, self.refill);
         if let Some(target) = self.targets.get_mut(&process) {
             target.pace.resident(now, pages);
-            let spared = huge_pages.saturating_mul(PAGES_PER_REGION - 1);
-            let entries = pages.0.saturating_sub(spared);
+            target.spared = huge_pages.saturating_mul(PAGES_PER_REGION - 1);
+            let entries = pages.0.saturating_sub(target.spared);
             target
                 .pace
                 .costs_target_at_most(target.locked + refill.of(entries));
@@ -280,11 +301,17 @@ impl Sampler {
         busy::note(process.pid);
         let mut result = None;
         match std::mem::replace(&mut target.phase, Phase::Resting) {
-            Phase::Armed(armed) => result = Some(self.read(process, target, armed, see)),
+            Phase::Armed(mut armed) => {
+                if self.puts_off(process, &mut armed) {
+                    target.phase = Phase::Armed(armed);
+                    return None;
+                }
+                result = Some(self.read(process, target, armed, see));
+            }
             Phase::Resting | Phase::Troubled { .. } => {}
         }
         let rests = matches!(target.phase, Phase::Resting) && target.pace.next().arm > self.now;
-        let is_poor = self.affordable(self.now) > self.now;
+        let is_poor = self.is_held || self.affordable(self.now) > self.now;
         let in_trouble = matches!(&result, Some(Err(_)));
         if rests || is_poor || in_trouble {
             return result;
@@ -296,6 +323,17 @@ impl Sampler {
                 Some(Err(error))
             }
         }
+    }
+
+    /// Puts the end of a sample off if its process has had too little of a CPU; returns true if it did.
+    fn puts_off(&self, process: ProcessId, armed: &mut SampleInterval) -> bool {
+        let Some(before) = armed.cpu else {
+            return false;
+        };
+        let Ok(now) = cpu_now(&self.roots, process.pid) else {
+            return false;
+        };
+        armed.put_off(self.now, now.total().saturating_sub(before.total()))
     }
 
     fn trouble(&self) -> Phase {
@@ -314,7 +352,7 @@ impl Sampler {
         let work = Work::begin();
         let ranges = self.ranges(process).map_err(TrackError::from);
         let resident = self.resident_pages(process);
-        let urgent = Urgent::raised();
+        let urgent = self.urgency(resident.0.saturating_sub(target.spared));
         let armed = ranges.and_then(|ranges| Ok((ranges, self.tracker.arm(process)?)));
         drop(urgent);
         let (took, own) = work.end();
@@ -332,14 +370,31 @@ impl Sampler {
             }
         };
         let interval = target.pace.next().interval;
+        let cpu = match self.config.by_cpu_time {
+            true => cpu_now(&self.roots, process.pid).ok(),
+            false => None,
+        };
         target.phase = Phase::Armed(SampleInterval {
             since: self.now,
             until: self.now + interval,
+            wanted: interval,
+            cpu,
             ranges,
             armed: ArmingResult { took: own, ..armed },
             resident,
         });
         Ok(())
+    }
+
+    /// Schedules the thread before others while it clears `entries` accessed bits, for which the kernel holds `mmap_lock`; 0 entries are not known.
+    fn urgency(&self, entries: u64) -> Urgent {
+        let held = u32::try_from(entries).map_or(Duration::MAX, |it| CLEARING.saturating_mul(it));
+        let bound = self.config.max_stall.unwrap_or_default();
+        let is_short = entries > 0 && held <= bound.min(LONGEST_CLEARING);
+        match is_short && self.tracker.kind() == TrackerKind::Ptwalk {
+            true => Urgent::first(),
+            false => Urgent::raised(),
+        }
     }
 
     /// Returns the mappings in scope, as they are now.
@@ -362,8 +417,8 @@ impl Sampler {
         see: &mut dyn FnMut(&Sample<'_>),
     ) -> Result<Change, TrackError> {
         let work = Work::begin();
+        let length = noting.length(self.now);
         let (interval, armed) = (noting.since..self.now, noting.armed);
-        let length = interval.end.saturating_sub(interval.start);
         let urgent = Urgent::raised();
         let reading = self.tracker.read(process, &noting.ranges);
         drop(urgent);

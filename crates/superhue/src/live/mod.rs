@@ -66,7 +66,7 @@ impl LiveWatch {
         make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator> + Send + 'static,
     ) -> std::io::Result<Self> {
         let config = config.for_running();
-        let controls = Controls::new(config.max_overhead);
+        let controls = Controls::new(config.options.max_overhead);
         let theirs = controls.clone();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
@@ -106,7 +106,8 @@ impl LiveWatch {
         self.controls.stands_still() || self.has_ended()
     }
 
-    /// Sets the upper bound on the cost of watching from now on, as a share of one CPU's time (see [`Config::max_overhead`]).
+    /// Sets the upper bound on the cost of watching from now on, as a share of one CPU's time (see
+    /// [`PlacementOptions::max_overhead`](crate::PlacementOptions::max_overhead)).
     pub fn limit(&self, max_overhead: f64) {
         self.controls.limit(max_overhead);
     }
@@ -121,7 +122,8 @@ impl LiveWatch {
         self.controls.tell(Arc::new(told));
     }
 
-    /// Returns the last account: at most a second or two old while the watch has members.
+    /// Returns the last account: at most a second or two old while the watch has members. While the watch rests, because it has taken
+    /// [`PlacementOptions::max_overhead`](crate::PlacementOptions::max_overhead), it is about the processes before.
     #[must_use]
     pub fn account(&self) -> Arc<WatchAccount> {
         self.controls.account()
@@ -179,6 +181,7 @@ mod tests {
     use superhue_procfs::process::identify;
 
     use super::*;
+    use crate::PlacementOptions;
 
     /// Waits for an account for which `what` holds. The deadline leaves room for a slow machine.
     fn wait_for(watch: &LiveWatch, what: impl Fn(&WatchAccount) -> bool) -> Arc<WatchAccount> {
@@ -200,10 +203,11 @@ mod tests {
 
     #[test]
     fn a_watch_goes_on_while_its_members_change() {
-        let config = Config {
+        let options = PlacementOptions {
             pages: Some(crate::Pages::Kernel),
-            ..Config::default()
+            ..PlacementOptions::default()
         };
+        let config = options.config();
         let watch = LiveWatch::start(&config, "test").unwrap();
         let child = |_| {
             let mut command = Command::new("sleep");
@@ -240,17 +244,17 @@ mod tests {
     #[test]
     fn a_tracker_that_cannot_be_had_is_trouble() {
         let tracker = Some(TrackerKind::Idle);
+        let options = PlacementOptions {
+            tracker,
+            ..PlacementOptions::default()
+        };
         if choose(&Roots::default(), tracker, Scope::Promotable).is_ok() {
             return superhue_testing::skip(
                 "no-page-idle",
                 "this kernel has page_idle, and lets it be used",
             );
         }
-        let config = Config {
-            tracker,
-            ..Config::default()
-        };
-        let watch = LiveWatch::start(&config, "test").unwrap();
+        let watch = LiveWatch::start(&options.config(), "test").unwrap();
         let account = wait_for(&watch, |account| account.trouble.is_some());
         let trouble = account.trouble.as_ref().unwrap();
         assert!(trouble.contains("idle"), "{trouble}");

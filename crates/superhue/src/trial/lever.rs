@@ -47,7 +47,7 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Regions that are checked to measure how far a switch took effect.
 const SAMPLE: usize = 128;
 
-/// Period of which collapses may take a part (see [`Config::max_stall`]).
+/// Period of which collapses may take a part (see [`Config::stall_bound`]).
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// Pages of zeroes that a region may lose in a split beyond those that the collapse had added: more would make *off* faster.
@@ -305,14 +305,14 @@ impl PolicySwitch {
         };
         Ok(Self {
             actuator: new_actuator(&config, means, Mappings::default()),
-            roots: config.roots,
+            roots: config.roots.clone(),
             watch,
             made,
             found: BTreeSet::new(),
             members: BTreeSet::new(),
             next_adoption: Instant::now(),
             zeroed: BTreeSet::new(),
-            max_stall: config.max_stall.map(|bound| bound.allowed),
+            max_stall: (config.stall_bound()).map(|bound| bound.with_reserve().allowed),
             is_on: true,
             absent: BTreeMap::new(),
             before,

@@ -332,7 +332,7 @@ fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>) -> Trial {
             restarts: 0,
         },
         policy: TrialPolicy {
-            pages: plan.config.pages.map(|pages| pages.to_string()),
+            pages: plan.config.options.pages.map(|pages| pages.to_string()),
             because: String::new(),
             notes: Vec::new(),
         },

@@ -22,7 +22,7 @@ const STILL_AT_MOST: Duration = Duration::from_secs(8);
 const STILL_TOGETHER: u32 = 4;
 
 /// Estimated cost of a first full look.
-const FIRST_LOOK: Duration = Duration::from_micros(200);
+pub(super) const FIRST_LOOK: Duration = Duration::from_micros(200);
 
 /// State of a process between looks, beside its view in the snapshot.
 #[derive(Debug)]

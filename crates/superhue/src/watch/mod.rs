@@ -21,6 +21,7 @@ mod huge_pages;
 mod known;
 mod objects;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,13 +34,13 @@ use superhue_model::{
 };
 use superhue_policy::Ledger;
 use superhue_procfs::process::{
-    PageScanner, ZeroPages, activity, memory_use, resident_now, stat, view,
+    PageScanner, StatmPages, ZeroPages, activity, memory_use, resident_now, stat, view,
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 use superhue_sys::urgency::Urgent;
 
-use crate::ceiling;
+use crate::ceiling::{self, TotalCost};
 use crate::charge::Charge;
 use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
@@ -51,7 +52,7 @@ use crate::timeline::Timeline;
 use crate::{Config, Mechanism, Pages};
 use growth::Growth;
 use huge_pages::HugePages;
-use known::ProcessState;
+use known::{FIRST_LOOK, ProcessState};
 use objects::Objects;
 
 pub(crate) use heat::{TrackingSummary, hot_set};
@@ -65,10 +66,11 @@ const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// more than half of the share for looks.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
-/// Time that full looks may take in advance of their share, while a program fills its memory.
-const LOOKS_IN_ADVANCE: Duration = Duration::from_secs(1);
+/// Longest sleep of a watch that rests and has an owner, who gets accounts.
+const RESTING_POLL: Duration = Duration::from_secs(1);
 
-/// Number of processes from which on a process without room for a huge page gets a full look only if the share of looks pays for it.
+/// Number of processes from which on a first look at another one waits until the share of looks pays for it. One without room for a huge page waits
+/// for its turn.
 const CROWD_PROCESSES: usize = 64;
 
 /// Collapses between two entries in the timeline, and between two chances to stop.
@@ -144,7 +146,9 @@ pub(crate) struct WatchResults {
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
-    /// CPU time of collapses and splits.
+    /// Wall time for which the watch rested, because it had cost too much.
+    pub(crate) rested: Duration,
+    /// CPU time of collapses, splits, and moves of pages to frames of other colors.
     pub(crate) acting: Duration,
     pub(crate) processes_seen: u64,
     pub(crate) processes_denied: u64,
@@ -159,6 +163,19 @@ pub(crate) struct WatchResults {
     pub(crate) census: Option<Census>,
     /// State and results of recoloring, if memory is recolored.
     pub(crate) keeper: Option<Keeper>,
+}
+
+/// Result of a read of the sizes of a process.
+#[derive(Debug, Clone, Copy)]
+struct Glance {
+    resident: StatmPages,
+    growth: Growth,
+    /// True if it was not known before.
+    is_new: bool,
+    /// True if the size of a known process differs notably from the last one.
+    changed: bool,
+    /// True if its page tables are worth a look.
+    is_due: bool,
 }
 
 /// A watch over a family of processes.
@@ -186,7 +203,11 @@ pub(crate) struct Watch {
     grown: HashMap<(ProcessId, Region), PageCount>,
     /// Upper bound on the cost of watching, as a share of one CPU's time.
     pub(crate) max_overhead: f64,
-    /// Part of that which is left for full looks.
+    /// CPU time of the loop, held against that bound.
+    cost: TotalCost,
+    /// Time of the next decision, for a watch that rests.
+    next_decision: Duration,
+    /// Part of the bound that is left for full looks.
     allowance: Allowance,
     /// CPU time of the last round of small looks at all processes.
     glance: Duration,
@@ -209,12 +230,12 @@ impl Watch {
         let undecided = setup.is_none().then(|| (config.clone(), mechanism.clone()));
         Self {
             roots: config.roots.clone(),
-            family: family.bounded_by(config.max_overhead),
+            family: family.bounded_by(config.options.max_overhead),
             actuator,
             dry_run: config.dry_run,
             setup: setup.unwrap_or_else(Setup::undecided),
             undecided,
-            untracked: (config.colors != ColorRequest::Off).then(|| config.clone()),
+            untracked: (config.options.colors != ColorRequest::Off).then(|| config.clone()),
             zero_pages: ZeroPages::new(config.roots.clone()),
             scanner: PageScanner::new(),
             objects: Objects::default(),
@@ -225,7 +246,9 @@ impl Watch {
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
             grown: HashMap::new(),
-            max_overhead: config.max_overhead,
+            max_overhead: config.options.max_overhead,
+            cost: TotalCost::new(config.options.max_overhead, config.has_advance),
+            next_decision: Duration::ZERO,
             allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
             begun: Instant::now(),
@@ -253,10 +276,11 @@ impl Watch {
     pub(crate) fn limit(&mut self, max_overhead: f64) {
         self.max_overhead = max_overhead;
         self.family.limit(max_overhead);
+        self.cost.allow(max_overhead);
         self.allowance.allow(max_overhead * ceiling::LOOKS);
         self.setup.limit(max_overhead);
         if let Some((config, _)) = &mut self.undecided {
-            config.max_overhead = max_overhead;
+            config.options.max_overhead = max_overhead;
         }
     }
 
@@ -264,7 +288,7 @@ impl Watch {
     pub(crate) fn allow(&mut self, budget: Share) {
         self.setup.allow(budget);
         if let Some((config, _)) = &mut self.undecided {
-            config.budget = Some(budget);
+            config.options.budget = Some(budget);
         }
     }
 
@@ -309,6 +333,8 @@ impl Watch {
         let mut pause = MIN_LOOK_INTERVAL;
         let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
+        let mut acting = self.watched.acting;
+        self.cost.begin();
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
             if self.stand_still(stop) {
                 (next_look, pause) = (self.begun.elapsed(), MIN_LOOK_INTERVAL);
@@ -316,8 +342,24 @@ impl Watch {
             }
             // Samples come due between looks, and must not cause a look at all processes.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
+            let at = self.begun.elapsed();
+            let acted = self.watched.acting.saturating_sub(acting);
+            acting = self.watched.acting;
+            self.cost.count(at, acted);
+            if !self.cost.rest(at).is_zero() && self.watched.looks > 0 {
+                if ends {
+                    self.family.update(&self.roots, at);
+                    if self.family.is_over() {
+                        break;
+                    }
+                }
+                if self.rest(stop, until_empty) {
+                    (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
+                }
+                continue;
+            }
             let looks = ends || self.begun.elapsed() >= next_look;
-            let may_act = self.obey();
+            let may_act = self.obey(true);
             let changed = looks && self.look();
             // The result of a look is published before any action on it.
             if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
@@ -372,6 +414,40 @@ impl Watch {
         self.watched
     }
 
+    /// Rests once while watching has cost too much: acts on what the last looks showed, and ends the samples that have begun. Returns true if it was
+    /// woken.
+    fn rest(&mut self, stop: &Stop, until_empty: bool) -> bool {
+        let begun = self.begun.elapsed();
+        // The members stay those of the last look.
+        let may_act = self.obey(false);
+        if may_act {
+            self.end_samples();
+            if begun >= self.next_decision {
+                let before = (cpu_time(), self.watched.acting);
+                self.act(stop);
+                let acted = self.watched.acting.saturating_sub(before.1);
+                let decided = cpu_time().saturating_sub(before.0 + acted);
+                let share = self.max_overhead * ceiling::DECISIONS;
+                self.next_decision =
+                    self.begun.elapsed() + ceiling::apart(decided, share).max(MIN_LOOK_INTERVAL);
+            }
+        }
+        self.publish();
+        let at = self.begun.elapsed();
+        let decision = self.next_decision.saturating_sub(at);
+        // The end of the last process is to be noticed soon, and accounts are due.
+        let poll = match until_empty {
+            true => MAX_LOOK_INTERVAL,
+            false => RESTING_POLL,
+        };
+        let sample = self.until_begun_sample().unwrap_or(Duration::MAX);
+        let time = self.cost.rest(at).min(decision).min(poll).min(sample);
+        tracing::debug!(?time, left = ?self.cost.rest(at), "rests: watching has taken --max-overhead");
+        let is_woken = stop.sleep(time);
+        self.watched.rested += self.begun.elapsed().saturating_sub(begun);
+        is_woken
+    }
+
     /// Returns the next time at which the sizes of a process are due. New processes come from elsewhere: the owner names them, or a search with a
     /// pace of its own finds them.
     fn next_glance(&self) -> Duration {
@@ -411,15 +487,45 @@ impl Watch {
         let mut in_full = Duration::ZERO;
         let charged = self.charge.look(self.snapshot.at, &members);
         self.watched.peak_charged = self.watched.peak_charged.max(charged);
+        let (mut due, mut newcomers) = (Vec::new(), 0);
         for id in members {
             let known = self.known.get(&id);
             if known.is_some_and(|known| !known.is_stale && !known.is_glanced_at(self.snapshot.at))
             {
                 continue;
             }
-            let (happened, cost) = self.look_at(id);
-            changed |= happened;
-            in_full += cost;
+            let looked = known.map_or(self.snapshot.at, |known| known.looked);
+            let Some(glance) = self.glance_at(id, newcomers) else {
+                continue;
+            };
+            newcomers += usize::from(glance.is_new);
+            changed |= glance.changed;
+            if glance.is_due {
+                due.push((looked, Reverse(glance.resident.total), id, glance));
+            }
+        }
+        // The longest wait comes first, and of new processes the largest. Once one waits for the share of looks, the others wait for it: else they
+        // would spend what it needs.
+        due.sort_unstable_by_key(|&(looked, size, id, _)| (looked, size, id));
+        let mut waits = false;
+        for (_, _, id, glance) in due {
+            let is_free = glance.is_new && self.known.len() < CROWD_PROCESSES;
+            if !waits && !is_free {
+                if !glance.changed && !glance.is_new && self.sleeps(id) {
+                    continue;
+                }
+                let cost = self.known.get(&id).map_or(FIRST_LOOK, |known| known.cost);
+                waits = !self.allowance.covers(self.snapshot.at, cost);
+            }
+            if waits && !is_free {
+                if glance.is_new {
+                    let known = ProcessState::unseen(self.snapshot.at, glance.resident.total);
+                    self.known.insert(id, known);
+                }
+                continue;
+            }
+            changed |= glance.is_new;
+            in_full += self.look_in_full(id, glance);
         }
         self.glance = cpu_time().saturating_sub(glancing + in_full);
         self.look_at_objects(false);
@@ -429,20 +535,18 @@ impl Watch {
         changed
     }
 
-    /// Looks at one process as closely as is worth it; returns true if it had changed, and the CPU time
-    /// of a full look if there was one.
-    fn look_at(&mut self, id: ProcessId) -> (bool, Duration) {
-        let Ok(resident) = resident_now(&self.roots, id.pid) else {
-            return (false, Duration::ZERO);
-        };
+    /// Reads the sizes of one process, and decides whether its page tables are worth a look; `None` if they could not be read, or the process is one of
+    /// a crowd and small. `newcomers` are the new processes before it in this round.
+    fn glance_at(&mut self, id: ProcessId, newcomers: usize) -> Option<Glance> {
+        let resident = resident_now(&self.roots, id.pid).ok()?;
         if let Some(sampler) = &mut self.setup.sampler {
             let mapped = self.known.get(&id).and_then(|it| it.huge_pages.mapped);
             let huge_pages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
             sampler.resident(id, resident.anonymous(), huge_pages);
         }
         let at = self.snapshot.at;
-        let is_new = !self.known.contains_key(&id);
         let known = self.known.get(&id).map(|known| known.growth);
+        let is_new = known.is_none();
         let mut growth = known.unwrap_or_else(|| Growth::new(at, resident.total));
         growth.see(at, resident.total);
         if let Some(known) = self.known.get_mut(&id) {
@@ -460,24 +564,40 @@ impl Watch {
             known.still_since = at;
         }
         let has_room = resident.total.0 >= PAGES_PER_REGION;
-        if is_new && !has_room && self.known.len() >= CROWD_PROCESSES {
+        if is_new && !has_room && self.known.len() + newcomers >= CROWD_PROCESSES {
             let known = ProcessState::unseen(at, resident.total);
             self.known.insert(id, known);
-            return (false, Duration::ZERO);
+            return None;
         }
         let spares = self.setup.pages == Pages::Auto;
-        let due = self.known.get(&id).is_none_or(|known| {
+        let is_due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
             let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
             // A look at growing memory would be out of date at once, and it holds the program up.
             let is_news =
                 known.is_stale || (changed && !known.refused && !(spares && growth.fills(at)));
-            (is_news || overdue) && self.allowance.covers(at, known.cost)
+            is_news || overdue
         });
-        if !due || !changed && self.sleeps(id) {
-            return (changed, Duration::ZERO);
-        }
+        Some(Glance {
+            resident,
+            growth,
+            is_new,
+            changed: changed && !is_new,
+            is_due,
+        })
+    }
+
+    /// Looks at the page tables of one process; returns the CPU time of the look.
+    fn look_in_full(&mut self, id: ProcessId, glance: Glance) -> Duration {
+        let Glance {
+            resident,
+            growth,
+            changed,
+            is_new,
+            ..
+        } = glance;
+        let at = self.snapshot.at;
         // Read before the look: activity during the look counts as new.
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
@@ -538,7 +658,9 @@ impl Watch {
                 activity: ran,
                 glanced: at,
                 still_since: match self.known.get(&id) {
-                    Some(known) if !changed && known.activity == ran => known.still_since,
+                    Some(known) if !changed && !is_new && known.activity == ran => {
+                        known.still_since
+                    }
                     _ => at,
                 },
                 asleep_at: at,
@@ -550,7 +672,7 @@ impl Watch {
                 stack,
             },
         );
-        (changed || is_new, cpu)
+        cpu
     }
 
     /// Returns true if a process that is due for a full look has slept since the last one. The interval between checks grows.
@@ -676,7 +798,11 @@ impl Watch {
         }
         let sampler = self.setup.sampler.as_ref();
         let keeper = self.watched.keeper.as_mut();
-        keeper.is_some_and(|keeper| keeper.step(now, &members, sampler))
+        keeper.is_some_and(|keeper| {
+            let moved = keeper.step(now, &members, sampler);
+            self.watched.acting += std::mem::take(&mut keeper.placing);
+            moved
+        })
     }
 
     fn until_next_color(&self) -> Option<Duration> {
@@ -729,10 +855,13 @@ fn has_work(process: &ProcessView) -> bool {
 
 /// Returns the allowance of full looks.
 fn allowance_of_looks(config: &Config) -> Allowance {
-    let share = config.max_overhead * ceiling::LOOKS;
-    let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(LOOKS_IN_ADVANCE);
+    let max_overhead = config.options.max_overhead;
+    // Looks may take the whole advance: while a program fills its memory, nothing else needs it.
+    let advance = ceiling::advance(max_overhead);
+    let share = max_overhead * ceiling::LOOKS;
+    let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(advance);
     if !config.has_advance {
-        allowance.spend(Duration::ZERO, LOOKS_IN_ADVANCE);
+        allowance.spend(Duration::ZERO, advance);
     }
     allowance
 }

@@ -59,15 +59,16 @@ impl Powerless {
 
 #[cfg(test)]
 mod tests {
-    use superhue::Pages;
+    use superhue::{Pages, PlacementOptions};
 
     use super::*;
 
     fn config(pages: Pages) -> Config {
-        Config {
+        let options = PlacementOptions {
             pages: Some(pages),
-            ..Config::default()
-        }
+            ..PlacementOptions::default()
+        };
+        options.config()
     }
 
     #[test]

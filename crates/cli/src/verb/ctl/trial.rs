@@ -152,9 +152,9 @@ mod tests {
             ..PlacementOptions::default()
         };
         let config = config_in(&held(policy, this_process()), &Roots::default()).unwrap();
-        assert_eq!(config.pages, Some(Pages::Resident));
-        assert_eq!(config.budget, Some(Share::BasisPoints(700)));
-        assert_eq!(config.max_overhead, 0.003);
+        assert_eq!(config.options.pages, Some(Pages::Resident));
+        assert_eq!(config.options.budget, Some(Share::BasisPoints(700)));
+        assert_eq!(config.options.max_overhead, 0.003);
     }
 
     #[test]

@@ -312,6 +312,8 @@ fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling 
         longest,
         scope,
         settle: false,
+        by_cpu_time: false,
+        max_stall: None,
     }
 }
 

@@ -461,6 +461,8 @@ impl Tracking {
             longest: MAX_SAMPLE_INTERVAL,
             scope: Scope::All,
             settle: false,
+            by_cpu_time: false,
+            max_stall: None,
         };
         Ok(Self {
             sampler: Sampler::new(roots.clone(), chosen.tracker, sampling),

@@ -100,8 +100,11 @@ pages = "off"
          cold-after 120s, tracker idle, colors spread, placement recolor, swap"
     );
     let config = placement.config();
-    assert_eq!(config.tracker, Some(TrackerKind::Idle));
-    assert_eq!((config.min_resident, config.min_active), (90, 50));
+    assert_eq!(config.options.tracker, Some(TrackerKind::Idle));
+    assert_eq!(
+        (config.options.min_resident, config.options.min_active),
+        (90, 50)
+    );
     assert!(rest.conditions.is_empty() && rest.placement.is_none());
 }
 

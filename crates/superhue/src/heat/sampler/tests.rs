@@ -232,3 +232,36 @@ fn one_process_is_not_tracked_twice() {
     run(&mut second, MINUTE);
     assert!(two.with(|script| script.read) > 0);
 }
+
+#[test]
+fn a_held_sampler_ends_samples_and_begins_none() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    let mut sampler = sampler(&fake);
+    sampler.add(id);
+    assert_eq!(sampler.next_end(), None);
+    sampler.step(Duration::ZERO);
+    let end = sampler.next_end().unwrap();
+    assert!(end > Duration::ZERO);
+    sampler.hold(true);
+    assert_eq!(sampler.step(end).len(), 1);
+    assert_eq!(sampler.next_end(), None);
+    sampler.step(end + MINUTE);
+    assert_eq!(fake.with(|script| (script.armed, script.read)), (1, 1));
+    sampler.hold(false);
+    sampler.step(end + MINUTE);
+    assert_eq!(fake.with(|script| script.armed), 2);
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_sampled_stops_nothing() {
+    let (child, id) = Child::start();
+    let fake = Fake::default();
+    let mut sampler = sampler(&fake);
+    sampler.config.by_cpu_time = true;
+    sampler.add(id);
+    sampler.step(Duration::ZERO);
+    let end = sampler.next_end().unwrap();
+    drop(child);
+    assert_eq!(sampler.step(end).len(), 1);
+}

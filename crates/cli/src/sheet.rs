@@ -126,14 +126,14 @@ pub struct Sheet {
 
 /// A table as text, with the titles of the columns for which there was no room.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fitted {
+pub struct FittedSheet {
     /// Lines, each with its end. Foreign characters in it are harmless.
     pub text: String,
     /// Titles of the columns that were left out.
     pub left_out: Vec<&'static str>,
 }
 
-impl Fitted {
+impl FittedSheet {
     /// Returns a line that names the columns that were left out, and the option that shows them; empty if there are none.
     pub fn note(&self) -> String {
         match self.left_out.is_empty() {
@@ -164,7 +164,7 @@ impl Sheet {
 
     /// Formats the table for a terminal of `room` columns; in full without one.
     #[must_use]
-    pub fn fitted(&self, room: Option<usize>, paint: Paint) -> Fitted {
+    pub fn fitted(&self, room: Option<usize>, paint: Paint) -> FittedSheet {
         let natural: Vec<usize> = (self.columns.iter().enumerate())
             .map(|(at, column)| {
                 let cells = self.rows.iter().map(|row| width(cell(row, at)));
@@ -182,7 +182,7 @@ impl Sheet {
         }
         let is_out = |(at, _): &(usize, &Column)| !kept.contains(at);
         let left_out = self.columns.iter().enumerate().filter(is_out);
-        Fitted {
+        FittedSheet {
             text,
             left_out: left_out.map(|(_, column)| column.title).collect(),
         }

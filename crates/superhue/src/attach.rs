@@ -12,6 +12,7 @@ use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
 use crate::colors::{ColorSetup, ColorsError, ColorsReport};
+use crate::cpu::Work;
 use crate::family::Family;
 use crate::live::{AccountPublisher, Controls, WatchAccount};
 use crate::means::WITHOUT_CAPABILITY;
@@ -69,6 +70,7 @@ pub fn attach(
     mut tell: impl FnMut(&WatchAccount),
 ) -> Result<Report, AttachError> {
     let own = own_usage();
+    let preparing = Work::begin();
     let config = &config.for_running();
     // If `/proc` is of another pid namespace, a number names one process for the look and another one for the collapse.
     numbers_are_ours(&config.roots)?;
@@ -87,6 +89,8 @@ pub fn attach(
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
     let mut mechanism = running_mechanism(config)?;
+    // Measuring colors is no part of watching.
+    let (_, prepared) = preparing.end();
     let mut colors = ColorSetup::for_running(config)?;
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
@@ -99,11 +103,16 @@ pub fn attach(
         Some(population) => Family::of(population),
         None => Family::new(ids.iter().copied(), config.follow),
     };
+    let choosing = Work::begin();
     let setup = Setup::of(config, &mechanism)?;
+    let (_, chosen) = choosing.end();
     let watch = new_watch(config, &mechanism, family, Some(setup));
     let controls = Controls::new(config.options.max_overhead);
     let live = AccountPublisher::of_attached(controls.clone(), &mechanism);
-    let watch = watch.with_keeper(keeper).with_live(live);
+    let watch = watch
+        .with_keeper(keeper)
+        .with_live(live)
+        .with_cost(prepared + chosen);
     let watcher = std::thread::Builder::new()
         .name("superhue-watch".to_owned())
         .spawn({

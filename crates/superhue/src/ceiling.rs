@@ -14,8 +14,8 @@ use crate::cpu::cpu_time;
 /// Time whose share may be spent at once. So the ceiling holds on average over the whole time, or over 10 s if that is longer.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
-/// Part of the first period that is kept for work outside the watch: to start, and to report.
-const OUTSIDE: f64 = 0.1;
+/// Part of the ceiling that is kept for work outside the loop: to wait for signals, and to report.
+const OUTSIDE: f64 = 0.03;
 
 /// Taking samples of accesses.
 pub(crate) const SAMPLES: f64 = 0.55;
@@ -41,22 +41,26 @@ pub(crate) struct TotalCost {
 impl TotalCost {
     /// Allows `share` of the time from 0 on, that of the first period at once if `has_advance`.
     pub(crate) fn new(share: f64, has_advance: bool) -> Self {
+        let share = of_loop(share);
         let advance = advance(share);
-        if !has_advance {
-            let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(advance);
-            allowance.spend(Duration::ZERO, advance);
-            return Self {
-                allowance,
-                counted: Duration::ZERO,
-            };
-        }
-        // The whole first period is paid in advance, so nothing accrues before its end.
-        let mut allowance = Allowance::new(share, PERIOD).with_advance(advance);
-        allowance.spend(PERIOD, advance.mul_f64(OUTSIDE));
+        let allowance = match has_advance {
+            // The whole first period is paid in advance, so nothing accrues before its end.
+            true => Allowance::new(share, PERIOD).with_advance(advance),
+            false => {
+                let mut empty = Allowance::new(share, Duration::ZERO).with_advance(advance);
+                empty.spend(Duration::ZERO, advance);
+                empty
+            }
+        };
         Self {
             allowance,
             counted: Duration::ZERO,
         }
+    }
+
+    /// Counts CPU time that was spent before the loop.
+    pub(crate) fn start_with(&mut self, spent: Duration) {
+        self.allowance.spend(Duration::ZERO, spent);
     }
 
     /// Begins to count the CPU time of the calling thread.
@@ -66,7 +70,7 @@ impl TotalCost {
 
     /// Allows `share` of the time from now on.
     pub(crate) fn allow(&mut self, share: f64) {
-        self.allowance.allow(share);
+        self.allowance.allow(of_loop(share));
     }
 
     /// Counts the CPU time of the calling thread up to `at`, except `acting`, that of its actions.
@@ -88,6 +92,11 @@ impl TotalCost {
             false => self.allowance.when(at, Duration::ZERO).saturating_sub(at),
         }
     }
+}
+
+/// Returns the part of a ceiling that is for the loop.
+const fn of_loop(share: f64) -> f64 {
+    share * (1.0 - OUTSIDE)
 }
 
 /// Returns the CPU time that a ceiling of `share` allows in the first period.
@@ -114,16 +123,17 @@ mod tests {
 
     #[test]
     fn the_sum_is_bounded_whatever_the_work_is_for() {
-        let mut total = TotalCost::new(0.001, true);
+        let mut total = TotalCost::new(0.001 / (1.0 - OUTSIDE), true);
+        total.start_with(MS);
         total.spend(1000 * MS, 8 * MS);
         assert_eq!(total.rest(1000 * MS), Duration::ZERO);
-        // 10 ms are for the first 10 s, 1 ms of them for the work outside, and 1 ms comes with each second after that.
+        // 10 ms are for the first 10 s, and 1 ms comes with each second after that.
         total.spend(1000 * MS, 20 * MS);
         let rest = total.rest(1000 * MS);
         assert!(rest >= 28_000 * MS && rest <= 28_001 * MS, "{rest:?}");
         assert_eq!(total.rest(1000 * MS + rest), Duration::ZERO);
         // More may be allowed meanwhile.
-        total.allow(0.01);
+        total.allow(0.01 / (1.0 - OUTSIDE));
         assert!(total.rest(1000 * MS) <= 10_901 * MS);
     }
 

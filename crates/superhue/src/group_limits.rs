@@ -36,7 +36,7 @@ use superhue_act::Target;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, SkipReason};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
-use superhue_sys::cgroup::{CgroupRemoved, Group, Usage, groups};
+use superhue_sys::cgroup::{Group, RemovedCgroup, Usage, groups};
 
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
 const BATCH: u64 = 64;
@@ -149,7 +149,7 @@ impl GroupLimits {
         } = *target;
         self.tend(at);
         let first = self.look(at, process, growth.bytes());
-        let looked = first.or_else(|CgroupRemoved| {
+        let looked = first.or_else(|RemovedCgroup| {
             // A group can only be removed without processes, so its former processes are in another group by now.
             self.homes.clear();
             self.groups.values_mut().for_each(GroupState::close);
@@ -165,7 +165,7 @@ impl GroupLimits {
         at: Duration,
         process: ProcessId,
         growth: ByteCount,
-    ) -> Result<Option<SkipReason>, CgroupRemoved> {
+    ) -> Result<Option<SkipReason>, RemovedCgroup> {
         let folders = self.home(at, process);
         let mut pressed = None;
         for folder in folders.iter() {
@@ -284,7 +284,7 @@ impl GroupState {
         growth: ByteCount,
         cpus: u64,
         has_budget: bool,
-    ) -> Result<Option<SkipReason>, CgroupRemoved> {
+    ) -> Result<Option<SkipReason>, RemovedCgroup> {
         let Some(files) = &self.files else {
             return Ok(None);
         };

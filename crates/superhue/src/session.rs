@@ -20,8 +20,9 @@ use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::{Usage, own_usage};
 use superhue_sys::thp::ThpSwitch;
 
-use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NotAsked};
+use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NoRequest};
 use crate::colors::{Census, ColorSetup, ColorsError, ColorsReport, kernel_report};
+use crate::cpu::Work;
 use crate::family::Family;
 use crate::given_back::LazyFreeFinder;
 use crate::group_limits::GroupLimits;
@@ -128,7 +129,9 @@ impl Session {
         let mut mechanism = Mechanism::for_command(&config);
         let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
         // Before the command runs if it may fail; otherwise once there is memory to place.
+        let choosing = Work::begin();
         let setup = Setup::if_asked(&config, &mechanism)?;
+        let (_, chosen) = choosing.end();
         tracing::debug!(pages = ?config.options.pages, ?mechanism, "starting");
 
         let allocator = allocator_report(&config, &mechanism, &command);
@@ -174,7 +177,8 @@ impl Session {
         let census = policy.map(|policy| Census::new(policy, &session.config.roots));
         let watch = new_watch(&session.config, &session.mechanism, family, setup)
             .with_census(census)
-            .with_keeper(keeper);
+            .with_keeper(keeper)
+            .with_cost(chosen);
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
             .spawn(move || watch.run(&stop, false));
@@ -300,7 +304,7 @@ fn allocator_report(
     let name = command.first()?;
     let result = match (config.allocator, mechanism.switch) {
         (AllocatorAdvice::Leave, _) => return None,
-        (AllocatorAdvice::Ask, ThpSwitch::Never) => Err(NotAsked::SwitchedOff),
+        (AllocatorAdvice::Ask, ThpSwitch::Never) => Err(NoRequest::SwitchedOff),
         (AllocatorAdvice::Ask, _) => {
             AllocatorRequest::for_command(&config.roots, name, &config.environment)
         }

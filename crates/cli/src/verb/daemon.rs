@@ -11,7 +11,7 @@ use superhue::sys::process::SignalSet;
 use superhue::sys::signal::signal_descriptor;
 use superhue_daemon::config::Problem;
 use superhue_daemon::ctl::RuleSummary;
-use superhue_daemon::{CheckReport, Daemon, DaemonError, Options, check};
+use superhue_daemon::{CheckReport, Daemon, DaemonError, DaemonOptions, check};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -51,7 +51,7 @@ pub fn daemon(args: &DaemonArgs) -> VerbResult {
     let _ = signals.block();
     let failed = |errno: Errno| Failure::new(FAILED, format!("signalfd: {errno}"));
     let signals = signal_descriptor(&signals).map_err(failed)?;
-    let options = Options {
+    let options = DaemonOptions {
         folder: args.config.clone(),
         socket: args.socket.clone(),
         roots: Roots::default(),

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use superhue::sys::anonymous::AnonymousMemory;
-use superhue_client::{ClientError, Decision, Options, Page, Tracking, act_on};
+use superhue_client::{ClientError, Decision, Page, Tracking, TrackingOptions, act_on};
 use superhue_testing::{alone, has_passed, only};
 
 use crate::support::{
@@ -61,11 +61,11 @@ impl Drop for Service {
     }
 }
 
-fn options(socket: &Path) -> Options {
-    Options {
+fn options(socket: &Path) -> TrackingOptions {
+    TrackingOptions {
         socket: socket.to_owned(),
         timeout: TEST_TIMEOUT,
-        ..Options::default()
+        ..TrackingOptions::default()
     }
 }
 
@@ -245,7 +245,7 @@ fn as_an_ordinary_user() {
     memory.populate().unwrap();
     let tracking = Tracking::enable(&options(Path::new(&socket))).unwrap();
     touch_until(&tracking, memory.range().start.0, 512, |count| count >= 1);
-    let other = Options {
+    let other = TrackingOptions {
         pid: Some(1),
         ..options(Path::new(&socket))
     };

@@ -28,9 +28,9 @@ const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
 ///
 /// A handle: clones share both, and so do all arenas made with it. Every function may be called in any thread.
 #[derive(Clone)]
-pub struct Colors(Arc<Shared>);
+pub struct Colors(Arc<SharedState>);
 
-struct Shared {
+struct SharedState {
     kind: OracleKind,
     count: usize,
     machine: Mutex<Machine>,
@@ -90,7 +90,7 @@ impl Colors {
             placer: None,
             mover: None,
         });
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedState {
             kind,
             count,
             machine,

@@ -52,7 +52,7 @@ const ATTEMPTS: usize = 5;
 #[error("{0}")]
 struct Refusal(String);
 
-struct Options {
+struct DealOptions {
     file: PathBuf,
     colors: usize,
     ways: u32,
@@ -60,9 +60,9 @@ struct Options {
     folder: PathBuf,
 }
 
-fn options() -> Result<Options, Box<dyn Error>> {
+fn options() -> Result<DealOptions, Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
-    let mut options = Options {
+    let mut options = DealOptions {
         file: PathBuf::new(),
         colors: 0,
         ways: 0,
@@ -149,7 +149,7 @@ fn new_stock(folder: &Path, pages: usize) -> Result<Mapped, Box<dyn Error>> {
 }
 
 /// Finds the colors of all pages of the stock; refuses if there are not as many as the cache has, or too few pages are known.
-fn classify(memory: Mapped, options: &Options) -> Result<(Stock, Value), Box<dyn Error>> {
+fn classify(memory: Mapped, options: &DealOptions) -> Result<(Stock, Value), Box<dyn Error>> {
     let mut probe = HardwareProbe::new()?;
     let search = Search {
         ways: Some(options.ways),

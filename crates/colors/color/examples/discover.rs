@@ -26,15 +26,15 @@ const PAGE: usize = 4096;
 /// Pages of the held-out test.
 const SAMPLE: usize = 2_000;
 
-struct Options {
+struct DiscoverOptions {
     runs: usize,
     pool: usize,
     busy: Option<usize>,
     cpu: usize,
 }
 
-fn options() -> Result<Options, Box<dyn Error>> {
-    let mut options = Options {
+fn options() -> Result<DiscoverOptions, Box<dyn Error>> {
+    let mut options = DiscoverOptions {
         runs: 20,
         pool: 32,
         busy: None,

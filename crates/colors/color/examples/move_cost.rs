@@ -35,11 +35,11 @@ const COLORS: usize = 32;
 const PAGES: usize = 4096;
 
 /// Consecutive pages have consecutive colors (as inside a huge page), or any color (as base pages have).
-struct Known {
+struct KnownColors {
     in_rows: bool,
 }
 
-impl Oracle for Known {
+impl Oracle for KnownColors {
     fn kind(&self) -> OracleKind {
         OracleKind::Measured
     }
@@ -67,7 +67,7 @@ impl Oracle for Known {
 }
 
 /// A pool with enough for `PAGES` in the order of the walk.
-fn full_pool(placer: &mut Placer, oracle: &mut Known, walk: &Walk) -> bool {
+fn full_pool(placer: &mut Placer, oracle: &mut KnownColors, walk: &Walk) -> bool {
     while (0..COLORS).any(|color| placer.pool().count(Color(color as u16)) < PAGES / COLORS) {
         if placer.pool().refill(oracle).is_err() {
             break;
@@ -107,7 +107,7 @@ fn populate() -> Option<f64> {
 
 /// Filling the pool: populating and sorting.
 fn refill(placer: &mut Placer) -> Option<f64> {
-    let mut oracle = Known { in_rows: false };
+    let mut oracle = KnownColors { in_rows: false };
     placer.pool().release();
     let before = placer.pool().held().0;
     let start = Instant::now();
@@ -118,7 +118,7 @@ fn refill(placer: &mut Placer) -> Option<f64> {
 }
 
 fn place(placer: &mut Placer, in_rows: bool) -> Option<f64> {
-    let (mut oracle, mut walk) = (Known { in_rows }, walk("spread", COLORS));
+    let (mut oracle, mut walk) = (KnownColors { in_rows }, walk("spread", COLORS));
     placer.pool().release();
     if !full_pool(placer, &mut oracle, &walk) {
         return None;

@@ -36,4 +36,4 @@ mod want;
 pub use frames::FrameColors;
 pub use recolorer::{Price, RecolorError, Recolorer};
 pub use target::{MovablePage, Target};
-pub use want::{Kept, RecolorResult, TargetColors};
+pub use want::{KeptReason, RecolorResult, TargetColors};

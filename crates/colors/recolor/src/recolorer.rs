@@ -15,7 +15,7 @@ use crate::frames::FrameColors;
 use crate::round::{BATCH, Job, OtherCpuFrames, is_out, run};
 use crate::stock::Stock;
 use crate::target::{MovablePage, Target};
-use crate::want::{Kept, RecolorResult, TargetColors};
+use crate::want::{KeptReason, RecolorResult, TargetColors};
 
 /// Attempts in one call for pages that did not get the dealt frame.
 const ROUNDS: usize = 3;
@@ -193,11 +193,11 @@ impl Recolorer {
             self.price.rounds += 1;
             let jobs = self.jobs(pages, want, &movable, hold)?;
             for &(at, _) in &movable {
-                states[at].result = Some(RecolorResult::Kept(Kept::NoFrame));
+                states[at].result = Some(RecolorResult::Kept(KeptReason::NoFrame));
             }
             for job in &jobs {
                 // Holds unless a later look shows another result.
-                states[job.at].result = Some(RecolorResult::Kept(Kept::InUse));
+                states[job.at].result = Some(RecolorResult::Kept(KeptReason::InUse));
             }
             let cpus = ProgramCpus::of(&self.roots, id.pid);
             for batch in jobs.chunks(BATCH) {
@@ -219,7 +219,7 @@ impl Recolorer {
                 opened.unmapped.clear();
             }
         }
-        let nothing = RecolorResult::Kept(Kept::NoFrame);
+        let nothing = RecolorResult::Kept(KeptReason::NoFrame);
         Ok(states
             .into_iter()
             .map(|state| state.result.unwrap_or(nothing))
@@ -248,7 +248,7 @@ impl Recolorer {
                 opened.elsewhere.note(frame);
                 // The page was out and came back to the same frame: something holds a reference to it.
                 if opened.unmapped.remove(&pages[at]) == Some(frame) {
-                    state.result = Some(RecolorResult::Kept(Kept::InUse));
+                    state.result = Some(RecolorResult::Kept(KeptReason::InUse));
                     continue;
                 }
             }
@@ -270,11 +270,11 @@ impl Recolorer {
                     if is_new {
                         RecolorResult::Missed
                     } else {
-                        RecolorResult::Kept(Kept::InUse)
+                        RecolorResult::Kept(KeptReason::InUse)
                     }
                 }
                 // `pagemap` does not mark shared memory that is out.
-                (_, Err(Kept::Absent))
+                (_, Err(KeptReason::Absent))
                     if state.first.is_some() && (word.is_swapped() || state.shared) =>
                 {
                     RecolorResult::Unmapped

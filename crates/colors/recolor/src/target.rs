@@ -13,7 +13,7 @@ use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::advise::{process_page_out, process_will_need};
 
-use crate::Kept;
+use crate::KeptReason;
 use crate::recolorer::RecolorError;
 
 /// Bytes in a word of `pagemap`.
@@ -141,9 +141,9 @@ impl Target {
         word: PageWord,
         flags: &PageFlagsFile,
         may_split: bool,
-    ) -> Result<Result<MovablePage, Kept>, RecolorError> {
+    ) -> Result<Result<MovablePage, KeptReason>, RecolorError> {
         if !word.is_present() {
-            return Ok(Err(Kept::Absent));
+            return Ok(Err(KeptReason::Absent));
         }
         let Some(frame) = word.frame() else {
             let hidden = "frame numbers are hidden: CAP_SYS_ADMIN shows them (run as root)";
@@ -151,25 +151,25 @@ impl Target {
         };
         let unreadable = |error: ReadError| RecolorError::NotPermitted(error.to_string());
         let Some(flags) = flags.of(frame).map_err(unreadable)? else {
-            return Ok(Err(Kept::Other));
+            return Ok(Err(KeptReason::Other));
         };
         // Linux 6.12 shows the flag of KSM on all anonymous pages. A page that KSM really merged is usually mapped more than once.
         let kept = if flags.is_zero_page() {
-            Some(Kept::Absent)
+            Some(KeptReason::Absent)
         } else if flags.is_part_of_larger() && !may_split {
-            Some(Kept::Large)
+            Some(KeptReason::Large)
         } else if flags.is_locked() {
-            Some(Kept::Locked)
+            Some(KeptReason::Locked)
         } else if !word.is_exclusive() {
             Some(if flags.is_merged() && !word.is_file() {
-                Kept::Merged
+                KeptReason::Merged
             } else {
-                Kept::Shared
+                KeptReason::Shared
             })
         } else if flags.is_anonymous() && !flags.is_swap_backed() {
-            Some(Kept::FreedLazily)
+            Some(KeptReason::FreedLazily)
         } else if !flags.is_swap_backed() {
-            Some(Kept::Other)
+            Some(KeptReason::Other)
         } else {
             None
         };
@@ -186,11 +186,11 @@ impl Target {
     ///
     /// # Errors
     /// The reason why it stays where it is.
-    pub fn page_out(&self, page: VirtAddr) -> Result<(), Kept> {
+    pub fn page_out(&self, page: VirtAddr) -> Result<(), KeptReason> {
         process_page_out(&self.pidfd, one_page(page)).map_err(|errno| match errno {
-            Errno::INVAL => Kept::Locked,
-            Errno::NOMEM | Errno::SRCH => Kept::Absent,
-            _ => Kept::InUse,
+            Errno::INVAL => KeptReason::Locked,
+            Errno::NOMEM | Errno::SRCH => KeptReason::Absent,
+            _ => KeptReason::InUse,
         })
     }
 

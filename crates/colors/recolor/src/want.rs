@@ -33,12 +33,12 @@ pub enum RecolorResult {
     /// It has a new frame of unknown color: the dealt frame went to another page.
     Missed,
     /// It was left in its frame.
-    Kept(Kept),
+    Kept(KeptReason),
 }
 
 /// Reason why a page was left in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kept {
+pub enum KeptReason {
     /// It was not in memory: never touched, given back, or swapped out.
     Absent,
     /// It is part of a larger folio, which would have to be split.
@@ -59,7 +59,7 @@ pub enum Kept {
     NoFrame,
 }
 
-impl Kept {
+impl KeptReason {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Absent,

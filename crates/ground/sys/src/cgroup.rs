@@ -131,7 +131,7 @@ impl Usage {
 
 /// Error: the group was removed. Its processes have moved to another group before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CgroupRemoved;
+pub struct RemovedCgroup;
 
 /// A control group whose files stay open, so that repeated reads are cheap: 1 us a file, 3 us `memory.stat`.
 ///
@@ -167,8 +167,8 @@ impl Group {
     /// Returns the limit of the group with the least room, with cached files counted as used; `None` without a limit.
     ///
     /// # Errors
-    /// [`CgroupRemoved`] if it was removed.
-    pub fn usage(&self) -> Result<Option<Usage>, CgroupRemoved> {
+    /// [`RemovedCgroup`] if it was removed.
+    pub fn usage(&self) -> Result<Option<Usage>, RemovedCgroup> {
         let mut least: Option<Usage> = None;
         for (limit, used) in &self.bounds {
             // `max` is no number.
@@ -246,16 +246,16 @@ fn entry(text: &str, name: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-fn number(file: &File) -> Result<Option<u64>, CgroupRemoved> {
+fn number(file: &File) -> Result<Option<u64>, RemovedCgroup> {
     Ok(text(file)?.trim().parse().ok())
 }
 
 /// Reads the whole file from its beginning; empty if it cannot be read.
-fn text(file: &File) -> Result<String, CgroupRemoved> {
+fn text(file: &File) -> Result<String, RemovedCgroup> {
     let mut bytes = [0; LONGEST_FILE];
     match file.read_at(&mut bytes, 0) {
         Ok(length) => Ok(String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into()),
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Err(CgroupRemoved),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Err(RemovedCgroup),
         Err(_) => Ok(String::new()),
     }
 }
@@ -422,7 +422,7 @@ mod tests {
             );
             return;
         };
-        assert_eq!((before, group.usage()), (Ok(None), Err(CgroupRemoved)));
+        assert_eq!((before, group.usage()), (Ok(None), Err(RemovedCgroup)));
         assert_eq!((group.times_at_limit(), group.pressure()), (0, None));
     }
 }

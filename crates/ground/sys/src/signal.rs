@@ -12,7 +12,7 @@ use crate::process::SignalSet;
 
 /// First part of `siginfo_t` for `SI_QUEUE` on 64-bit Linux, up to and including the value.
 #[repr(C)]
-struct Queued {
+struct QueuedSignal {
     signo: libc::c_int,
     errno: libc::c_int,
     code: libc::c_int,
@@ -23,7 +23,7 @@ struct Queued {
     value: [libc::c_int; 2],
 }
 
-const _: () = assert!(size_of::<Queued>() == 32);
+const _: () = assert!(size_of::<QueuedSignal>() == 32);
 const _: () = assert!(size_of::<libc::siginfo_t>() == 128);
 
 /// Sends `signal` with `value` (in `si_value.sival_int`, `si_code` `SI_QUEUE`) to the process
@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<libc::siginfo_t>() == 128);
 /// queue of real-time signals is full; `EINVAL` no such signal.
 pub fn queue_signal(pidfd: impl AsFd, signal: i32, value: i32) -> Result<(), Errno> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let head = Queued {
+    let head = QueuedSignal {
         signo: signal,
         errno: 0,
         code: libc::SI_QUEUE,
@@ -48,7 +48,7 @@ pub fn queue_signal(pidfd: impl AsFd, signal: i32, value: i32) -> Result<(), Err
     // SAFETY: `siginfo_t` is larger than the head, whose layout is the kernel's (asserted above, see
     // `asm-generic/siginfo.h`), and at least as strictly aligned; it lives across the call.
     let done = unsafe {
-        info.as_mut_ptr().cast::<Queued>().write(head);
+        info.as_mut_ptr().cast::<QueuedSignal>().write(head);
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             pidfd.as_fd().as_raw_fd(),

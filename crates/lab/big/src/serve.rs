@@ -130,14 +130,14 @@ struct Memory<'scope> {
 
 struct ToucherThreads<'scope> {
     stop: &'static AtomicBool,
-    counts: &'static [Padded],
+    counts: &'static [PaddedCounter],
     threads: Vec<ScopedJoinHandle<'scope, Result<Option<Histogram<u64>>>>>,
 }
 
 /// Counter on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Padded(AtomicU64);
+struct PaddedCounter(AtomicU64);
 
 impl<'scope> Memory<'scope> {
     fn serve(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<()> {
@@ -250,8 +250,8 @@ impl<'scope> Memory<'scope> {
     ) -> Value {
         // Leaks some bytes on each call; the process lives for some minutes.
         let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-        let counts: &'static [Padded] =
-            Vec::leak((0..threads).map(|_| Padded::default()).collect());
+        let counts: &'static [PaddedCounter] =
+            Vec::leak((0..threads).map(|_| PaddedCounter::default()).collect());
         let (words, cpus) = (self.words(), allowed_cpus());
         let spawned = counts.iter().enumerate().map(|(number, count)| {
             let cpu = cpus

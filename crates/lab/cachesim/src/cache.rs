@@ -5,7 +5,7 @@ use crate::random::Random;
 
 /// Block that a cache evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Evicted {
+pub struct EvictedLine {
     /// The line number (address / line size) of the block's first line.
     pub first: u64,
     /// Bits of its valid lines; bit i is line `first + i`.
@@ -222,12 +222,12 @@ impl Cache {
 
     /// Inserts a line that the cache does not hold. Returns the evicted block.
     #[inline]
-    pub fn fill(&mut self, line: u64, dirty: bool) -> Option<Evicted> {
+    pub fn fill(&mut self, line: u64, dirty: bool) -> Option<EvictedLine> {
         by_ways!(self, fill_in, line, dirty)
     }
 
     #[inline]
-    fn fill_in<const W: usize>(&mut self, line: u64, dirty: bool) -> Option<Evicted> {
+    fn fill_in<const W: usize>(&mut self, line: u64, dirty: bool) -> Option<EvictedLine> {
         let (set, tag, bit) = self.place(line);
         let marks = bit | if dirty { bit >> 2 } else { 0 };
         let sectors = self.sector_shift > 0;
@@ -244,7 +244,7 @@ impl Cache {
         let way = self.victim::<W>(set);
         let gone = std::mem::replace(&mut self.set::<W>(set)[way], tag | marks);
         self.mark::<W>(set, way);
-        (gone != EMPTY).then(|| Evicted {
+        (gone != EMPTY).then(|| EvictedLine {
             first: (u64::from(gone >> MARKS) << self.set_bits | set as u64 & self.set_mask)
                 << self.sector_shift,
             valid: valid_of(gone),

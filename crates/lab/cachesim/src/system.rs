@@ -1,6 +1,6 @@
 //! Model of a running machine: references go through TLB, page table and caches, and are counted.
 
-use crate::cache::{Cache, Evicted};
+use crate::cache::{Cache, EvictedLine};
 use crate::machine::{Inclusion, Machine};
 use crate::placement::Pages;
 use crate::tlb::Tlb;
@@ -427,7 +427,7 @@ impl System {
     }
 
     /// Handles a block that a level evicted.
-    fn evicted(&mut self, core: usize, level: usize, gone: Option<Evicted>) {
+    fn evicted(&mut self, core: usize, level: usize, gone: Option<EvictedLine>) {
         let Some(gone) = gone else { return };
         if gone.dirty == 0 && !self.levels[level].passes_clean {
             return;

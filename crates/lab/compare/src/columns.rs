@@ -62,7 +62,7 @@ impl Column {
 
 /// Columns of a table as they fit a width. The first column has the names.
 #[derive(Debug, Clone)]
-pub(crate) struct Fitted<const N: usize> {
+pub(crate) struct FittedColumns<const N: usize> {
     columns: &'static [Column; N],
     widths: [usize; N],
     is_shown: [bool; N],
@@ -70,7 +70,7 @@ pub(crate) struct Fitted<const N: usize> {
     is_stacked: bool,
 }
 
-impl<const N: usize> Fitted<N> {
+impl<const N: usize> FittedColumns<N> {
     /// Fits columns with these rows into `room` characters; in full without a limit. `names` has the least and the greatest width of names where there
     /// is room.
     pub(crate) fn new<'a>(
@@ -220,9 +220,9 @@ mod tests {
         ]
     }
 
-    fn table(room: Option<usize>) -> (String, Fitted<5>) {
+    fn table(room: Option<usize>) -> (String, FittedColumns<5>) {
         let rows = rows();
-        let fitted = Fitted::new(&COLUMNS, rows.iter(), [8, usize::MAX], room);
+        let fitted = FittedColumns::new(&COLUMNS, rows.iter(), [8, usize::MAX], room);
         let lines = rows
             .iter()
             .map(|row| fitted.row(&row.each_ref().map(String::as_str)));

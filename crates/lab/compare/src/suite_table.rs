@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use superhue_measure::suite::{Decision, Figure, Row, SuiteProgram};
 
 use crate::SuiteView;
-use crate::columns::{self, Column, Fitted, text};
+use crate::columns::{self, Column, FittedColumns, text};
 use crate::export::{code, escaped, number};
 use crate::table::{NARROWEST, NOTHING, wrapped};
 use superhue_measure::human::{Scale, clean, exact_percent, listed, ratio};
@@ -84,7 +84,7 @@ impl SuiteView<'_> {
             .map(|program| (program, cells(program)))
             .collect();
         let rows = measured.iter().flat_map(|(_, rows)| rows);
-        let fitted = Fitted::new(&COLUMNS, rows, NAMES, room);
+        let fitted = FittedColumns::new(&COLUMNS, rows, NAMES, room);
         let mut out = folded(&clean(&self.title)) + &folded(&self.circumstances());
         if !measured.is_empty() {
             let _ = write!(out, "\n{}", fitted.headings());

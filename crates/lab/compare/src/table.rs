@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::ComparisonView;
-use crate::columns::{Column, Fitted, number, text};
+use crate::columns::{Column, FittedColumns, number, text};
 use superhue_measure::design::{arms_per_value, groups};
 use superhue_measure::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
 use superhue_measure::metric::{Better, Metric, Unit};
@@ -96,7 +96,7 @@ impl ComparisonView<'_> {
     fn text(&self, width: usize, blocks: &[Block]) -> String {
         let width = width.clamp(NARROWEST, WIDEST);
         let rows = blocks.iter().flat_map(|block| &block.rows);
-        let fitted = Fitted::new(&COLUMNS, rows, NAMES, Some(width));
+        let fitted = FittedColumns::new(&COLUMNS, rows, NAMES, Some(width));
         let each = arms_per_value(&self.arms);
         let names = self.arms.iter().take(each).map(|arm| clean(&arm.name));
         let names: Vec<String> = names.collect();
@@ -316,7 +316,7 @@ fn sizes(against: &ReferenceComparison, scale: &Scale) -> (String, String) {
 }
 
 /// Explains what the tables show in another way, or not at all.
-fn remarks_on_tables(blocks: &[Block], fitted: &Fitted<6>) -> Vec<String> {
+fn remarks_on_tables(blocks: &[Block], fitted: &FittedColumns<6>) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut rows = blocks.iter().flat_map(|block| &block.rows);
     if rows.any(has_difference) {

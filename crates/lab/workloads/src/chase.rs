@@ -24,7 +24,7 @@ const LINE: usize = 8;
 
 /// Options of `chase`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct ChaseOptions {
     /// Memory to fill
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
@@ -49,7 +49,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If there is not enough memory, the hot set is larger than it, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &ChaseOptions, report: &mut Report<impl Write>) -> Result<()> {
     if options.hot.0 > options.size.0 || options.hot.0 < BASE_PAGE_SIZE {
         return Err(UsageError(
             "--hot must be a page at least, and no more than --size".to_owned(),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_hot_set_larger_than_all_memory_is_refused_and_a_small_one_chased() {
-        let mut options = Options {
+        let mut options = ChaseOptions {
             size: ByteCount(2 << 20),
             hot: ByteCount(4 << 20),
             seconds: Duration::ZERO,

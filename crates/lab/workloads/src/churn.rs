@@ -13,7 +13,7 @@ use crate::{Report, args};
 
 /// Options of `churn`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct ChurnOptions {
     /// Memory to map and fill each time
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = args::size)]
     pub size: ByteCount,
@@ -28,7 +28,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If there is not enough memory or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &ChurnOptions, report: &mut Report<impl Write>) -> Result<()> {
     let start = Instant::now();
     let mut rounds = 0_u32;
     let mut filled = 0.0;
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn one_round_is_the_least() {
-        let options = Options {
+        let options = ChurnOptions {
             size: ByteCount(1 << 20),
             seconds: Duration::ZERO,
         };

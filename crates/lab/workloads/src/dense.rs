@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Options of `dense`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct DenseOptions {
     /// Memory to fill and load from
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = args::size)]
     pub size: ByteCount,
@@ -61,7 +61,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If there is not enough memory, its coverage cannot be read, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &DenseOptions, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     let start = Instant::now();
     if options.khugepaged {

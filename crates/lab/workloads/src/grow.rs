@@ -19,7 +19,7 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(3600);
 
 /// Options of `grow`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct GrowOptions {
     /// Memory to add at each step
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = args::size)]
     pub step: ByteCount,
@@ -40,7 +40,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If it would take more than an hour, there is not enough memory, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &GrowOptions, report: &mut Report<impl Write>) -> Result<()> {
     let steps = options.to.0.div_ceil(options.step.0);
     let time = u32::try_from(steps)
         .ok()
@@ -85,8 +85,8 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn options(step: u64, every: Duration, to: u64) -> Options {
-        Options {
+    fn options(step: u64, every: Duration, to: u64) -> GrowOptions {
+        GrowOptions {
             step: ByteCount(step),
             every,
             to: ByteCount(to),

@@ -39,7 +39,7 @@ impl fmt::Display for ResidentShare {
 
 /// Options of `hold`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct HoldOptions {
     /// Address space to map
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = args::size)]
     pub size: ByteCount,
@@ -60,7 +60,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the memory cannot be had, huge pages are asked for and the kernel has none, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &HoldOptions, report: &mut Report<impl Write>) -> Result<()> {
     let wanted = ByteCount(options.resident.0.of(options.size).0.min(options.size.0));
     ensure_available(wanted)?;
     let mapping = Mapping::new(options.size)?;

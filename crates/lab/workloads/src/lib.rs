@@ -22,7 +22,7 @@
 //! use superhue_model::ByteCount;
 //! use superhue_workloads::{Report, verify};
 //!
-//! let options = verify::Options { size: ByteCount(4 << 20), seconds: Duration::ZERO, threads: 2 };
+//! let options = verify::VerifyOptions { size: ByteCount(4 << 20), seconds: Duration::ZERO, threads: 2 };
 //! let mut said = Vec::new();
 //! verify::run(&options, &mut Report::new(&mut said))?;
 //! assert_eq!(said, b"checked_bytes 4194304\npasses 1\nmismatches 0\n");

@@ -24,37 +24,37 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Workload {
     /// Random loads over memory of which every page is in use: huge pages suit it
-    Dense(dense::Options),
+    Dense(dense::DenseOptions),
     /// A little of every 2 MiB in use: huge pages only bloat it
-    Sparse(sparse::Options),
+    Sparse(sparse::SparseOptions),
     /// Reads and writes page by page: all in sequence, all at random, or a third at random
-    Pattern(pattern::Options),
+    Pattern(pattern::PatternOptions),
     /// Random accesses to a part of the memory that moves every ten seconds
-    Moving(moving::Options),
+    Moving(moving::MovingOptions),
     /// Accesses at a given rate to memory that is not quite full
-    Paced(paced::Options),
+    Paced(paced::PacedOptions),
     /// Most of the memory nearly full and cold: huge pages there add memory and no speed
-    Waste(waste::Options),
+    Waste(waste::WasteOptions),
     /// Work in blocks that the first TLB maps: huge pages make no difference
-    Unhelped(unhelped::Options),
+    Unhelped(unhelped::UnhelpedOptions),
     /// A pointer chase over a few pages scattered in much memory: their colors decide
-    Chase(chase::Options),
+    Chase(chase::ChaseOptions),
     /// Fill memory, then sleep
-    Hold(hold::Options),
+    Hold(hold::HoldOptions),
     /// Fill memory step by step
-    Grow(grow::Options),
+    Grow(grow::GrowOptions),
     /// Map, fill and unmap memory over and over
-    Churn(churn::Options),
+    Churn(churn::ChurnOptions),
     /// Write memory and check it, over and over, while another process moves its pages
-    Verify(verify::Options),
+    Verify(verify::VerifyOptions),
     /// Renew memory part by part, and measure how long page faults are held up meanwhile
-    Stalls(stalls::Options),
+    Stalls(stalls::StallOptions),
     /// A tree of forked processes, each with memory of its own
-    Tree(tree::Options),
+    Tree(tree::TreeOptions),
     /// Memory filled once and read by forked processes: copies of it are waste
-    Prefork(prefork::Options),
+    Prefork(prefork::PreforkOptions),
     /// Zipfian reads from a memcached or redis server on this machine
-    Load(load::Options),
+    Load(load::LoadOptions),
 }
 
 fn main() -> ExitCode {

@@ -35,7 +35,7 @@ use crate::{Report, UsageError, args, procfs};
 
 /// Options of `moving`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct MovingOptions {
     /// The memory, and the size of its hot part
     #[command(flatten)]
     pub parts: HotOptions,
@@ -90,7 +90,7 @@ struct Summary {
 /// # Errors
 /// If the hot part is larger than the memory, the period is shorter than a slice, there is not enough memory, or the
 /// output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &MovingOptions, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.parts.memory;
     let (hot, regions) = options.parts.regions()?;
     if options.period < SLICE {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let good = Options {
+        let good = MovingOptions {
             parts: HotOptions {
                 memory: MemoryOptions {
                     size: ByteCount(4 << 20),
@@ -214,7 +214,7 @@ mod tests {
         };
         let mut too_hot = good.clone();
         too_hot.parts.hot = ByteCount(8 << 20);
-        let too_short = Options {
+        let too_short = MovingOptions {
             period: Duration::from_millis(99),
             ..good.clone()
         };

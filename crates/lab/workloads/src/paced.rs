@@ -44,7 +44,7 @@ pub enum Kind {
 
 /// Options of `paced`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct PacedOptions {
     /// The memory; all of it that is no hole is accessed
     #[command(flatten)]
     pub memory: MemoryOptions,
@@ -82,7 +82,7 @@ struct Summary {
 ///
 /// # Errors
 /// If there is not enough memory or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &PacedOptions, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.memory;
     let regions = memory.regions()?;
     let order = order(memory, options.order, regions);

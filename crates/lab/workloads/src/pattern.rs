@@ -49,7 +49,7 @@ pub enum Kind {
 
 /// Options of `pattern`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct PatternOptions {
     /// Memory to map
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
@@ -115,7 +115,7 @@ struct Layout {
 ///
 /// # Errors
 /// If there is not enough memory or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &PatternOptions, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::new(options.size)?;
     let layout = layout(options, mapping.size())?;
     ensure_available(bytes(layout.fill.len()))?;
@@ -173,7 +173,7 @@ pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
 }
 
 /// Computes the pages to touch and the pages to access in memory of this size.
-fn layout(options: &Options, size: ByteCount) -> Result<Layout> {
+fn layout(options: &PatternOptions, size: ByteCount) -> Result<Layout> {
     let mut rng = XorShift::new(options.seed);
     let Ok(regions) = u32::try_from(size.0 / HUGE_PAGE_SIZE) else {
         bail!("{size} are too many pages to number");
@@ -225,10 +225,10 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        options: Options,
+        options: PatternOptions,
     }
 
-    fn options(line: &str) -> Options {
+    fn options(line: &str) -> PatternOptions {
         let words = ["pattern"].into_iter().chain(line.split_whitespace());
         Cli::parse_from(words).options
     }

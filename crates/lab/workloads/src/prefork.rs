@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_millis(250);
 
 /// Options of `prefork`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct PreforkOptions {
     /// Memory filled before the forks
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::size)]
     pub size: ByteCount,
@@ -53,7 +53,7 @@ pub struct Options {
 /// If memory or a process cannot be had, a child failed, or the output is closed.
 ///
 /// Must be called while the process has one thread.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &PreforkOptions, report: &mut Report<impl Write>) -> Result<()> {
     ensure_available(options.size)?;
     let mapping = Mapping::new(options.size)?;
     stamp(&mapping, 0);

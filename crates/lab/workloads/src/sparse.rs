@@ -23,7 +23,7 @@ const WORDS_PER_REGION: usize = WORDS_PER_PAGE * PAGES_PER_REGION as usize;
 
 /// Options of `sparse`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct SparseOptions {
     /// Address space to spread over
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = args::size)]
     pub size: ByteCount,
@@ -41,7 +41,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If `--per-region` is more than a region, there is not enough memory, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &SparseOptions, report: &mut Report<impl Write>) -> Result<()> {
     if options.per_region.0 > HUGE_PAGE_SIZE {
         let text = format!("--per-region {}: a region has 2 MiB", options.per_region);
         return Err(UsageError(text).into());
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_region_has_two_mebibytes() {
-        let options = Options {
+        let options = SparseOptions {
             size: ByteCount(2 << 20),
             per_region: ByteCount(3 << 20),
             seconds: Duration::ZERO,

@@ -37,7 +37,7 @@ const LEAST: Duration = Duration::from_micros(20);
 
 /// Options of `stalls`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct StallOptions {
     /// Memory in use at a time
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::size)]
     pub size: ByteCount,
@@ -60,7 +60,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the memory cannot be had, a part is larger than all, the kernel keeps no scheduler statistics, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &StallOptions, report: &mut Report<impl Write>) -> Result<()> {
     if options.part > options.size {
         bail!(
             "a part of {} is more than all {}",

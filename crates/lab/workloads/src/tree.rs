@@ -28,7 +28,7 @@ const MOST_PROCESSES: u64 = 1000;
 
 /// Options of `tree`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct TreeOptions {
     /// Children of each process
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub children: u32,
@@ -53,7 +53,7 @@ pub struct Options {
 /// the output is closed.
 ///
 /// Must be called while the process has one thread.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &TreeOptions, report: &mut Report<impl Write>) -> Result<()> {
     let processes = count(options.children, options.depth).ok_or_else(|| {
         UsageError(format!(
             "--children {} --depth {}: more than {MOST_PROCESSES} processes",
@@ -92,7 +92,7 @@ fn count(children: u32, depth: u32) -> Option<u64> {
 /// `id` names it within the tree, `parent` is its parent's memory and id. Returns the number of its children that
 /// failed.
 fn grow(
-    options: &Options,
+    options: &TreeOptions,
     depth: u32,
     id: u64,
     parent: Option<(&Mapping, u64)>,

@@ -25,7 +25,7 @@ const ROUNDS: u64 = 64;
 
 /// Options of `unhelped`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct UnhelpedOptions {
     /// Memory to fill and work on
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
@@ -40,7 +40,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If there is not enough memory or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &UnhelpedOptions, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     mapping.fill();
     let words = mapping.words();
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_smallest_memory_has_blocks() {
-        let options = Options {
+        let options = UnhelpedOptions {
             size: ByteCount(4096),
             seconds: Duration::ZERO,
         };

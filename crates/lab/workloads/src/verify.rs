@@ -25,7 +25,7 @@ use crate::{Report, args};
 
 /// Options of `verify`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct VerifyOptions {
     /// Memory to write and check
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = args::size)]
     pub size: ByteCount,
@@ -51,7 +51,7 @@ struct Checks {
 ///
 /// # Errors
 /// If a word was wrong, there is not enough memory, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &VerifyOptions, report: &mut Report<impl Write>) -> Result<()> {
     let mapping = Mapping::to_fill(options.size)?;
     let threads = usize::from(options.threads);
     let deadline = Instant::now() + options.seconds;
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_page_is_checked_by_one_thread() {
-        let options = Options {
+        let options = VerifyOptions {
             size: ByteCount(4 << 20),
             seconds: Duration::ZERO,
             threads: 3,

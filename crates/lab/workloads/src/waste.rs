@@ -29,7 +29,7 @@ use crate::{Report, access, args, order, procfs};
 
 /// Options of `waste`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct WasteOptions {
     /// The memory, and its hot part, which has no holes
     #[command(flatten)]
     pub parts: HotOptions,
@@ -48,7 +48,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the hot part is larger than the memory, the memory cannot be had or given back, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &WasteOptions, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.parts.memory;
     let (hot, regions) = options.parts.regions()?;
     let mapping = Mapping::to_fill(memory.size)?;

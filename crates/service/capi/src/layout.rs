@@ -64,18 +64,18 @@ const _: () = assert!(size_of::<HpsOutcome>() == 48);
 const _: () = assert!(size_of::<HpsStatistics>() == 40);
 
 /// A structure that begins with its size, as its caller knows it.
-pub trait Versioned: Copy {
+pub trait VersionedLayout: Copy {
     /// The size of the first version.
     const OLDEST: usize;
 }
 
-impl Versioned for HpsOptions {
+impl VersionedLayout for HpsOptions {
     const OLDEST: usize = 40;
 }
-impl Versioned for HpsOutcome {
+impl VersionedLayout for HpsOutcome {
     const OLDEST: usize = 48;
 }
-impl Versioned for HpsStatistics {
+impl VersionedLayout for HpsStatistics {
     const OLDEST: usize = 40;
 }
 
@@ -85,7 +85,7 @@ impl Versioned for HpsStatistics {
 ///
 /// # Safety
 /// `from` is readable for the size in its first word.
-pub unsafe fn copy_in<T: Versioned>(from: *const T, mut value: T) -> Option<T> {
+pub unsafe fn copy_in<T: VersionedLayout>(from: *const T, mut value: T) -> Option<T> {
     // SAFETY: the caller's promise; the size is the first member of every such structure.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if size < T::OLDEST || size > 4096 {
@@ -106,7 +106,7 @@ pub unsafe fn copy_in<T: Versioned>(from: *const T, mut value: T) -> Option<T> {
 ///
 /// # Safety
 /// `to` is writable for the size in its first word.
-pub unsafe fn copy_out<T: Versioned>(to: *mut T, value: &T) -> Option<()> {
+pub unsafe fn copy_out<T: VersionedLayout>(to: *mut T, value: &T) -> Option<()> {
     // SAFETY: the caller's promise.
     let size = unsafe { to.cast::<usize>().read_unaligned() };
     if size < T::OLDEST {

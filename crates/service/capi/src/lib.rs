@@ -43,8 +43,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use superhue_client::{
-    ClientError, DEFAULT_SOCKET, Decision, HugeMemory, Options, Outcome, RegionPages, Tracking,
-    act_on,
+    ClientError, DEFAULT_SOCKET, Decision, HugeMemory, Outcome, RegionPages, Tracking,
+    TrackingOptions, act_on,
 };
 use superhue_sys::anonymous::AnonymousMemory;
 
@@ -83,7 +83,7 @@ unsafe fn path(text: *const c_char) -> std::path::PathBuf {
     OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()).into()
 }
 
-unsafe fn options(raw: *const HpsOptions) -> Option<Options> {
+unsafe fn options(raw: *const HpsOptions) -> Option<TrackingOptions> {
     const NONE: HpsOptions = HpsOptions {
         size: size_of::<HpsOptions>(),
         socket: std::ptr::null(),
@@ -104,7 +104,7 @@ unsafe fn options(raw: *const HpsOptions) -> Option<Options> {
     } else {
         raw.socket
     };
-    let mut options = Options {
+    let mut options = TrackingOptions {
         socket: if named.is_null() {
             DEFAULT_SOCKET.into()
         } else {
@@ -113,7 +113,7 @@ unsafe fn options(raw: *const HpsOptions) -> Option<Options> {
         },
         signal: (raw.signo != 0).then_some(raw.signo),
         pid: (raw.pid != 0).then_some(raw.pid),
-        ..Options::default()
+        ..TrackingOptions::default()
     };
     if raw.threshold != 0 {
         options.threshold = raw.threshold;

@@ -5,9 +5,9 @@
 //! interface (`include/hps.h`) is a thin layer over it.
 //!
 //! ```no_run
-//! use superhue_client::{Decision, Options, Tracking, act_on, HugeMemory};
+//! use superhue_client::{Decision, TrackingOptions, Tracking, act_on, HugeMemory};
 //!
-//! let tracking = Tracking::enable(&Options::default())?;
+//! let tracking = Tracking::enable(&TrackingOptions::default())?;
 //! while let Some(notice) = tracking.wait(None)? {
 //!     let pages = tracking.fetch_all()?;
 //!     let outcome = act_on(
@@ -34,5 +34,5 @@ pub use error::ClientError;
 pub use huge::HugeMemory;
 pub use list::{Page, PageFlags};
 pub use tracking::{
-    DEFAULT_SOCKET, FetchCounts, Notice, Options, SOCKET_VARIABLE, Statistics, Tracking,
+    DEFAULT_SOCKET, FetchCounts, Notice, SOCKET_VARIABLE, Statistics, Tracking, TrackingOptions,
 };

@@ -31,7 +31,7 @@ const FETCH_TRIES: usize = 16;
 
 /// Options for tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct TrackingOptions {
     /// The service's socket.
     pub socket: PathBuf,
     /// Notify once this many pages are active; a huge page counts 512.
@@ -46,7 +46,7 @@ pub struct Options {
     pub timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for TrackingOptions {
     fn default() -> Self {
         Self {
             socket: DEFAULT_SOCKET.into(),
@@ -108,7 +108,7 @@ impl Tracking {
     ///
     /// # Errors
     /// See [`ClientError`]: `Unreachable`, `Silent`, `Refused`, `Protocol`, `Invalid`.
-    pub fn enable(options: &Options) -> Result<Self, ClientError> {
+    pub fn enable(options: &TrackingOptions) -> Result<Self, ClientError> {
         let signo = options.signal.unwrap_or(0);
         let track = Track {
             pid: options.pid.unwrap_or(0),

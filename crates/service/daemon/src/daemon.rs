@@ -76,7 +76,7 @@ const RELOAD: u32 = 1;
 
 /// Paths that the daemon uses.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct DaemonOptions {
     /// The folder of the configuration.
     pub folder: PathBuf,
     /// The control socket.
@@ -126,7 +126,7 @@ fn lines(problems: &[Problem]) -> String {
 /// The service.
 #[derive(Debug)]
 pub struct Daemon {
-    options: Options,
+    options: DaemonOptions,
     begun: Instant,
     held: CapabilitySet,
     rules: Arc<[Rule]>,
@@ -162,7 +162,7 @@ impl Daemon {
     ///
     /// # Errors
     /// See [`DaemonError`]; nothing was changed then.
-    pub fn new(options: Options) -> Result<Self, DaemonError> {
+    pub fn new(options: DaemonOptions) -> Result<Self, DaemonError> {
         let settings = load(&options.folder).map_err(DaemonError::Config)?;
         let listener = Listener::within(&options.socket, access(), Listener::AFTER_KILL)?;
         let pause_file = PauseFile::beside(&options.socket);

@@ -53,11 +53,11 @@ pub struct KubeletSettings {
 #[derive(Debug)]
 pub struct Kubelet {
     settings: KubeletSettings,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     asked: Condvar,
     /// Readable when the pods have changed.
@@ -74,7 +74,7 @@ struct State {
     ending: bool,
 }
 
-impl Shared {
+impl SharedState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +86,7 @@ impl Kubelet {
     /// # Errors
     /// If there can be no descriptor or no thread.
     pub fn start(settings: KubeletSettings) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             state: Mutex::default(),
             asked: Condvar::new(),
             told: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -142,7 +142,7 @@ impl Drop for Kubelet {
     }
 }
 
-fn serve(settings: &KubeletSettings, shared: &Shared) {
+fn serve(settings: &KubeletSettings, shared: &SharedState) {
     let mut failures = 0u32;
     loop {
         let answer = ask(settings);

@@ -55,6 +55,6 @@ mod watches;
 pub mod workers;
 
 pub use check::{CheckReport, check};
-pub use daemon::{Daemon, DaemonError, Options};
+pub use daemon::{Daemon, DaemonError, DaemonOptions};
 pub use load::{DEFAULT_FOLDER, load};
 pub use watches::config as config_of;

@@ -23,7 +23,7 @@ pub(crate) enum Stage {
     /// It has sent a request, and must answer the challenge.
     Challenged(Box<TrackRequest>, u64),
     /// It is served.
-    Tracked(Box<Tracked>),
+    Tracked(Box<TrackedClient>),
 }
 
 /// A valid request.
@@ -40,7 +40,7 @@ pub(crate) struct TrackRequest {
 
 /// State of a served client.
 #[derive(Debug)]
-pub(crate) struct Tracked {
+pub(crate) struct TrackedClient {
     pub(crate) asked: TrackRequest,
     list: ListFile,
     told: ActiveSet,
@@ -194,7 +194,7 @@ impl Client {
         let reader = list.reader().map_err(cannot)?;
         let packet = Answer::Tracked.packet();
         send(&self.socket, packet.bytes(), Some(reader.as_fd())).map_err(cannot)?;
-        self.stage = Stage::Tracked(Box::new(Tracked {
+        self.stage = Stage::Tracked(Box::new(TrackedClient {
             asked,
             list,
             told: ActiveSet::default(),
@@ -206,7 +206,7 @@ impl Client {
     }
 }
 
-impl Tracked {
+impl TrackedClient {
     /// Returns the least heat of a page that the client calls active.
     pub(crate) const fn min_heat(&self) -> u32 {
         self.asked.track.min_heat

@@ -12,7 +12,7 @@
 //! use std::os::unix::net::UnixStream;
 //! use std::time::Duration;
 //!
-//! use superhue_client::{Options, Page, Tracking};
+//! use superhue_client::{TrackingOptions, Page, Tracking};
 //! use superhue_model::ProcessId;
 //! use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server};
 //!
@@ -36,7 +36,7 @@
 //! let (stop, stopped) = UnixStream::pair()?;
 //! let service = std::thread::spawn(move || server.run(&stopped).map(|()| server.served()));
 //!
-//! let application = Tracking::enable(&Options { socket, ..Options::default() })?;
+//! let application = Tracking::enable(&TrackingOptions { socket, ..TrackingOptions::default() })?;
 //! drop((application, stop));
 //! assert_eq!(service.join().unwrap()?.tracked, 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

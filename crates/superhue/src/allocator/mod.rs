@@ -61,7 +61,7 @@ pub struct AllocatorReport {
 
 /// Reason why an allocator is not asked.
 #[derive(Debug, thiserror::Error)]
-pub enum NotAsked {
+pub enum NoRequest {
     /// The policy switches huge pages off for the command.
     #[error("the policy `never` switches huge pages off")]
     SwitchedOff,
@@ -116,10 +116,10 @@ impl AllocatorRequest {
         roots: &Roots,
         command: &OsStr,
         added: &[(OsString, OsString)],
-    ) -> Result<Self, NotAsked> {
+    ) -> Result<Self, NoRequest> {
         let mode = ThpSettings::read_huge_page_mode(roots);
         if mode != Some(ThpMode::Madvise) {
-            return Err(NotAsked::Mode(mode));
+            return Err(NoRequest::Mode(mode));
         }
         let variable = |name: &str| value_of(name, added);
         let program = path::find(command, variable("PATH").as_deref())?;
@@ -132,15 +132,15 @@ impl AllocatorRequest {
         program: &Path,
         preloaded: &OsStr,
         is_set: impl Fn(&str) -> bool,
-    ) -> Result<Self, NotAsked> {
+    ) -> Result<Self, NoRequest> {
         let allocator = program::allocator_of(program, preloaded)?;
         let request =
-            Self::of(allocator.clone()).ok_or_else(|| NotAsked::NoVariable(allocator.clone()))?;
+            Self::of(allocator.clone()).ok_or_else(|| NoRequest::NoVariable(allocator.clone()))?;
         if is_set(&request.variable) {
-            return Err(NotAsked::AlreadySet(request.variable));
+            return Err(NoRequest::AlreadySet(request.variable));
         }
         if allocator == Allocator::Mimalloc && may_have_pool(roots) {
-            return Err(NotAsked::Pool);
+            return Err(NoRequest::Pool);
         }
         Ok(request)
     }
@@ -158,7 +158,7 @@ impl fmt::Display for AllocatorRequest {
 }
 
 impl AllocatorReport {
-    pub(crate) fn new(result: &Result<AllocatorRequest, NotAsked>) -> Self {
+    pub(crate) fn new(result: &Result<AllocatorRequest, NoRequest>) -> Self {
         Self {
             asked: result.as_ref().ok().cloned(),
             not_asked_because: result.as_ref().err().map(ToString::to_string),

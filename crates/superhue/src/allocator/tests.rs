@@ -8,7 +8,7 @@ use super::*;
 const PROGRAM: &str = "/usr/bin/env";
 
 /// Reads `program`'s allocator with nothing preloaded, in an environment that has `set`.
-fn request(program: &Path, set: &[&str]) -> Result<AllocatorRequest, NotAsked> {
+fn request(program: &Path, set: &[&str]) -> Result<AllocatorRequest, NoRequest> {
     let is_set = |name: &str| set.contains(&name);
     AllocatorRequest::for_program(&Roots::default(), program, OsStr::new(""), is_set)
 }
@@ -30,7 +30,7 @@ fn a_program_of_glibc_is_asked_by_its_tunable() {
 #[test]
 fn what_the_user_set_stays() {
     let found = request(Path::new(PROGRAM), &["GLIBC_TUNABLES"]);
-    assert!(matches!(found, Err(NotAsked::AlreadySet(name)) if name == "GLIBC_TUNABLES"));
+    assert!(matches!(found, Err(NoRequest::AlreadySet(name)) if name == "GLIBC_TUNABLES"));
 }
 
 /// A script's interpreter is the program.
@@ -48,7 +48,7 @@ fn scripts_and_links_lead_to_their_program() {
     fs::write(&around, format!("#!{}\n", around.display())).unwrap();
     assert!(matches!(
         request(&around, &[]),
-        Err(NotAsked::Program(ProgramError::NotElf { .. }))
+        Err(NoRequest::Program(ProgramError::NotElf { .. }))
     ));
 }
 
@@ -60,7 +60,7 @@ fn privileged_programs_keep_their_environment() {
         let program = executable(folder.path(), "privileged", &content, mode);
         let found = request(&program, &[]);
         assert!(
-            matches!(found, Err(NotAsked::Program(ProgramError::Privileged(_)))),
+            matches!(found, Err(NoRequest::Program(ProgramError::Privileged(_)))),
             "{found:?}"
         );
     }
@@ -90,13 +90,13 @@ fn other_files_are_named_with_the_reason() {
     ];
     for file in files {
         let found = request(&file, &[]);
-        let is_named = matches!(&found, Err(NotAsked::Program(ProgramError::NotElf { path, .. })) if *path == file);
+        let is_named = matches!(&found, Err(NoRequest::Program(ProgramError::NotElf { path, .. })) if *path == file);
         assert!(is_named, "{}: {found:?}", file.display());
     }
     let found = request(&folder.path().join("none"), &[]);
     assert!(matches!(
         found,
-        Err(NotAsked::Program(ProgramError::NotFound))
+        Err(NoRequest::Program(ProgramError::NotFound))
     ));
 }
 

@@ -25,7 +25,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::cgroup::swap_room;
 use superhue_procfs::process::{cpu_now, present_pages, stat};
 use superhue_procfs::system::{read_swaps, room_in_memory};
-use superhue_recolor::{Kept, Price, RecolorError, RecolorResult, Recolorer, TargetColors};
+use superhue_recolor::{KeptReason, Price, RecolorError, RecolorResult, Recolorer, TargetColors};
 
 use super::headroom;
 use super::readiness::Readiness;
@@ -177,7 +177,7 @@ pub(crate) struct Figures {
     pub(crate) recolored: u64,
     pub(crate) confirmed: u64,
     pub(crate) checked: u64,
-    pub(crate) left: BTreeMap<Kept, u64>,
+    pub(crate) left: BTreeMap<KeptReason, u64>,
     /// Pages that were tried several times and got frames of unknown colors each time.
     pub(crate) missed: u64,
     /// Pages that could not be chosen from, as accesses are not tracked and there were too many pages.
@@ -643,7 +643,7 @@ impl Program {
                     }
                 }
                 // A frame may be found the next time.
-                RecolorResult::Kept(Kept::NoFrame) => {}
+                RecolorResult::Kept(KeptReason::NoFrame) => {}
                 RecolorResult::Kept(kept) => {
                     if self.refuse(page.0, KEPT_WEIGHS) {
                         *self.figures.left.entry(kept).or_default() += 1;
@@ -814,13 +814,13 @@ mod tests {
             }
             (100, program)
         };
-        let (tried, program) = attempts(RecolorResult::Kept(Kept::InUse));
-        assert_eq!((tried, program.figures.left[&Kept::InUse]), (3, 3));
+        let (tried, program) = attempts(RecolorResult::Kept(KeptReason::InUse));
+        assert_eq!((tried, program.figures.left[&KeptReason::InUse]), (3, 3));
         // A page that got another frame than the wanted one is tried for longer.
         let (tried, program) = attempts(RecolorResult::Missed);
         assert_eq!((tried, program.figures.missed), (12, 3));
         // A missing frame of a wanted color is looked for again.
-        let (tried, mut program) = attempts(RecolorResult::Kept(Kept::NoFrame));
+        let (tried, mut program) = attempts(RecolorResult::Kept(KeptReason::NoFrame));
         program.count(&aim, COLORS);
         assert_eq!(
             (tried, program.figures.pages, program.figures.right),

@@ -14,11 +14,11 @@ type AccountCallback = Arc<dyn Fn() + Send + Sync>;
 /// Shared by a watch's thread and its owner. No thread holds the lock for longer than it takes to copy a pointer.
 #[derive(Debug, Clone)]
 pub(crate) struct Controls {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<SharedState>>,
     stop: Stop,
 }
 
-struct Shared {
+struct SharedState {
     members: Arc<Members>,
     wishes: LiveSettings,
     account: Arc<WatchAccount>,
@@ -29,7 +29,7 @@ struct Shared {
     stands_still: bool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("members", &self.members.len())
@@ -49,7 +49,7 @@ pub(crate) struct LiveSettings {
 
 impl Controls {
     pub(crate) fn new(max_overhead: f64) -> Self {
-        let shared = Shared {
+        let shared = SharedState {
             members: Arc::default(),
             wishes: LiveSettings {
                 paused: false,
@@ -151,7 +151,7 @@ impl Controls {
         self.lock().stands_still
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

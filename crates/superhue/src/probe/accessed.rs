@@ -14,15 +14,15 @@ use super::surroundings::ProbeEnvironment;
 pub(super) const CLEAR_REFS: Probe = Probe {
     id: "clear-refs",
     name: "Clear accessed bits",
-    how: "had a scratch child touch 2 MiB, wrote 1 to its clear_refs, compared Referenced in its \
+    how: "had a scratch child touch 2 MiB, wrote 1 to its clear_refs, compared ReferencedMemory in its \
           smaps",
     used_for: "heat trackers: what is accessed from now on (ptwalk)",
     run: clear_refs,
 };
 
-/// Referenced bytes of the child's mapping before and after the trial.
+/// ReferencedMemory bytes of the child's mapping before and after the trial.
 #[derive(Debug, Clone, Copy)]
-struct Referenced {
+struct ReferencedMemory {
     before: ByteCount,
     after: ByteCount,
 }
@@ -40,7 +40,7 @@ fn clear_refs(around: &ProbeEnvironment) -> Trial {
     if let Err(error) = fs::write(look.file("clear_refs"), "1") {
         return Ok(refused(errno_of(&error)));
     }
-    Ok(conclude(Referenced {
+    Ok(conclude(ReferencedMemory {
         before,
         after: referenced()?,
     }))
@@ -61,7 +61,7 @@ fn refused(errno: Errno) -> Finding {
     }
 }
 
-fn conclude(Referenced { before, after }: Referenced) -> Finding {
+fn conclude(ReferencedMemory { before, after }: ReferencedMemory) -> Finding {
     if before.0 == 0 {
         Finding::unknown("memory just written does not show as referenced")
     } else if after < before {
@@ -80,7 +80,7 @@ mod tests {
     fn bits_count_as_cleared_only_when_seen_to_be() {
         let availability = |before, after| {
             let [before, after] = [before, after].map(ByteCount::from_kib);
-            conclude(Referenced { before, after }).availability
+            conclude(ReferencedMemory { before, after }).availability
         };
         assert_eq!(availability(2048, 0), Availability::Yes);
         assert_eq!(availability(2048, 2048), Availability::No);

@@ -13,7 +13,7 @@ use superhue_procfs::hardware::Virtualization;
 use superhue_procfs::system::Kernel;
 use superhue_state::Folder;
 
-use super::measure::Measured;
+use super::measure::ReachMeasurement;
 
 /// Folder of root.
 const OF_ROOT: &str = "/var/cache/superhue";
@@ -45,7 +45,7 @@ const FIELDS: [&str; 11] = [
 #[serde(deny_unknown_fields)]
 struct CachedTlb {
     machine: String,
-    tlb: Measured,
+    tlb: ReachMeasurement,
 }
 
 /// Returns what decides the outcome of a measurement: processor, microcode, hypervisor and kernel. `None` where that cannot be read.
@@ -81,7 +81,7 @@ pub(super) fn folder() -> Option<PathBuf> {
 }
 
 /// Reads the TLB of this machine; `None` if it is not kept, or its file is not to be trusted.
-pub(super) fn read(folder: &Path, machine: &str) -> Option<Measured> {
+pub(super) fn read(folder: &Path, machine: &str) -> Option<ReachMeasurement> {
     let folder = Folder::open(folder).ok()??;
     let file = folder.open_file(FILE).ok()??;
     let bytes = folder.read(FILE, &file, LARGEST_FILE).ok()?;
@@ -90,7 +90,7 @@ pub(super) fn read(folder: &Path, machine: &str) -> Option<Measured> {
 }
 
 /// Returns true if a measurement could have had this outcome.
-fn is_sane(tlb: &Measured) -> bool {
+fn is_sane(tlb: &ReachMeasurement) -> bool {
     let entries = [&tlb.base, &tlb.huge].map(|of| [of.first, of.last]);
     let is_count = |entries: &u32| (1..=MOST_ENTRIES).contains(entries);
     let are_counts = entries.as_flattened().iter().flatten().all(is_count);
@@ -107,7 +107,7 @@ fn is_sane(tlb: &Measured) -> bool {
 }
 
 /// Keeps the TLB of this machine. `None` if that is not possible: it is measured again the next time.
-pub(super) fn write(folder: &Path, machine: &str, tlb: &Measured) -> Option<()> {
+pub(super) fn write(folder: &Path, machine: &str, tlb: &ReachMeasurement) -> Option<()> {
     // The folder of all caches may be missing, too.
     if let Some(parent) = folder.parent().filter(|parent| !parent.exists()) {
         Folder::make(parent, 0o700).ok()?;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::tlb::{TlbCosts, TlbEntries};
 
-    const TLB: Measured = Measured {
+    const TLB: ReachMeasurement = ReachMeasurement {
         base: TlbEntries {
             first: Some(64),
             last: Some(1536),

@@ -26,7 +26,7 @@ const FULL_ROUNDS: usize = 8;
 /// A TLB as the measurement found it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Measured {
+pub(super) struct ReachMeasurement {
     pub(super) base: TlbEntries,
     pub(super) huge: TlbEntries,
     pub(super) huge_pages_whole: Option<bool>,
@@ -34,7 +34,7 @@ pub(super) struct Measured {
 }
 
 /// Measures the TLB of the CPUs on which this thread runs. Takes less than a second of CPU time. The error is the reason in words.
-pub(super) fn measure(roots: &Roots) -> Result<Measured, String> {
+pub(super) fn measure(roots: &Roots) -> Result<ReachMeasurement, String> {
     let failed = |errno: rustix::io::Errno| format!("its memory could not be mapped: {errno}");
     let mut chase = PageChase::new().map_err(failed)?;
     let mut measured = conclude(&Rounds::measure(&mut chase))?;
@@ -44,7 +44,7 @@ pub(super) fn measure(roots: &Roots) -> Result<Measured, String> {
 }
 
 /// Returns what the times show, without full walks; the reason in words if they do not show the reach of the last TLB.
-pub(super) fn conclude(times: &Rounds) -> Result<Measured, String> {
+pub(super) fn conclude(times: &Rounds) -> Result<ReachMeasurement, String> {
     let rounds = times.base.rounds();
     if rounds < LEAST_ROUNDS {
         return Err(format!(
@@ -68,7 +68,7 @@ pub(super) fn conclude(times: &Rounds) -> Result<Measured, String> {
         Some(false) | None => Levels::default(),
     };
     let between = |from: f64, to: f64| level(&curve, from, to).map(seconds);
-    Ok(Measured {
+    Ok(ReachMeasurement {
         base: base.into(),
         huge: huge.into(),
         huge_pages_whole: whole,

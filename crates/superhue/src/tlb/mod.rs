@@ -25,7 +25,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::{Cpuid, Tlb, Virtualization};
 
-use measure::Measured;
+use measure::ReachMeasurement;
 
 /// Reason for a processor that reports TLBs, none of which serves loads from base pages.
 pub const NO_BASE_ENTRIES: &str = "the processor reports no TLB for loads from base pages";
@@ -241,7 +241,7 @@ impl TlbReport {
         }
     }
 
-    fn of_measurement(found: Result<Measured, String>) -> Self {
+    fn of_measurement(found: Result<ReachMeasurement, String>) -> Self {
         match found {
             Ok(found) => Self {
                 source: Some(TlbSource::Measured),
@@ -261,12 +261,15 @@ fn reach(entries: Option<u32>, page: u64) -> Option<ByteCount> {
 }
 
 /// Returns an earlier measurement of this machine.
-fn kept(roots: &Roots, virtualization: &Virtualization) -> Option<Measured> {
+fn kept(roots: &Roots, virtualization: &Virtualization) -> Option<ReachMeasurement> {
     kept::read(&kept::folder()?, &kept::machine(roots, virtualization)?)
 }
 
 /// Measures, and keeps the result if that is possible.
-fn measured_anew(roots: &Roots, virtualization: &Virtualization) -> Result<Measured, String> {
+fn measured_anew(
+    roots: &Roots,
+    virtualization: &Virtualization,
+) -> Result<ReachMeasurement, String> {
     let found = measure::measure(roots)?;
     let place = kept::folder().zip(kept::machine(roots, virtualization));
     let _ = place.and_then(|(folder, machine)| kept::write(&folder, &machine, &found));

@@ -227,7 +227,7 @@ enum Scattering {
 
 /// Frames of the switched memory, as far as they are known.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(super) struct FramesSeen {
+pub(super) struct FrameSurvey {
     /// Share of neighboring pages with neighboring frames before the policy's collapses, and with the policy off.
     pub(super) before: Option<f64>,
     pub(super) off: Option<f64>,
@@ -572,7 +572,7 @@ impl PolicySwitch {
     }
 
     /// Returns the frames of the switched memory, as far as they are known.
-    pub(super) fn frames(&self) -> FramesSeen {
+    pub(super) fn frames(&self) -> FrameSurvey {
         let (moved, through, why_not) = match &self.scattering {
             Scattering::Wanted => (0, None, None),
             Scattering::Ready(it) if it.moved() == 0 => {
@@ -582,7 +582,7 @@ impl PolicySwitch {
             Scattering::Ready(it) => (it.moved(), Some(it.describe()), None),
             Scattering::Failed(why) => (0, None, Some(why.clone())),
         };
-        FramesSeen {
+        FrameSurvey {
             before: self.before.share(),
             off: self.off.share(),
             moved,

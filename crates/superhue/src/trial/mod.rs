@@ -45,7 +45,7 @@ use crate::Config;
 use crate::attach::{AttachError, first_look, running_mechanism};
 use crate::live::{Members, WatchAccount};
 use guard::{Alarm, Guards};
-use lever::{FramesSeen, PolicySwitch, Remains, SwitchCounts, SwitchOptions};
+use lever::{FrameSurvey, PolicySwitch, Remains, SwitchCounts, SwitchOptions};
 use meter::{BlockError, CpuTimes, Meter, MeterEnvironment};
 use who::TargetSearch;
 
@@ -854,7 +854,7 @@ fn verdict_of(end: End, better: Better) -> (TrialOutcome, Option<String>) {
 }
 
 /// Returns the frames for the document.
-fn frames_of(seen: FramesSeen) -> TrialFrames {
+fn frames_of(seen: FrameSurvey) -> TrialFrames {
     TrialFrames {
         neighbors_before: seen.before,
         neighbors_off: seen.off,

@@ -263,6 +263,12 @@ impl Watch {
         self
     }
 
+    /// Counts CPU time that was spent on the watch before its loop.
+    pub(crate) fn with_cost(mut self, spent: Duration) -> Self {
+        self.cost.start_with(spent);
+        self
+    }
+
     /// Replaces the actuator by one that `make` builds from it.
     pub(crate) fn with_actuator(
         mut self,

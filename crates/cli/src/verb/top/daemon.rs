@@ -229,15 +229,15 @@ pub fn ask_once(socket: &std::path::Path, before: Option<&DaemonSample>) -> Daem
 }
 
 /// Requests accounts repeatedly, in a thread of its own, since a daemon may be slow.
-pub struct DaemonPoller(Arc<(Mutex<Shared>, Condvar)>);
+pub struct DaemonPoller(Arc<(Mutex<SharedState>, Condvar)>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     latest: Arc<DaemonState>,
     to_end: bool,
 }
 
-fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn locked(shared: &Mutex<SharedState>) -> MutexGuard<'_, SharedState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -245,7 +245,7 @@ impl DaemonPoller {
     /// Starts the thread.
     #[must_use]
     pub fn start(args: &TopArgs) -> Self {
-        let shared: Arc<(Mutex<Shared>, Condvar)> = Arc::default();
+        let shared: Arc<(Mutex<SharedState>, Condvar)> = Arc::default();
         let theirs = Arc::clone(&shared);
         let socket = args.socket.clone();
         let (interval, share) = (args.interval, args.max_overhead * PART);
@@ -274,7 +274,12 @@ impl Drop for DaemonPoller {
     }
 }
 
-fn keep_asking(shared: &(Mutex<Shared>, Condvar), socket: &Path, interval: Duration, share: f64) {
+fn keep_asking(
+    shared: &(Mutex<SharedState>, Condvar),
+    socket: &Path,
+    interval: Duration,
+    share: f64,
+) {
     let mut latest: Arc<DaemonState> = Arc::default();
     loop {
         let begun = cpu_time();

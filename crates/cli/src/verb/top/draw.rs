@@ -23,7 +23,7 @@ use crate::top_args::ViewName;
 use super::columns::{self, Column, age, bytes, percent, rate, size, stalled};
 use super::daemon::{DaemonSample, DaemonState};
 use super::gathered::{Detail, TopSnapshot};
-use super::record::entry::Shown;
+use super::record::entry::ShownView;
 use super::rows::Rows;
 use super::state::{Playhead, State, ViewScope};
 
@@ -44,8 +44,8 @@ const TITLES: Style = BOLD.add_modifier(Modifier::UNDERLINED);
 const TURNED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything.
-pub fn draw(buffer: &mut Buffer, state: &mut State, shown: Shown<'_>) {
-    let Shown {
+pub fn draw(buffer: &mut Buffer, state: &mut State, shown: ShownView<'_>) {
+    let ShownView {
         gathered,
         asked,
         rows,

@@ -39,7 +39,7 @@ use crate::verb::members;
 use daemon::DaemonPoller;
 use gathered::TopSnapshot;
 use reader::Reader;
-use record::entry::Shown;
+use record::entry::ShownView;
 use rows::Rows;
 use state::{KeyOutcome, State};
 
@@ -80,7 +80,7 @@ fn once(roots: &Roots, args: &TopArgs, targets: &Targets) -> VerbResult {
     if args.json {
         return print_json(&document::Document::of(&gathered.gathered, &asked, &rows));
     }
-    let shown = Shown {
+    let shown = ShownView {
         gathered: &gathered.gathered,
         asked: &asked,
         rows: &rows,
@@ -115,7 +115,7 @@ fn live(args: &TopArgs, targets: Targets) -> Result<u8, Failure> {
             }
             if let Some((gathered, rows)) = &shown {
                 let asked = asking.latest();
-                let shown = Shown {
+                let shown = ShownView {
                     gathered,
                     asked: &asked,
                     rows,

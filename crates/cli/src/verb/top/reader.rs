@@ -63,7 +63,7 @@ pub struct DataRequest {
 
 /// Reads until it is dropped.
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     roots: Roots,
     /// Longest time for one process.
     patience: Duration,
@@ -76,7 +76,7 @@ pub struct Reader {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     nudge: Condvar,
 }
@@ -92,7 +92,7 @@ struct State {
     turn: usize,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -208,7 +208,7 @@ impl Drop for Reader {
 
 /// A thread that reads.
 struct ReaderThread<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedState,
     args: &'a TopArgs,
     roots: Roots,
     targets: Targets,
@@ -229,7 +229,7 @@ struct ReaderThread<'a> {
 
 impl<'a> ReaderThread<'a> {
     fn new(
-        shared: &'a Shared,
+        shared: &'a SharedState,
         args: &'a TopArgs,
         (roots, targets): (Roots, Targets),
         survey: Survey,
@@ -434,7 +434,7 @@ impl<'a> ReaderThread<'a> {
     }
 }
 
-fn note_reading(shared: &Shared, turn: usize, pid: Option<u32>) {
+fn note_reading(shared: &SharedState, turn: usize, pid: Option<u32>) {
     let mut state = shared.lock();
     if state.turn == turn {
         state.reading = pid.map(|pid| (pid, Instant::now()));

@@ -9,12 +9,12 @@ use crate::top_args::ViewName;
 
 use super::columns::{self, Column};
 use super::draw;
-use super::record::entry::Shown;
+use super::record::entry::ShownView;
 
 /// Returns the whole table, the rows with most memory first. Below it stands the position in the record, if it is from one.
 #[must_use]
-pub fn text(view: ViewName, shown: Shown<'_>, recorded: Option<&str>, wide: bool) -> String {
-    let Shown {
+pub fn text(view: ViewName, shown: ShownView<'_>, recorded: Option<&str>, wide: bool) -> String {
+    let ShownView {
         gathered,
         asked,
         rows,

@@ -87,9 +87,9 @@ fn unavailable<T>(why: String) -> Result<T, OracleError> {
 }
 
 /// The memory, and for each color the kernel's answer to the request for it.
-type Populated = (Sample, Vec<Result<(), rustix::io::Errno>>);
+type PopulateResult = (Sample, Vec<Result<(), rustix::io::Errno>>);
 
-fn populate(size: ByteCount, colors: usize) -> Result<Populated, OracleError> {
+fn populate(size: ByteCount, colors: usize) -> Result<PopulateResult, OracleError> {
     let size = size.max(ByteCount(colors as u64 * BASE_PAGE_SIZE));
     let populate = || {
         let mut asked = Vec::with_capacity(colors);

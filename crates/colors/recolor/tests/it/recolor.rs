@@ -7,7 +7,7 @@ use superhue_color::oracles::{
 use superhue_model::{BASE_PAGE_SIZE, Color, ColorRequest, PageCount, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::identify;
-use superhue_recolor::{Kept, RecolorError, RecolorResult, Recolorer, TargetColors};
+use superhue_recolor::{KeptReason, RecolorError, RecolorResult, Recolorer, TargetColors};
 use superhue_sys::scratch::Scratch;
 use superhue_sys::scratch_child::{Backing, ScratchChild};
 use superhue_sys::userfaultfd::{Faults, Mode, Userfault};
@@ -126,7 +126,10 @@ fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
         .collect();
     let want = TargetColors::Each(vec![Color(0); holes.len()]);
     let placed = recolorer.place(id, &holes, &want, HOLD).unwrap();
-    assert_eq!(placed, vec![RecolorResult::Kept(Kept::Absent); holes.len()]);
+    assert_eq!(
+        placed,
+        vec![RecolorResult::Kept(KeptReason::Absent); holes.len()]
+    );
     assert_eq!(recolorer.price().attempts, 0);
     drop(child);
     let gone = recolorer.place(id, &holes, &want, HOLD);

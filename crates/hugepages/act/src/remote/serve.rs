@@ -97,9 +97,9 @@ fn has_gone(stream: &UnixStream) -> bool {
 
 /// The mappers of shared objects that the present order names. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct MapperTable(Arc<Mutex<Known>>);
+pub struct MapperTable(Arc<Mutex<KnownMappings>>);
 
-type Known = BTreeMap<(ObjectId, Region), Vec<(ProcessId, Region)>>;
+type KnownMappings = BTreeMap<(ObjectId, Region), Vec<(ProcessId, Region)>>;
 
 impl MapperTable {
     fn set(&self, ways: Vec<ObjectMappers>) {

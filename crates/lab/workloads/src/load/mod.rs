@@ -50,7 +50,7 @@ const LARGEST_VALUE: u64 = 1_000_000;
 /// Options of `load`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("until").required(true).args(["requests", "seconds"]))]
-pub struct Options {
+pub struct LoadOptions {
     /// Protocol of the server
     #[arg(value_enum)]
     pub protocol: Protocol,
@@ -117,7 +117,7 @@ pub struct Options {
 /// # Errors
 /// If the server cannot be started or reached, does not speak the protocol, refuses an item, answers with an error or a
 /// wrong value, or the output is closed.
-pub fn run(options: &Options, report: &mut Report<impl Write>) -> Result<()> {
+pub fn run(options: &LoadOptions, report: &mut Report<impl Write>) -> Result<()> {
     let batch = u64::from(options.pipeline).saturating_mul(options.value_size.0);
     if batch > LARGEST_BATCH.max(options.value_size.0) {
         let text = format!(

@@ -17,7 +17,7 @@ const BOTH: [Protocol; 2] = [Protocol::Memcached, Protocol::Redis];
 #[command(args_override_self = true)]
 struct Cli {
     #[command(flatten)]
-    options: load::Options,
+    options: load::LoadOptions,
 }
 
 /// Runs a load of 200 small items, populated, with `extra` options. Returns its report and result.

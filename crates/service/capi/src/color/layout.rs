@@ -2,7 +2,7 @@
 
 use superhue_arena::{Placement, Refusal, Verdict};
 
-use crate::layout::Versioned;
+use crate::layout::VersionedLayout;
 
 /// `struct superhue_color_placement`.
 #[repr(C)]
@@ -36,10 +36,10 @@ pub struct CVerdict {
 const _: () = assert!(size_of::<CPlacement>() == 64);
 const _: () = assert!(size_of::<CVerdict>() == 72);
 
-impl Versioned for CPlacement {
+impl VersionedLayout for CPlacement {
     const OLDEST: usize = 64;
 }
-impl Versioned for CVerdict {
+impl VersionedLayout for CVerdict {
     const OLDEST: usize = 72;
 }
 

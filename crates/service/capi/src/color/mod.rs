@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use superhue_arena::{ColorError, ColorSet, Colors};
 
-use crate::layout::{Versioned, copy_out};
+use crate::layout::{VersionedLayout, copy_out};
 use crate::words::{copy_reason, note_reason};
 use layout::{CPlacement, CVerdict};
 
@@ -73,7 +73,7 @@ fn memory(start: *const c_void, size: usize) -> Result<NonNull<u8>, ColorError> 
 ///
 /// # Safety
 /// `to` is null, or writable for the size in its first word.
-unsafe fn tell<T: Versioned>(to: *mut T, value: &T) -> Result<(), ColorError> {
+unsafe fn tell<T: VersionedLayout>(to: *mut T, value: &T) -> Result<(), ColorError> {
     if to.is_null() {
         return Ok(());
     }

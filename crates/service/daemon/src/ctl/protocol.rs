@@ -179,7 +179,7 @@ pub struct PassedRule {
 }
 
 #[derive(Serialize)]
-pub(super) struct Versioned<T> {
+pub(super) struct VersionedMessage<T> {
     version: u32,
     #[serde(flatten)]
     body: T,
@@ -188,7 +188,7 @@ pub(super) struct Versioned<T> {
 /// Returns a message as a line of JSON.
 pub(crate) fn written<T: Serialize>(body: T) -> String {
     let version = VERSION;
-    let line = serde_json::to_string(&Versioned { version, body });
+    let line = serde_json::to_string(&VersionedMessage { version, body });
     // Writing fails only for a map whose keys are no text, and there is none.
     let mut line = line.unwrap_or_default();
     line.push('\n');

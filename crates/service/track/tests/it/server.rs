@@ -130,7 +130,7 @@ fn the_threshold_and_the_limit_hold() {
     };
     let service = Service::with(limits);
     service.set(base(0, 10, 100));
-    let options = superhue_client::Options {
+    let options = superhue_client::TrackingOptions {
         threshold: 20,
         ..service.options()
     };
@@ -390,7 +390,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     let asked = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        let of = |pid| superhue_client::Options {
+        let of = |pid| superhue_client::TrackingOptions {
             pid,
             ..options.clone()
         };
@@ -410,7 +410,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
         stat.contains("(sleep) S ")
     });
-    let of_child = superhue_client::Options {
+    let of_child = superhue_client::TrackingOptions {
         pid: Some(child.pid()),
         ..service.options()
     };
@@ -422,7 +422,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
     child.0.wait().unwrap();
     let error = tracking.wait(Some(TEST_TIMEOUT)).unwrap_err();
     assert_eq!(errno_of(&error), Errno::SRCH, "{error}");
-    let kernel = superhue_client::Options {
+    let kernel = superhue_client::TrackingOptions {
         pid: Some(2),
         ..service.options()
     };
@@ -430,7 +430,7 @@ fn users_may_ask_for_themselves_only_and_root_for_any() {
         let error = Tracking::enable(&kernel).unwrap_err();
         assert!(error.to_string().contains("kernel thread"), "{error}");
     }
-    let absent = superhue_client::Options {
+    let absent = superhue_client::TrackingOptions {
         pid: Some(child.pid()),
         ..service.options()
     };

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use superhue_client::{Options, Page, PageFlags};
+use superhue_client::{Page, PageFlags, TrackingOptions};
 use superhue_model::ProcessId;
 use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server, ServerCounters, TrackingLoss};
 
@@ -131,11 +131,11 @@ impl Service {
         }
     }
 
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn options(&self) -> TrackingOptions {
+        TrackingOptions {
             socket: self.path.clone(),
             timeout: TEST_TIMEOUT,
-            ..Options::default()
+            ..TrackingOptions::default()
         }
     }
 

@@ -174,7 +174,7 @@ fn shown(
 ) -> String {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     let rows = Rows::of(gathered, asked);
-    let shown = Shown {
+    let shown = ShownView {
         gathered,
         asked,
         rows: &rows,
@@ -477,7 +477,7 @@ fn a_record_is_shown_with_its_time() {
     );
     let table = |recorded| {
         let rows = Rows::of(&gathered, &asked);
-        let shown = Shown {
+        let shown = ShownView {
             gathered: &gathered,
             asked: &asked,
             rows: &rows,

@@ -415,7 +415,7 @@ fn milliseconds(time: Duration) -> u64 {
 
 /// A snapshot as the screen shows it: of this moment, or from a record.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct ShownView<'a> {
     pub gathered: &'a TopSnapshot,
     pub asked: &'a DaemonState,
     pub rows: &'a Rows,
@@ -432,7 +432,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// Returns the entry of a snapshot; with everything in it if it is to be full.
-    pub fn entry(&mut self, at_ms: u64, shown: Shown<'_>, full: bool) -> Entry {
+    pub fn entry(&mut self, at_ms: u64, shown: ShownView<'_>, full: bool) -> Entry {
         let (gathered, rows) = (shown.gathered, shown.rows);
         if full {
             *self = Self::default();
@@ -520,8 +520,8 @@ pub struct Moment {
 
 impl Moment {
     /// The part that the screen shows.
-    pub fn shown(&self) -> Shown<'_> {
-        Shown {
+    pub fn shown(&self) -> ShownView<'_> {
+        ShownView {
             gathered: &self.gathered,
             asked: &self.asked,
             rows: &self.rows,

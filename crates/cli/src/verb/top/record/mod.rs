@@ -32,7 +32,7 @@ use crate::output::{FAILED, Failure, VerbResult, note};
 use crate::terminal::ENDING;
 use crate::top_args::{TopArgs, ViewName};
 
-use entry::Shown;
+use entry::ShownView;
 use writer::RecordWriter;
 
 /// Number of processes that are read first by their size, and by their CPU time.
@@ -77,7 +77,7 @@ pub fn record(args: &TopArgs, targets: Targets, path: &Path) -> VerbResult {
         let begun = cpu_time();
         let asked = asking.latest();
         let rows = Rows::of(&gathered, &asked);
-        let shown = Shown {
+        let shown = ShownView {
             gathered: &gathered,
             asked: &asked,
             rows: &rows,

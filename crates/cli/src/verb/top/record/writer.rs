@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use superhue::model::{ByteCount, counted};
 
 use super::super::utc;
-use super::entry::{Encoder, Header, Shown};
+use super::entry::{Encoder, Header, ShownView};
 use super::segments::{self, Contents, SEGMENTS, SegmentFault};
 use crate::verb::shared_folder::open_private;
 
@@ -101,7 +101,7 @@ impl RecordWriter {
     ///
     /// # Errors
     /// A full disk, for example. The record has its whole entries then; those of the older segment are gone if that was to be written anew.
-    pub fn append(&mut self, at: Duration, shown: Shown<'_>) -> anyhow::Result<()> {
+    pub fn append(&mut self, at: Duration, shown: ShownView<'_>) -> anyhow::Result<()> {
         let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         let mut full = self.since_full >= FULL_EVERY;
         let mut line = self.line(at_ms, shown, full)?;
@@ -124,7 +124,7 @@ impl RecordWriter {
         Ok(())
     }
 
-    fn line(&mut self, at_ms: u64, shown: Shown<'_>, full: bool) -> anyhow::Result<Vec<u8>> {
+    fn line(&mut self, at_ms: u64, shown: ShownView<'_>, full: bool) -> anyhow::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(&self.encoder.entry(at_ms, shown, full))?;
         line.push(b'\n');
         Ok(line)

@@ -8,7 +8,7 @@
 //!   anything                             ERROR\r\n, CLIENT_ERROR why\r\n, SERVER_ERROR why\r\n
 //! ```
 
-use super::{Decoded, ProtocolError, Reply, block, length, line};
+use super::{DecodeResult, ProtocolError, Reply, block, length, line};
 
 pub(super) fn get<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"get");
@@ -34,7 +34,7 @@ pub(super) fn set(
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Decoded<'_> {
+pub(super) fn decode(bytes: &[u8]) -> DecodeResult<'_> {
     let wrong = |what| ProtocolError::new("the memcached text protocol", what, bytes);
     let Some((first, used)) = line(bytes).map_err(wrong)? else {
         return Ok(None);

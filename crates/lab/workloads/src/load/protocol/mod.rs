@@ -50,7 +50,7 @@ pub struct ProtocolError {
 }
 
 /// A reply and the number of its bytes; `None` while more bytes are needed.
-pub type Decoded<'a> = Result<Option<(Reply<'a>, usize)>, ProtocolError>;
+pub type DecodeResult<'a> = Result<Option<(Reply<'a>, usize)>, ProtocolError>;
 
 impl Protocol {
     /// Appends requests for the values of `keys`, of which there is at least one.
@@ -87,7 +87,7 @@ impl Protocol {
     ///
     /// # Errors
     /// If `bytes` do not begin with a reply, whatever bytes may follow.
-    pub fn decode(self, bytes: &[u8]) -> Decoded<'_> {
+    pub fn decode(self, bytes: &[u8]) -> DecodeResult<'_> {
         match self {
             Self::Memcached => memcached::decode(bytes),
             Self::Redis => resp::decode(bytes),

@@ -6,7 +6,7 @@
 //!   anything                                                -ERR why\r\n
 //! ```
 
-use super::{Decoded, ProtocolError, Reply, block, length, line};
+use super::{DecodeResult, ProtocolError, Reply, block, length, line};
 
 pub(super) fn get(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
@@ -30,7 +30,7 @@ fn bulk(len: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Decoded<'_> {
+pub(super) fn decode(bytes: &[u8]) -> DecodeResult<'_> {
     let wrong = |what| ProtocolError::new("RESP", what, bytes);
     let Some((first, used)) = line(bytes).map_err(wrong)? else {
         return Ok(None);

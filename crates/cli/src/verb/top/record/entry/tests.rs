@@ -92,7 +92,7 @@ struct Tape {
 impl Tape {
     fn pass(&mut self, gathered: &TopSnapshot, asked: &DaemonState, full: bool) -> (Rows, Moment) {
         let rows = Rows::of(gathered, asked);
-        let shown = Shown {
+        let shown = ShownView {
             gathered,
             asked,
             rows: &rows,
@@ -247,7 +247,7 @@ fn objects_are_kept_until_they_are_read_again() {
 fn fields_of_later_additions_are_ignored() {
     let mut encoder = Encoder::default();
     let (gathered, rows) = (snapshot(1, Vec::new()), Rows::default());
-    let shown = Shown {
+    let shown = ShownView {
         gathered: &gathered,
         asked: &DaemonState::NotYet,
         rows: &rows,

@@ -20,7 +20,7 @@ fn append(writer: &mut RecordWriter, second: u64, more: usize) -> anyhow::Result
         ..TopSnapshot::default()
     };
     let rows = Rows::default();
-    let shown = Shown {
+    let shown = ShownView {
         gathered: &gathered,
         asked: &DaemonState::NotYet,
         rows: &rows,

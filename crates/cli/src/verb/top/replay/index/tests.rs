@@ -7,7 +7,7 @@ use superhue::survey::{Look, Memory, ProcessEntry};
 
 use super::super::super::daemon::DaemonState;
 use super::super::super::gathered::TopSnapshot;
-use super::super::super::record::entry::{Encoder, Header, Shown};
+use super::super::super::record::entry::{Encoder, Header, ShownView};
 use super::super::super::rows::Rows;
 use super::*;
 
@@ -52,7 +52,7 @@ fn lines(segment: u64, seconds: impl Iterator<Item = u64>, group: usize, offset:
     let mut encoder = Encoder::default();
     for (at, second) in seconds.enumerate() {
         let (gathered, rows) = (snapshot(second), rows(second));
-        let shown = Shown {
+        let shown = ShownView {
             gathered: &gathered,
             asked: &DaemonState::NotYet,
             rows: &rows,

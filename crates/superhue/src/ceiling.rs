@@ -2,8 +2,8 @@
 //!
 //! The ceiling (`--max-overhead`) is a share of one CPU's time. Deciding has no share of its own: it takes the time it needs, which is little once
 //! memory is placed. A tenth is left for it. The shares divide the time fairly, and `TotalCost` bounds the sum: work of the loop that no share knows is
-//! in it. While the sum is too large, the loop neither looks nor samples, and goes on acting. Actions are no part of the sum: `--max-stall` bounds
-//! collapses and splits, and recoloring has a pace of its own.
+//! in it. While the sum is too large, the loop looks at no page tables, begins no samples, reads sizes and decides less often, and goes on acting. Actions
+//! are no part of the sum: `--max-stall` bounds collapses and splits, and recoloring has a pace of its own.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) const LOOKS: f64 = 0.2;
 pub(crate) const GLANCES: f64 = 0.1;
 /// Finding out which processes there are.
 pub const SEARCHES: f64 = 0.05;
-/// Deciding, while the other work rests.
+/// Deciding, while the sum is too large.
 pub(crate) const DECISIONS: f64 = 0.09;
 
 const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES + DECISIONS < 1.0);

@@ -296,8 +296,8 @@ pub struct OwnCost {
     pub watching_seconds: f64,
     /// Seconds of watching that `--max-overhead` allows in this time, and in 10 s at least.
     pub max_watching_seconds: f64,
-    /// Seconds of wall time for which the watch rested, because watching had taken what `--max-overhead` allows.
-    pub rested_seconds: f64,
+    /// Seconds of wall time for which the watch saved CPU time, because watching had taken what `--max-overhead` allows.
+    pub saving_seconds: f64,
     /// Seconds of wall time spent looking.
     pub looking_seconds: f64,
     /// Largest resident set.
@@ -324,12 +324,12 @@ impl OwnCost {
             true => "more than",
             false => "of",
         };
-        let rested = match self.rested_seconds >= 0.5 {
-            true => format!(", rested for {:.0} s", self.rested_seconds),
+        let saving = match self.saving_seconds >= 0.5 {
+            true => format!(", reached for {:.0} s", self.saving_seconds),
             false => String::new(),
         };
         format!(
-            "own cost: {:.2} s CPU{share}: {:.2} s for placing memory, {:.2} s for watching, {bound} the {:.2} s of --max-overhead{rested}; {} resident",
+            "own cost: {:.2} s CPU{share}: {:.2} s for placing memory, {:.2} s for watching, {bound} the {:.2} s of --max-overhead{saving}; {} resident",
             self.cpu_seconds,
             self.acting_seconds,
             self.watching_seconds,
@@ -476,7 +476,7 @@ impl Report {
                 watching_seconds: own_cpu.saturating_sub(watched.acting).as_secs_f64(),
                 max_watching_seconds: config.options.max_overhead
                     * frame.wall.max(ceiling::PERIOD).as_secs_f64(),
-                rested_seconds: watched.rested.as_secs_f64(),
+                saving_seconds: watched.saving.as_secs_f64(),
                 looking_seconds: watched.looking.as_secs_f64(),
                 max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
                 looks: watched.looks,

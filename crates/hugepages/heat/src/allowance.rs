@@ -42,9 +42,12 @@ impl Allowance {
         }
     }
 
-    /// Allows `share` of the time from now on, with the same advance; the time left stays.
+    /// Allows `share` of the time from now on. The advance changes in proportion; the time left stays, up to that.
     pub fn allow(&mut self, share: f64) {
-        self.share = at_least_something(share);
+        let share = at_least_something(share);
+        self.most *= share / self.share;
+        self.left = self.left.min(self.most);
+        self.share = share;
     }
 
     /// Allows `advance` to be spent at once, whatever the share.

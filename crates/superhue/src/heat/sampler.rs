@@ -19,7 +19,7 @@ use superhue_heat::{
     Tracker, TrackerKind, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
-use superhue_procfs::process::{cpu_now, maps, resident_now};
+use superhue_procfs::process::{maps, resident_now, waited_for_cpu};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 use superhue_sys::urgency::Urgent;
@@ -211,13 +211,6 @@ impl Sampler {
         self.is_held = held;
     }
 
-    /// Returns the time at which the next sample ends that has begun; `None` if none has.
-    #[must_use]
-    pub fn next_end(&self) -> Option<Duration> {
-        let begun = |target: &&Target| matches!(target.phase, Phase::Armed(_));
-        self.targets.values().filter(begun).map(Target::due).min()
-    }
-
     /// Drops the samples that are being taken: the time that follows must not count. They are taken anew when due.
     pub fn put_off(&mut self) {
         for target in self.targets.values_mut() {
@@ -241,14 +234,17 @@ impl Sampler {
         }
     }
 
-    /// Returns the time at which [`Self::step`] has something to do next; `None` without targets.
+    /// Returns the time at which [`Self::step`] has something to do next; `None` without targets, or while it is held and no sample has begun.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let due = |target: &Target| match target.phase {
             Phase::Resting => self.affordable(target.due()),
             _ => target.due(),
         };
-        self.targets.values().map(due).min()
+        let has_begun = |target: &&Target| matches!(target.phase, Phase::Armed(_));
+        let targets = self.targets.values();
+        let targets = targets.filter(|target| !self.is_held || has_begun(target));
+        targets.map(due).min()
     }
 
     /// Does the work that is due at `at`, on a clock that never goes back: reads armed targets, and arms targets that have rested. Returns the
@@ -325,15 +321,13 @@ impl Sampler {
         }
     }
 
-    /// Puts the end of a sample off if its process has had too little of a CPU; returns true if it did.
+    /// Puts the end of a sample off if its process has waited for a CPU; returns true if it did.
     fn puts_off(&self, process: ProcessId, armed: &mut SampleInterval) -> bool {
-        let Some(before) = armed.cpu else {
+        let Some(before) = armed.waited else {
             return false;
         };
-        let Ok(now) = cpu_now(&self.roots, process.pid) else {
-            return false;
-        };
-        armed.put_off(self.now, now.total().saturating_sub(before.total()))
+        waited_for_cpu(&self.roots, process.pid)
+            .is_ok_and(|now| armed.put_off(self.now, now.saturating_sub(before)))
     }
 
     fn trouble(&self) -> Phase {
@@ -370,15 +364,15 @@ impl Sampler {
             }
         };
         let interval = target.pace.next().interval;
-        let cpu = match self.config.by_cpu_time {
-            true => cpu_now(&self.roots, process.pid).ok(),
+        let waited = match self.config.by_cpu_time {
+            true => waited_for_cpu(&self.roots, process.pid).ok(),
             false => None,
         };
         target.phase = Phase::Armed(SampleInterval {
             since: self.now,
             until: self.now + interval,
             wanted: interval,
-            cpu,
+            waited,
             ranges,
             armed: ArmingResult { took: own, ..armed },
             resident,
@@ -417,8 +411,8 @@ impl Sampler {
         see: &mut dyn FnMut(&Sample<'_>),
     ) -> Result<Change, TrackError> {
         let work = Work::begin();
-        let length = noting.length(self.now);
         let (interval, armed) = (noting.since..self.now, noting.armed);
+        let length = interval.end.saturating_sub(interval.start);
         let urgent = Urgent::raised();
         let reading = self.tracker.read(process, &noting.ranges);
         drop(urgent);

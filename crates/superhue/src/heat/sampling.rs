@@ -20,7 +20,7 @@ pub struct Sampling {
     pub scope: Scope,
     /// True if sampling stops, except for a rare glance, once samples stay the same.
     pub settle: bool,
-    /// True if a sample of a process that runs for a part of its time lasts longer, up to four times: until the process has run for the interval.
+    /// True if a sample of a process that waits for a CPU lasts longer, up to four times: by what it waited.
     pub by_cpu_time: bool,
     /// Bound on the time for which superhue may hold `mmap_lock` of a process in 100 ms. Up to that, and 10 ms, accessed bits are cleared in real time,
     /// so that the lock is not held for longer because others have the CPU.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use superhue_heat::{ArmingResult, HeatMap, Pace, PaceLimits, TargetLock};
 use superhue_model::{PageCount, VirtRange};
-use superhue_procfs::process::CpuTicks;
 
 use super::{Sampling, TrackingCost};
 
@@ -24,9 +23,9 @@ pub(super) enum Phase {
 pub(super) struct SampleInterval {
     pub(super) since: Duration,
     pub(super) until: Duration,
-    /// Time for which it was to last, and the CPU time of the process before it.
+    /// Time for which it was to last, and the time that the process had waited for a CPU before it.
     pub(super) wanted: Duration,
-    pub(super) cpu: Option<CpuTicks>,
+    pub(super) waited: Option<Duration>,
     pub(super) ranges: Vec<VirtRange>,
     pub(super) armed: ArmingResult,
     pub(super) resident: PageCount,
@@ -36,29 +35,19 @@ pub(super) struct SampleInterval {
 const LONGEST: u32 = 4;
 
 impl SampleInterval {
-    /// Puts the end off if the process ran for `ran` until `now`, which is less than the interval; returns true if it did. A process that did not run at
-    /// all is idle: its samples are over in time.
-    pub(super) fn put_off(&mut self, now: Duration, ran: Duration) -> bool {
+    /// Puts the end off if the process has waited for a CPU for `waited` of the time until `now`, a quarter of the interval or more; returns true if it
+    /// did. A process that sleeps does not wait.
+    pub(super) fn put_off(&mut self, now: Duration, waited: Duration) -> bool {
         let longest = self
             .since
             .saturating_add(self.wanted.saturating_mul(LONGEST));
-        // CPU time is counted in ticks of 10 ms, and the interval may have five.
-        let has_run = ran.saturating_mul(4) >= self.wanted.saturating_mul(3);
-        if now >= longest || has_run || ran.is_zero() {
+        let passed = now.saturating_sub(self.since).saturating_sub(waited);
+        let missing = self.wanted.saturating_sub(passed);
+        if now >= longest || missing < self.wanted / 4 {
             return false;
         }
-        self.until = (now + self.wanted.saturating_sub(ran)).min(longest);
+        self.until = now.saturating_add(missing).min(longest);
         true
-    }
-
-    /// Returns the length of the sample that ends at `now`: of one whose end was put off, the time for which it was to last.
-    pub(super) fn length(&self, now: Duration) -> Duration {
-        // A sample that is read late has lasted until then.
-        let late = now.saturating_sub(self.until);
-        match self.until > self.since.saturating_add(self.wanted) {
-            true => self.wanted + late,
-            false => now.saturating_sub(self.since),
-        }
     }
 }
 
@@ -121,7 +110,7 @@ mod tests {
             since: 1000 * MS,
             until: 1000 * MS + wanted,
             wanted,
-            cpu: None,
+            waited: None,
             ranges: Vec::new(),
             armed: ArmingResult {
                 took: Duration::ZERO,
@@ -133,26 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_a_process_with_part_of_a_cpu_lasts_longer() {
+    fn a_sample_of_a_process_that_waits_for_a_cpu_lasts_longer() {
         let mut sample = interval(50 * MS);
-        assert!(!sample.put_off(1050 * MS, 40 * MS), "ticks are 10 ms");
-        assert_eq!(sample.length(1051 * MS), 51 * MS);
-        assert!(sample.put_off(1050 * MS, 20 * MS));
+        assert!(!sample.put_off(1050 * MS, 10 * MS), "that is little");
+        assert!(sample.put_off(1050 * MS, 30 * MS));
         assert_eq!(sample.until, 1080 * MS);
-        assert!(sample.put_off(1080 * MS, 30 * MS));
-        assert_eq!(sample.until, 1100 * MS);
-        assert!(!sample.put_off(1100 * MS, 40 * MS));
-        // For the map of heat, it lasted as long as it was to last.
-        assert_eq!(sample.length(1100 * MS), 50 * MS);
-        assert_eq!(sample.length(1500 * MS), 450 * MS);
+        assert!(sample.put_off(1080 * MS, 45 * MS));
+        assert_eq!(sample.until, 1095 * MS);
+        assert!(!sample.put_off(1095 * MS, 45 * MS));
     }
 
     #[test]
-    fn a_sample_of_a_process_that_hardly_runs_ends() {
+    fn a_sample_of_a_process_that_gets_no_cpu_ends() {
         let mut sample = interval(50 * MS);
-        assert!(!sample.put_off(1050 * MS, Duration::ZERO), "it is idle");
         let mut ends = 0;
-        while sample.put_off(sample.until, MS) {
+        while sample.put_off(sample.until, sample.until.saturating_sub(1000 * MS)) {
             ends += 1;
             assert!(ends < 10);
         }

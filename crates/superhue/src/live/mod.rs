@@ -32,6 +32,7 @@ pub(crate) use tally::Tallies;
 
 use crate::attach::{AttachError, running_mechanism};
 use crate::colors::ColorSetup;
+use crate::cpu::Work;
 use crate::family::Family;
 use crate::session::new_watch;
 use crate::setup::Setup;
@@ -122,8 +123,8 @@ impl LiveWatch {
         self.controls.tell(Arc::new(told));
     }
 
-    /// Returns the last account: at most a second or two old while the watch has members. While the watch rests, because it has taken
-    /// [`PlacementOptions::max_overhead`](crate::PlacementOptions::max_overhead), it is about the processes before.
+    /// Returns the last account: at most a second or two old while the watch has members, and ten seconds while the watch has taken
+    /// [`PlacementOptions::max_overhead`](crate::PlacementOptions::max_overhead).
     #[must_use]
     pub fn account(&self) -> Arc<WatchAccount> {
         self.controls.account()
@@ -157,16 +158,23 @@ fn watch(
     make: impl FnOnce(Box<dyn Actuator>) -> Box<dyn Actuator>,
 ) -> Result<(), AttachError> {
     numbers_are_ours(&config.roots)?;
+    let preparing = Work::begin();
     let mut mechanism: Mechanism = running_mechanism(config)?;
+    let (_, prepared) = preparing.end();
     let mut colors = ColorSetup::for_running(config)?;
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     // Without a named policy, the watch chooses one once there is memory that is worth it.
+    let choosing = Work::begin();
     let setup = Setup::if_asked(config, &mechanism)?;
+    let (_, chosen) = choosing.end();
     let family = Family::fed(MemberFeed::by(controls));
     let live = AccountPublisher::new(controls.clone(), &mechanism, colors);
     let watch = new_watch(config, &mechanism, family, setup);
     let watch = watch.with_actuator(make);
-    let watch = watch.with_keeper(keeper).with_live(live);
+    let watch = watch
+        .with_keeper(keeper)
+        .with_live(live)
+        .with_cost(prepared + chosen);
     watch.run(&controls.stop(), false);
     Ok(())
 }

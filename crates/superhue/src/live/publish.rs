@@ -143,15 +143,13 @@ impl AccountPublisher {
 }
 
 impl Watch {
-    /// Applies the owner's wishes, and takes over the members if `takes_members`; returns true if the watch may act.
-    pub(crate) fn obey(&mut self, takes_members: bool) -> bool {
+    /// Applies the owner's wishes; returns true if the watch may act.
+    pub(crate) fn obey(&mut self) -> bool {
         let Some(live) = &mut self.live else {
             return true;
         };
         let wishes = live.controls.wishes();
-        if takes_members {
-            live.members = live.controls.members();
-        }
+        live.members = live.controls.members();
         if live.wishes != Some(wishes) {
             live.wishes = Some(wishes);
             // The next account is due at once.

@@ -36,7 +36,10 @@ impl Watch {
     /// Reads and arms what is due, and enters the heat into the snapshot; returns true if accesses
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
-        let wanted = self.wanted_heat();
+        let wanted = match self.saves() {
+            true => Vec::new(),
+            false => self.wanted_heat(),
+        };
         if !wanted.is_empty() && self.setup.is_postponed() {
             self.setup.start_tracking();
         }
@@ -50,36 +53,9 @@ impl Watch {
         let snapshot = &self.snapshot;
         sampler.retain(|id| snapshot.process(id).is_some());
         wanted.into_iter().for_each(|id| sampler.add(id));
-        self.step_sampler()
-    }
-
-    /// Reads the samples that have begun and are due, and begins none.
-    pub(super) fn end_samples(&mut self) {
-        if self.until_begun_sample() != Some(Duration::ZERO) {
-            return;
-        }
-        self.hold_samples(true);
-        self.step_sampler();
-        self.hold_samples(false);
-    }
-
-    /// Returns the time until a sample is due that has begun.
-    pub(super) fn until_begun_sample(&self) -> Option<Duration> {
-        let end = self.setup.sampler.as_ref()?.next_end()?;
-        Some(end.saturating_sub(self.begun.elapsed()))
-    }
-
-    fn hold_samples(&mut self, held: bool) {
-        if let Some(sampler) = &mut self.setup.sampler {
-            sampler.hold(held);
-        }
-    }
-
-    /// Does what is due in the sampler, and enters the heat into the snapshot; returns true if accesses have moved.
-    fn step_sampler(&mut self) -> bool {
-        let (snapshot, Some(sampler)) = (&mut self.snapshot, &mut self.setup.sampler) else {
-            return false;
-        };
+        let snapshot = &mut self.snapshot;
+        // A watch that saves ends its samples and begins none.
+        sampler.hold(self.saves_since.is_some());
         let mut moved = false;
         for sampled in sampler.step(self.begun.elapsed()) {
             match sampled.result {

@@ -12,7 +12,8 @@
 //! * `heat`: accesses to the members' memory;
 //! * `objects`: shared memory, which has no process of its own;
 //! * `enter`: enters completed actions into the snapshot and the record;
-//! * `huge pages`: sums over the huge pages of a process.
+//! * `huge pages`: sums over the huge pages of a process;
+//! * `turns`: order of the looks, where they cost too much.
 
 mod enter;
 mod growth;
@@ -20,6 +21,7 @@ mod heat;
 mod huge_pages;
 mod known;
 mod objects;
+mod turns;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,6 +56,7 @@ use growth::Growth;
 use huge_pages::HugePages;
 use known::{FIRST_LOOK, ProcessState};
 use objects::Objects;
+use turns::Turns;
 
 pub(crate) use heat::{TrackingSummary, hot_set};
 pub(crate) use objects::{KnownObject, Mappings};
@@ -66,8 +69,8 @@ const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// more than half of the share for looks.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
-/// Longest sleep of a watch that rests and has an owner, who gets accounts.
-const RESTING_POLL: Duration = Duration::from_secs(1);
+/// Longest interval between looks, and between decisions, of a watch that has taken what the ceiling allows.
+const MAX_SAVING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of processes from which on a first look at another one waits until the share of looks pays for it. One without room for a huge page waits
 /// for its turn.
@@ -146,8 +149,8 @@ pub(crate) struct WatchResults {
     pub(crate) looks: u64,
     pub(crate) full_looks: u64,
     pub(crate) looking: Duration,
-    /// Wall time for which the watch rested, because it had cost too much.
-    pub(crate) rested: Duration,
+    /// Wall time for which the watch saved CPU time, because it had taken what the ceiling allows.
+    pub(crate) saving: Duration,
     /// CPU time of collapses, splits, and moves of pages to frames of other colors.
     pub(crate) acting: Duration,
     pub(crate) processes_seen: u64,
@@ -205,8 +208,11 @@ pub(crate) struct Watch {
     pub(crate) max_overhead: f64,
     /// CPU time of the loop, held against that bound.
     cost: TotalCost,
-    /// Time of the next decision, for a watch that rests.
+    /// Time since which the watch saves CPU time, because it has taken what the ceiling allows.
+    saves_since: Option<Duration>,
+    /// Time of the next decision while it saves.
     next_decision: Duration,
+    turns: Turns,
     /// Part of the bound that is left for full looks.
     allowance: Allowance,
     /// CPU time of the last round of small looks at all processes.
@@ -248,7 +254,9 @@ impl Watch {
             grown: HashMap::new(),
             max_overhead: config.options.max_overhead,
             cost: TotalCost::new(config.options.max_overhead, config.has_advance),
+            saves_since: None,
             next_decision: Duration::ZERO,
+            turns: Turns::default(),
             allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
             begun: Instant::now(),
@@ -285,7 +293,8 @@ impl Watch {
         self.cost.allow(max_overhead);
         self.allowance.allow(max_overhead * ceiling::LOOKS);
         self.setup.limit(max_overhead);
-        if let Some((config, _)) = &mut self.undecided {
+        let undecided = self.undecided.iter_mut().map(|(config, _)| config);
+        for config in undecided.chain(&mut self.untracked) {
             config.options.max_overhead = max_overhead;
         }
     }
@@ -352,27 +361,18 @@ impl Watch {
             let acted = self.watched.acting.saturating_sub(acting);
             acting = self.watched.acting;
             self.cost.count(at, acted);
-            if !self.cost.rest(at).is_zero() && self.watched.looks > 0 {
-                if ends {
-                    self.family.update(&self.roots, at);
-                    if self.family.is_over() {
-                        break;
-                    }
-                }
-                if self.rest(stop, until_empty) {
-                    (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
-                }
-                continue;
-            }
+            self.watched.saving += self.saved_until(at);
+            self.saves_since =
+                (self.watched.looks > 0 && !self.cost.rest(at).is_zero()).then_some(at);
             let looks = ends || self.begun.elapsed() >= next_look;
-            let may_act = self.obey(true);
+            let may_act = self.obey();
             let changed = looks && self.look();
             // The result of a look is published before any action on it.
             if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
                 self.publish();
             }
             self.looks_at_once = false;
-            let happened = changed | (may_act && (self.sample() | self.act(stop) | self.color()));
+            let happened = changed | (may_act && (self.sample() | self.place(stop)));
             self.publish();
             if until_empty && self.family.is_over() {
                 break;
@@ -389,7 +389,11 @@ impl Watch {
             }
             if happened || looks {
                 let share = self.max_overhead * ceiling::GLANCES;
-                let affordable = ceiling::apart(self.glance, share).min(MAX_LOOK_INTERVAL * 4);
+                let longest = match self.saves() {
+                    true => MAX_SAVING_INTERVAL,
+                    false => MAX_LOOK_INTERVAL * 4,
+                };
+                let affordable = ceiling::apart(self.glance, share).min(longest);
                 next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
             }
             let wanted = self
@@ -397,20 +401,32 @@ impl Watch {
                 .policy
                 .wants_look_within()
                 .unwrap_or(Duration::MAX);
-            if self.looks_at_once {
+            if self.looks_at_once && !self.saves() {
                 next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }
-            let look = next_look.saturating_sub(self.begun.elapsed());
+            let now = self.begun.elapsed();
+            let look = next_look.saturating_sub(now);
             let sample = self.until_next_sample().unwrap_or(Duration::MAX);
             let color = self.until_next_color().unwrap_or(Duration::MAX);
+            let place = match self.saves() {
+                // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
+                true => wanted
+                    .min(color)
+                    .max(self.next_decision.saturating_sub(now)),
+                false => wanted.max(MIN_LOOK_INTERVAL).min(color),
+            };
             let time = if self.is_idle() {
                 EMPTY_WATCH_SLEEP
             } else if may_act {
-                look.min(wanted.max(MIN_LOOK_INTERVAL))
-                    .min(sample)
-                    .min(color)
+                look.min(place).min(sample)
             } else {
                 look.max(MIN_LOOK_INTERVAL)
+            };
+            let time = match (self.saves(), until_empty) {
+                (false, _) => time,
+                (true, false) => time.max(MIN_LOOK_INTERVAL),
+                // The end of the last process is to be noticed.
+                (true, true) => time.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL * 4),
             };
             if stop.sleep(time) {
                 (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
@@ -420,38 +436,33 @@ impl Watch {
         self.watched
     }
 
-    /// Rests once while watching has cost too much: acts on what the last looks showed, and ends the samples that have begun. Returns true if it was
-    /// woken.
-    fn rest(&mut self, stop: &Stop, until_empty: bool) -> bool {
-        let begun = self.begun.elapsed();
-        // The members stay those of the last look.
-        let may_act = self.obey(false);
-        if may_act {
-            self.end_samples();
-            if begun >= self.next_decision {
-                let before = (cpu_time(), self.watched.acting);
-                self.act(stop);
-                let acted = self.watched.acting.saturating_sub(before.1);
-                let decided = cpu_time().saturating_sub(before.0 + acted);
-                let share = self.max_overhead * ceiling::DECISIONS;
-                self.next_decision =
-                    self.begun.elapsed() + ceiling::apart(decided, share).max(MIN_LOOK_INTERVAL);
+    /// Returns the time up to `at` for which the watch has saved CPU time since the last turn of the loop.
+    fn saved_until(&self, at: Duration) -> Duration {
+        (self.saves_since).map_or(Duration::ZERO, |since| at.saturating_sub(since))
+    }
+
+    /// Returns true while the watch saves CPU time, because it has taken what the ceiling allows.
+    const fn saves(&self) -> bool {
+        self.saves_since.is_some()
+    }
+
+    /// Acts and places memory by color; a watch that saves does so now and then. Returns true if anything was planned or placed.
+    fn place(&mut self, stop: &Stop) -> bool {
+        if self.saves() {
+            if self.begun.elapsed() < self.next_decision {
+                return false;
             }
+            // Waits of the policy end, although there was no look.
+            self.snapshot.at = self.begun.elapsed();
         }
-        self.publish();
-        let at = self.begun.elapsed();
-        let decision = self.next_decision.saturating_sub(at);
-        // The end of the last process is to be noticed soon, and accounts are due.
-        let poll = match until_empty {
-            true => MAX_LOOK_INTERVAL,
-            false => RESTING_POLL,
-        };
-        let sample = self.until_begun_sample().unwrap_or(Duration::MAX);
-        let time = self.cost.rest(at).min(decision).min(poll).min(sample);
-        tracing::debug!(?time, left = ?self.cost.rest(at), "rests: watching has taken --max-overhead");
-        let is_woken = stop.sleep(time);
-        self.watched.rested += self.begun.elapsed().saturating_sub(begun);
-        is_woken
+        let (begun, acting) = (cpu_time(), self.watched.acting);
+        let happened = self.act(stop) | self.color();
+        let acted = self.watched.acting.saturating_sub(acting);
+        let decided = cpu_time().saturating_sub(begun + acted);
+        let share = self.max_overhead * ceiling::DECISIONS;
+        let affordable = ceiling::apart(decided, share).min(MAX_SAVING_INTERVAL);
+        self.next_decision = self.begun.elapsed() + affordable.max(MIN_LOOK_INTERVAL);
+        happened
     }
 
     /// Returns the next time at which the sizes of a process are due. New processes come from elsewhere: the owner names them, or a search with a
@@ -466,6 +477,7 @@ impl Watch {
 
     /// Enters results that are known only at the end.
     fn conclude(&mut self) {
+        self.watched.saving += self.saved_until(self.begun.elapsed());
         self.watched.ledger = self.setup.policy.ledger().clone();
         self.watched.processes_seen = self.family.seen();
         self.watched.processes_denied = self.family.denied();
@@ -510,31 +522,33 @@ impl Watch {
                 due.push((looked, Reverse(glance.resident.total), id, glance));
             }
         }
-        // The longest wait comes first, and of new processes the largest. Once one waits for the share of looks, the others wait for it: else they
-        // would spend what it needs.
+        // The longest wait comes first, and of new processes the largest.
         due.sort_unstable_by_key(|&(looked, size, id, _)| (looked, size, id));
-        let mut waits = false;
+        self.turns.retain(|id| self.known.contains_key(&id));
+        let share = self.max_overhead * ceiling::LOOKS;
         for (_, _, id, glance) in due {
             let is_free = glance.is_new && self.known.len() < CROWD_PROCESSES;
-            if !waits && !is_free {
-                if !glance.changed && !glance.is_new && self.sleeps(id) {
-                    continue;
-                }
-                let cost = self.known.get(&id).map_or(FIRST_LOOK, |known| known.cost);
-                waits = !self.allowance.covers(self.snapshot.at, cost);
+            if !glance.changed && !glance.is_new && self.sleeps(id) {
+                self.turns.leave(id);
+                continue;
             }
-            if waits && !is_free {
+            let cost = self.known.get(&id).map_or(FIRST_LOOK, |known| known.cost);
+            let at = self.snapshot.at;
+            let has_turn = is_free || self.turns.has(&self.allowance, share, at, id, cost);
+            if self.saves() || !has_turn {
                 if glance.is_new {
-                    let known = ProcessState::unseen(self.snapshot.at, glance.resident.total);
+                    let known = ProcessState::unseen(at, glance.resident.total);
                     self.known.insert(id, known);
                 }
                 continue;
             }
             changed |= glance.is_new;
-            in_full += self.look_in_full(id, glance);
+            in_full += self.look_in_full(id, glance, is_free);
         }
         self.glance = cpu_time().saturating_sub(glancing + in_full);
-        self.look_at_objects(false);
+        if !self.saves() {
+            self.look_at_objects(false);
+        }
         self.record();
         self.watched.looks += 1;
         self.watched.looking += begun.elapsed();
@@ -594,8 +608,8 @@ impl Watch {
         })
     }
 
-    /// Looks at the page tables of one process; returns the CPU time of the look.
-    fn look_in_full(&mut self, id: ProcessId, glance: Glance) -> Duration {
+    /// Looks at the page tables of one process; returns the CPU time of the look. A look that `is_free` takes nothing from the share of looks.
+    fn look_in_full(&mut self, id: ProcessId, glance: Glance, is_free: bool) -> Duration {
         let Glance {
             resident,
             growth,
@@ -633,7 +647,9 @@ impl Watch {
         let cost = begun.elapsed();
         let cpu = cpu_time().saturating_sub(cpu_before);
         // A look that costs more than expected, as every first look does, must not delay the looks at other processes.
-        self.allowance.spend_without_debt(at, cost);
+        if !is_free {
+            self.allowance.spend_without_debt(at, cost);
+        }
         self.watched.full_looks += 1;
         tracing::debug!(process = %id, ?cost, readable = seen.is_ok(), "looked in full");
         let refused = seen.is_err();

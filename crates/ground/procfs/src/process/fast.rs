@@ -99,6 +99,21 @@ pub fn cpu_now(roots: &Roots, pid: u32) -> Result<CpuTicks, ReadError> {
     Ok(activity(roots, pid)?.cpu)
 }
 
+/// Reads the time for which the main thread of process `pid` was ready to run and had no CPU, from `/proc/PID/schedstat`
+/// (`Documentation/scheduler/sched-stats.rst`). Every user may read it.
+///
+/// # Errors
+/// [`ReadError::Vanished`] when there is no such process; [`ReadError::Malformed`]; another one where the kernel keeps no such statistics.
+pub fn waited_for_cpu(roots: &Roots, pid: u32) -> Result<Duration, ReadError> {
+    let path = roots.of_process(pid, "schedstat");
+    let mut buffer = [0; 128];
+    let mut text = read_small(pid, &path, &mut buffer)?.trim_ascii();
+    let _ran = text::next_field(&mut text);
+    let waited = text::next_field(&mut text).and_then(text::decimal);
+    let error = || malformed(&path, ParseError::new(1, "time spent waiting"));
+    waited.map(Duration::from_nanos).ok_or_else(error)
+}
+
 /// Parses the text of `/proc/PID/statm`: `size resident shared text lib data dirty`, in pages.
 ///
 /// # Errors

@@ -44,7 +44,9 @@ mod vm_flags;
 mod zeroes;
 
 pub use color_group::GroupColors;
-pub use fast::{Activity, CpuTicks, StatmPages, activity, cpu_now, parse_statm, resident_now};
+pub use fast::{
+    Activity, CpuTicks, StatmPages, activity, cpu_now, parse_statm, resident_now, waited_for_cpu,
+};
 pub use identity::{identify, numbers_are_ours, still_is, still_runs};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
 pub use page_color::{ProcessColors, ResidentColor};

@@ -239,13 +239,12 @@ fn a_held_sampler_ends_samples_and_begins_none() {
     let fake = Fake::default();
     let mut sampler = sampler(&fake);
     sampler.add(id);
-    assert_eq!(sampler.next_end(), None);
     sampler.step(Duration::ZERO);
-    let end = sampler.next_end().unwrap();
-    assert!(end > Duration::ZERO);
     sampler.hold(true);
+    let end = sampler.due().unwrap();
+    assert!(end > Duration::ZERO);
     assert_eq!(sampler.step(end).len(), 1);
-    assert_eq!(sampler.next_end(), None);
+    assert_eq!(sampler.due(), None);
     sampler.step(end + MINUTE);
     assert_eq!(fake.with(|script| (script.armed, script.read)), (1, 1));
     sampler.hold(false);
@@ -261,7 +260,7 @@ fn a_process_that_ends_while_it_is_sampled_stops_nothing() {
     sampler.config.by_cpu_time = true;
     sampler.add(id);
     sampler.step(Duration::ZERO);
-    let end = sampler.next_end().unwrap();
+    let end = sampler.due().unwrap();
     drop(child);
     assert_eq!(sampler.step(end).len(), 1);
 }

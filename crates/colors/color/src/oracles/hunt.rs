@@ -247,8 +247,8 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 return Some(few).filter(|few| few.len() <= 4 * self.ways);
             }
             if rest.len() * 4 > few.len() * 3 {
-                // Nearly every group holds pages that are needed.
-                groups *= 2;
+                // Nearly every group holds pages that are needed. Beside other load, rounds of single pages may each lose one.
+                groups = (groups * 2).min(few.len());
             }
             few = rest;
         }

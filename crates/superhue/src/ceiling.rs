@@ -14,8 +14,9 @@ use crate::cpu::cpu_time;
 /// Time whose share may be spent at once. So the ceiling holds on average over the whole time, or over 10 s if that is longer.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
-/// Part of the ceiling that is kept for work outside the loop: to wait for signals, and to report.
-const OUTSIDE: f64 = 0.03;
+/// Part of the ceiling that is kept for work outside the loop: to start, to wait for signals, and to report. It takes some 17 ms of a run of 20 s
+/// (docs/results/bounds.json).
+const OUTSIDE: f64 = 0.1;
 
 /// Taking samples of accesses.
 pub(crate) const SAMPLES: f64 = 0.55;

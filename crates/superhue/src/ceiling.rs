@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use superhue_heat::Allowance;
 
-use crate::cpu::cpu_time;
-
 /// Time whose share may be spent at once. So the ceiling holds on average over the whole time, or over 10 s if that is longer.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
@@ -35,7 +33,7 @@ const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES + DECISIONS < 1.0);
 #[derive(Debug)]
 pub(crate) struct TotalCost {
     allowance: Allowance,
-    /// CPU time that was counted, on the clock of the thread.
+    /// CPU time that was counted, on the clock of the caller.
     counted: Duration,
 }
 
@@ -44,29 +42,22 @@ impl TotalCost {
     pub(crate) fn new(share: f64, has_advance: bool) -> Self {
         let share = of_loop(share);
         let advance = advance(share);
-        let allowance = match has_advance {
-            // The whole first period is paid in advance, so nothing accrues before its end.
-            true => Allowance::new(share, PERIOD).with_advance(advance),
-            false => {
-                let mut empty = Allowance::new(share, Duration::ZERO).with_advance(advance);
-                empty.spend(Duration::ZERO, advance);
-                empty
-            }
-        };
+        // The first period is paid in advance, so nothing accrues before its end; a watch without an advance begins with nothing.
+        let since = if has_advance { PERIOD } else { Duration::ZERO };
+        let allowance = Allowance::new(share, since).with_advance(advance);
         Self {
-            allowance,
+            allowance: if has_advance {
+                allowance
+            } else {
+                allowance.used_up()
+            },
             counted: Duration::ZERO,
         }
     }
 
-    /// Counts CPU time that was spent before the loop.
-    pub(crate) fn start_with(&mut self, spent: Duration) {
-        self.allowance.spend(Duration::ZERO, spent);
-    }
-
-    /// Begins to count the CPU time of the calling thread.
-    pub(crate) fn begin(&mut self) {
-        self.counted = cpu_time();
+    /// Begins to count, on a clock of CPU time that is at `cpu`.
+    pub(crate) const fn begin(&mut self, cpu: Duration) {
+        self.counted = cpu;
     }
 
     /// Allows `share` of the time from now on.
@@ -74,24 +65,20 @@ impl TotalCost {
         self.allowance.allow(of_loop(share));
     }
 
-    /// Counts the CPU time of the calling thread up to `at`, except `acting`, that of its actions.
-    pub(crate) fn count(&mut self, at: Duration, acting: Duration) {
-        let now = cpu_time();
-        let spent = now.saturating_sub(self.counted);
-        self.counted = now;
-        self.spend(at, spent.saturating_sub(acting));
+    /// Counts the CPU time up to `at`, when that clock is at `cpu`.
+    pub(crate) fn count(&mut self, at: Duration, cpu: Duration) {
+        self.spend(at, cpu.saturating_sub(self.counted));
+        self.counted = cpu;
     }
 
-    fn spend(&mut self, at: Duration, cost: Duration) {
+    /// Counts `cost` up to `at`.
+    pub(crate) fn spend(&mut self, at: Duration, cost: Duration) {
         self.allowance.spend(at, cost);
     }
 
-    /// Returns the time from `at` on for which no more may be spent.
-    pub(crate) fn rest(&self, at: Duration) -> Duration {
-        match self.allowance.covers(at, Duration::ZERO) {
-            true => Duration::ZERO,
-            false => self.allowance.when(at, Duration::ZERO).saturating_sub(at),
-        }
+    /// Returns true if more was spent up to `at` than is allowed.
+    pub(crate) fn is_exceeded(&self, at: Duration) -> bool {
+        !self.allowance.covers(at, Duration::ZERO)
     }
 }
 
@@ -125,37 +112,39 @@ mod tests {
     #[test]
     fn the_sum_is_bounded_whatever_the_work_is_for() {
         let mut total = TotalCost::new(0.001 / (1.0 - OUTSIDE), true);
-        total.start_with(MS);
+        total.spend(Duration::ZERO, MS);
         total.spend(1000 * MS, 8 * MS);
-        assert_eq!(total.rest(1000 * MS), Duration::ZERO);
+        assert!(!total.is_exceeded(1000 * MS));
         // 10 ms are for the first 10 s, and 1 ms comes with each second after that.
         total.spend(1000 * MS, 20 * MS);
-        let rest = total.rest(1000 * MS);
-        assert!(rest >= 28_000 * MS && rest <= 28_001 * MS, "{rest:?}");
-        assert_eq!(total.rest(1000 * MS + rest), Duration::ZERO);
+        assert!(total.is_exceeded(28_999 * MS) && !total.is_exceeded(29_001 * MS));
         // More may be allowed meanwhile.
         total.allow(0.01 / (1.0 - OUTSIDE));
-        assert!(total.rest(1000 * MS) <= 10_901 * MS);
+        assert!(!total.is_exceeded(11_901 * MS));
     }
 
     #[test]
     fn a_watch_that_replaces_another_has_no_second_advance() {
         let mut total = TotalCost::new(0.5, false);
         total.spend(Duration::ZERO, 10 * MS);
-        assert!(total.rest(Duration::ZERO) >= 20 * MS);
+        assert!(total.is_exceeded(19 * MS));
     }
 
     #[test]
-    fn actions_do_not_count() {
+    fn only_what_comes_after_the_begin_counts() {
         let mut total = TotalCost::new(1e-6, true);
-        total.begin();
-        let begun = cpu_time();
-        while cpu_time().saturating_sub(begun) < MS {}
-        total.count(Duration::ZERO, Duration::MAX);
-        assert_eq!(total.rest(Duration::ZERO), Duration::ZERO);
-        while cpu_time().saturating_sub(begun) < 2 * MS {}
-        total.count(Duration::ZERO, Duration::ZERO);
-        assert!(total.rest(Duration::ZERO) > Duration::ZERO);
+        total.begin(500 * MS);
+        total.count(Duration::ZERO, 500 * MS);
+        assert!(!total.is_exceeded(Duration::ZERO));
+        total.count(Duration::ZERO, 501 * MS);
+        assert!(total.is_exceeded(Duration::ZERO));
+        let spent = total.allowance.clone();
+        total.count(Duration::ZERO, 501 * MS);
+        assert_eq!(
+            format!("{:?}", total.allowance),
+            format!("{spent:?}"),
+            "once"
+        );
     }
 
     #[test]

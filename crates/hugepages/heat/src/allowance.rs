@@ -60,6 +60,12 @@ impl Allowance {
         }
     }
 
+    /// Leaves nothing of the advance: it was used before.
+    #[must_use]
+    pub fn used_up(self) -> Self {
+        Self { left: 0.0, ..self }
+    }
+
     /// Counts a cost up to the time `at`.
     pub fn spend(&mut self, at: Duration, cost: Duration) {
         self.left = self.left_at(at) - cost.as_secs_f64();

@@ -167,10 +167,9 @@ impl StallBound {
     /// Returns the bound to plan with: three quarters of the time. The rest is for what else holds the process up in the same 100 ms: the start of a
     /// sample, and waits that are there without Superhue (docs/results/bounds.json).
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "a bound is 100 ms at most")]
-    pub const fn with_reserve(self) -> Self {
+    pub fn with_reserve(self) -> Self {
         Self {
-            allowed: Duration::from_micros(self.allowed.as_micros() as u64 / 4 * 3),
+            allowed: self.allowed / 4 * 3,
             ..self
         }
     }

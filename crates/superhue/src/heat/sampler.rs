@@ -38,7 +38,7 @@ const WATCHED_PART: f64 = 0.8;
 /// Time that `clear_refs` takes for one entry of a page table at most: 512 MiB of base pages in 14.5 ms, with two threads (docs/results/big.md).
 const CLEARING: Duration = Duration::from_nanos(110);
 
-/// Longest time for which a thread may clear accessed bits in real time, whatever is allowed: others wait meanwhile.
+/// Upper bound on the time for which the thread clears accessed bits in real time. Other threads wait for the CPU meanwhile.
 const LONGEST_CLEARING: Duration = Duration::from_millis(10);
 
 /// Longest interval of few samples: as of samples that show too little (see [`superhue_heat::Pace`]).

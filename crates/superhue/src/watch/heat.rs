@@ -36,7 +36,8 @@ impl Watch {
     /// Reads and arms what is due, and enters the heat into the snapshot; returns true if accesses
     /// have moved.
     pub(super) fn sample(&mut self) -> bool {
-        let wanted = match self.saves() {
+        let saves = self.saves();
+        let wanted = match saves {
             true => Vec::new(),
             false => self.wanted_heat(),
         };
@@ -55,7 +56,7 @@ impl Watch {
         wanted.into_iter().for_each(|id| sampler.add(id));
         let snapshot = &mut self.snapshot;
         // A watch that saves ends its samples and begins none.
-        sampler.hold(self.saves_since.is_some());
+        sampler.hold(saves);
         let mut moved = false;
         for sampled in sampler.step(self.begun.elapsed()) {
             match sampled.result {

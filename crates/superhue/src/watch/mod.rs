@@ -69,6 +69,9 @@ const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// more than half of the share for looks.
 const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
+/// Longest interval between looks because of their cost.
+const MAX_AFFORDABLE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Longest interval between looks, and between decisions, of a watch that has taken what the ceiling allows.
 const MAX_SAVING_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -273,7 +276,7 @@ impl Watch {
 
     /// Counts CPU time that was spent on the watch before its loop.
     pub(crate) fn with_cost(mut self, spent: Duration) -> Self {
-        self.cost.start_with(spent);
+        self.cost.spend(Duration::ZERO, spent);
         self
     }
 
@@ -348,8 +351,7 @@ impl Watch {
         let mut pause = MIN_LOOK_INTERVAL;
         let mut next_look = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
-        let mut acting = self.watched.acting;
-        self.cost.begin();
+        self.cost.begin(self.watching_time());
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
             if self.stand_still(stop) {
                 (next_look, pause) = (self.begun.elapsed(), MIN_LOOK_INTERVAL);
@@ -358,12 +360,9 @@ impl Watch {
             // Samples come due between looks, and must not cause a look at all processes.
             let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
             let at = self.begun.elapsed();
-            let acted = self.watched.acting.saturating_sub(acting);
-            acting = self.watched.acting;
-            self.cost.count(at, acted);
+            self.cost.count(at, self.watching_time());
             self.watched.saving += self.saved_until(at);
-            self.saves_since =
-                (self.watched.looks > 0 && !self.cost.rest(at).is_zero()).then_some(at);
+            self.saves_since = (self.watched.looks > 0 && self.cost.is_exceeded(at)).then_some(at);
             let looks = ends || self.begun.elapsed() >= next_look;
             let may_act = self.obey();
             let changed = looks && self.look();
@@ -391,7 +390,7 @@ impl Watch {
                 let share = self.max_overhead * ceiling::GLANCES;
                 let longest = match self.saves() {
                     true => MAX_SAVING_INTERVAL,
-                    false => MAX_LOOK_INTERVAL * 4,
+                    false => MAX_AFFORDABLE_INTERVAL,
                 };
                 let affordable = ceiling::apart(self.glance, share).min(longest);
                 next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
@@ -426,7 +425,7 @@ impl Watch {
                 (false, _) => time,
                 (true, false) => time.max(MIN_LOOK_INTERVAL),
                 // The end of the last process is to be noticed.
-                (true, true) => time.clamp(MIN_LOOK_INTERVAL, MAX_LOOK_INTERVAL * 4),
+                (true, true) => time.clamp(MIN_LOOK_INTERVAL, MAX_AFFORDABLE_INTERVAL),
             };
             if stop.sleep(time) {
                 (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
@@ -439,6 +438,11 @@ impl Watch {
     /// Returns the time up to `at` for which the watch has saved CPU time since the last turn of the loop.
     fn saved_until(&self, at: Duration) -> Duration {
         (self.saves_since).map_or(Duration::ZERO, |since| at.saturating_sub(since))
+    }
+
+    /// Returns the CPU time of the calling thread, without that of actions.
+    fn watching_time(&self) -> Duration {
+        cpu_time().saturating_sub(self.watched.acting)
     }
 
     /// Returns true while the watch saves CPU time, because it has taken what the ceiling allows.
@@ -455,10 +459,9 @@ impl Watch {
             // Waits of the policy end, although there was no look.
             self.snapshot.at = self.begun.elapsed();
         }
-        let (begun, acting) = (cpu_time(), self.watched.acting);
+        let begun = self.watching_time();
         let happened = self.act(stop) | self.color();
-        let acted = self.watched.acting.saturating_sub(acting);
-        let decided = cpu_time().saturating_sub(begun + acted);
+        let decided = self.watching_time().saturating_sub(begun);
         let share = self.max_overhead * ceiling::DECISIONS;
         let affordable = ceiling::apart(decided, share).min(MAX_SAVING_INTERVAL);
         self.next_decision = self.begun.elapsed() + affordable.max(MIN_LOOK_INTERVAL);
@@ -527,15 +530,18 @@ impl Watch {
         self.turns.retain(|id| self.known.contains_key(&id));
         let share = self.max_overhead * ceiling::LOOKS;
         for (_, _, id, glance) in due {
-            let is_free = glance.is_new && self.known.len() < CROWD_PROCESSES;
-            if !glance.changed && !glance.is_new && self.sleeps(id) {
-                self.turns.leave(id);
-                continue;
-            }
-            let cost = self.known.get(&id).map_or(FIRST_LOOK, |known| known.cost);
             let at = self.snapshot.at;
-            let has_turn = is_free || self.turns.has(&self.allowance, share, at, id, cost);
-            if self.saves() || !has_turn {
+            let is_free = glance.is_new && self.known.len() < CROWD_PROCESSES;
+            let has_turn = if self.saves() {
+                false
+            } else if !glance.changed && !glance.is_new && self.sleeps(id) {
+                self.turns.leave(id);
+                false
+            } else {
+                let cost = self.known.get(&id).map_or(FIRST_LOOK, |known| known.cost);
+                is_free || self.turns.has(&self.allowance, share, at, id, cost)
+            };
+            if !has_turn {
                 if glance.is_new {
                     let known = ProcessState::unseen(at, glance.resident.total);
                     self.known.insert(id, known);
@@ -881,11 +887,11 @@ fn allowance_of_looks(config: &Config) -> Allowance {
     // Looks may take the whole advance: while a program fills its memory, nothing else needs it.
     let advance = ceiling::advance(max_overhead);
     let share = max_overhead * ceiling::LOOKS;
-    let mut allowance = Allowance::new(share, Duration::ZERO).with_advance(advance);
-    if !config.has_advance {
-        allowance.spend(Duration::ZERO, advance);
+    let allowance = Allowance::new(share, Duration::ZERO).with_advance(advance);
+    match config.has_advance {
+        true => allowance,
+        false => allowance.used_up(),
     }
-    allowance
 }
 
 /// Keeps the first reason for each name, for at most `REASONS` names.

@@ -16,7 +16,8 @@ use superhue_model::{
 };
 use superhue_procfs::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 
-use super::{FULL_LOOK_AT_LEAST, Watch};
+use super::Watch;
+use super::look::FULL_LOOK_AT_LEAST;
 use crate::ceiling;
 use crate::objects::{mappers_by_object, misaligned_by, name_of, processes_of};
 

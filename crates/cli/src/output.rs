@@ -222,22 +222,6 @@ pub fn fitted(sheet: &Sheet, wide: bool) -> String {
     fitted.text + &note
 }
 
-/// Shortens a text in its middle to at most `room` letters.
-pub fn shortened(text: &str, room: usize) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= room {
-        return text.to_owned();
-    }
-    let kept = room.saturating_sub(1);
-    let head = kept.div_ceil(2);
-    let tail = &letters[letters.len() - (kept - head)..];
-    letters[..head]
-        .iter()
-        .chain(&['\u{2026}'])
-        .chain(tail)
-        .collect()
-}
-
 /// Writes a result to standard output as JSON; adds `left_out` if processes are missing in it.
 pub fn print_json(value: &impl Serialize) -> VerbResult {
     let left_out = LEFT_OUT.get().filter(|all| !all.is_empty());

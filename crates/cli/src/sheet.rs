@@ -11,8 +11,8 @@
 
 use ratatui::text::Span;
 use superhue::model::words;
+use superhue_measure::human::shorten;
 
-use crate::output::shortened;
 use crate::paint::{Paint, Shade};
 
 /// Least width of a name that is cut in its middle.
@@ -245,7 +245,7 @@ impl Sheet {
                 let text = cell(row, at);
                 match self.columns[at].fit {
                     Fit::Wrap => wrapped(text, room),
-                    Fit::Cut => vec![shortened(text, room)],
+                    Fit::Cut => vec![shorten(text, room)],
                     Fit::Whole => vec![text.to_owned()],
                 }
             })

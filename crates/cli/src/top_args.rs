@@ -10,7 +10,7 @@ use superhue::trackers::TrackerKind;
 
 use crate::named::trackers;
 use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
-use crate::verb::top::utc::{self, RecordTime};
+use crate::utc::{self, RecordTime};
 
 /// The smallest record: a snapshot of a thousand processes takes a few 100 KiB, and a record has two files.
 const LEAST_RECORD: ByteCount = ByteCount(1 << 20);
@@ -64,8 +64,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath,
           default_value = superhue_daemon::ctl::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Write snapshots to FILE instead of showing them, one in each --interval, until a signal ends it. A second file, FILE.1, takes turns
-    /// with it. A record that is there is continued. Shared objects are recorded by `top objects`, mappings of processes are not.
+    /// Write snapshots to FILE instead of showing them, one in each --interval, until a signal ends it. Writes FILE and FILE.1 in
+    /// turn. Continues an existing record. Shared objects are recorded by `top objects`, mappings of processes are not.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Records",
           conflicts_with_all = OF_ONE_LOOK)]
     pub record: Option<PathBuf>,

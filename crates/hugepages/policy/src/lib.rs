@@ -64,7 +64,7 @@
 //! use the pages: an observer from outside cannot know which pages the program would have touched. When a look shows the region split again, the
 //! charge becomes the number of resident pages beyond `n`, and 0 once a split of ours has freed pages of zeroes; when the region is gone, it is 0.
 //! The budget is a share of the anonymous memory *now*: if it is below the charge for a second, huge pages are split until it covers the charge
-//! (`overdrawn.rs`). A region that loses pages between the look and the collapse grows by more than was charged; no policy can see that.
+//! (`promoter/overdrawn.rs`). A region that loses pages between the look and the collapse grows by more than was charged; no policy can see that.
 //!
 //! # Heat
 //!
@@ -102,7 +102,6 @@ mod evidence;
 mod hot;
 mod ledger;
 mod memory;
-mod overdrawn;
 mod promoter;
 mod quota;
 mod record;

@@ -16,6 +16,8 @@
 //! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
 //! the number of regions.
 
+mod overdrawn;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -29,11 +31,11 @@ use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, EarliestTick, Tick};
 use crate::ledger::{Ledger, TrackedCounts, WaitingCounts};
 use crate::memory::{OwnedMemory, Sums};
-use crate::overdrawn::BudgetOverrun;
 use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::torn::TornSplits;
 use crate::{FULL, Policy, Quota};
+use overdrawn::BudgetOverrun;
 
 /// Time to the look that shows the pages freed by a split.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Splits of huge pages: the choice, the reasons and the time.
 //!
-//! This module serves `hot` and `auto` ([`Active::split`](crate::Active::split)); `torn.rs` and `overdrawn.rs` split for other reasons. A split copies
+//! This module serves `hot` and `auto` ([`Active::split`](crate::Active::split)); `torn.rs` and `promoter/overdrawn.rs` split for other reasons. A split copies
 //! nothing and loses nothing, and it frees pages of zeroes (Linux 6.12). So a huge page is split for the pages that come back, for one of two
 //! reasons:
 //!

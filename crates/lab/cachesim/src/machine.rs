@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use toml::Spanned;
 
+/// Upper limit of cache levels.
+pub const LEVELS: usize = 4;
+
 /// Reason why a machine file is refused: `file:line: key: what`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {what}")]
@@ -356,11 +359,8 @@ impl Machine {
 }
 
 fn caches(place: &Text<'_>, raw: &RawMachine) -> Result<Vec<CacheSpec>, MachineError> {
-    if raw.cache.is_empty() || raw.cache.len() > crate::system::LEVELS {
-        let what = format!(
-            "there must be 1 to {} tables [[cache]]",
-            crate::system::LEVELS
-        );
+    if raw.cache.is_empty() || raw.cache.len() > LEVELS {
+        let what = format!("there must be 1 to {} tables [[cache]]", LEVELS);
         return Err(place.error(0, Some("cache"), what));
     }
     let mut made: Vec<CacheSpec> = Vec::new();

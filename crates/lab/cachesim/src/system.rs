@@ -1,12 +1,9 @@
 //! Model of a running machine: references go through TLB, page table and caches, and are counted.
 
 use crate::cache::{Cache, EvictedLine};
-use crate::machine::{Inclusion, Machine};
+use crate::machine::{Inclusion, LEVELS, Machine};
 use crate::placement::Pages;
 use crate::tlb::Tlb;
-
-/// Upper limit of cache levels.
-pub const LEVELS: usize = 4;
 
 /// Event counts of one core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -12,8 +12,10 @@
 
 use std::fmt::Write as _;
 
-use crate::table::NOTHING;
 use superhue_measure::human::shorten;
+
+/// Text of a cell without a value.
+pub(crate) const NOTHING: &str = "-";
 
 /// Least width of a name in a table that has one line for each row.
 const LEAST_NAME: usize = 8;

@@ -14,7 +14,7 @@ use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 use superhue_measure::suite::{Decision, Row, SuiteProgram};
 
 use crate::SuiteView;
-use crate::table::NOTHING;
+use crate::columns::NOTHING;
 use superhue_measure::human::{clean, numbered};
 
 /// Space around everything, in pixels (as are all lengths here).

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use superhue_measure::suite::{Decision, Figure, Row, SuiteProgram};
 
 use crate::SuiteView;
+use crate::columns::NOTHING;
 use crate::columns::{self, Column, FittedColumns, text};
 use crate::export::{code, escaped, number};
-use crate::table::{NARROWEST, NOTHING, wrapped};
+use crate::table::{NARROWEST, wrapped};
 use superhue_measure::human::{Scale, clean, exact_percent, listed, ratio};
 use superhue_measure::metric::{Builtin, Metric};
 use superhue_measure::result::Comparison;

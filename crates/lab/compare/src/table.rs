@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::ComparisonView;
-use crate::columns::{Column, FittedColumns, number, text};
+use crate::columns::{Column, FittedColumns, NOTHING, number, text};
 use superhue_measure::design::{arms_per_value, groups};
 use superhue_measure::human::{Scale, clean, command_line, listed, numbered, ratio, shorten};
 use superhue_measure::metric::{Better, Metric, Unit};
@@ -42,9 +42,6 @@ const COLUMNS: [Column; 6] = [
     number(HEADINGS[4]),
     text(HEADINGS[5]),
 ];
-
-/// Text of a cell without a value.
-pub(crate) const NOTHING: &str = "-";
 
 type Row = [String; 6];
 

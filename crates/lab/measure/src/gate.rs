@@ -33,8 +33,8 @@ use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
 use crate::stats::holm::holm;
 use crate::stats::rank_sum::rank_sum;
-use crate::summary::Estimate;
-use crate::verdict::{LEVEL, runs_needed};
+use crate::summary::{Estimate, LEVEL};
+use crate::verdict::runs_needed;
 
 /// Rule by which a condition fails the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -73,7 +73,7 @@ pub use scan::{Assignment, Parameter, ScanError, assignments};
 pub use schedule::{Schedule, ScheduledRun};
 pub use sequence::{Coin, CorrectedEstimates, Evidence, MeanEffect, Range, Sequence, Shown};
 pub use stats::bootstrap::Interval;
-pub use suite::{Decision, Figure, Plan, Row, SUITE_SCHEMA, Suite, SuiteArm, SuiteProgram};
+pub use suite::{Decision, Figure, Plan, Row, Suite, SuiteArm, SuiteProgram};
 pub use summary::{ArmSummary, Description, Estimate, MetricSummary, ReferenceComparison, Verdict};
 pub use trial::{TRIAL_SCHEMA, Trial};
 pub use user_metric::{MetricMiss, UserMetric, UserMetricError};

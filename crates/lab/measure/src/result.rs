@@ -14,12 +14,14 @@ use crate::design::{Arm, Design, DesignError, Settings, references};
 use crate::gate::{Condition, GateResult};
 use crate::metric::Metric;
 use crate::run::{Execution, Record};
-use crate::suite::SUITE_SCHEMA;
 use crate::summary::{ArmSummary, MetricSummary, ReferenceComparison};
 use crate::verdict::summarise;
 
 /// Value of the field `schema` of the document.
 pub const SCHEMA: &str = "superhue-compare/1";
+
+/// Value of the field `schema` of the document of a [`Suite`](crate::Suite).
+pub const SUITE_SCHEMA: &str = "superhue-suite/1";
 
 /// Facts that the driver knows and this crate does not.
 #[derive(Debug, Clone, Default, PartialEq)]

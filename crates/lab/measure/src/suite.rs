@@ -25,7 +25,7 @@
 //! | same        | no such verdict, and the 95 % interval lies within the smallest difference |
 //! | undecided   | anything else that was measured                                          |
 //!
-//! Each comparison has a risk of [`LEVEL`](crate::verdict::LEVEL) of any false verdict, so among forty programs one has a wrong row on average.
+//! Each comparison has a risk of [`LEVEL`](crate::summary::LEVEL) of any false verdict, so among forty programs one has a wrong row on average.
 //! *Same* is a decision on each interval by itself.
 //!
 //! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
@@ -34,12 +34,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::metric::{Better, Builtin, Metric};
-use crate::result::{Comparison, ReadError};
+use crate::result::{Comparison, ReadError, SUITE_SCHEMA};
 use crate::stats::bootstrap::Interval;
 use crate::summary::{ArmSummary, Verdict};
-
-/// Value of the field `schema` of the document.
-pub const SUITE_SCHEMA: &str = "superhue-suite/1";
 
 /// Complete result of a suite: every program, every run, every decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,9 +5,15 @@ use serde::{Deserialize, Serialize};
 #[cfg(doc)]
 use crate::design::Settings;
 use crate::stats::bootstrap::Interval;
-#[cfg(doc)]
-use crate::verdict::FEWEST;
-use crate::verdict::LEVEL;
+
+/// Risk of any false finding in a whole comparison.
+///
+/// Half of the customary 5 %: a user who compares a program with itself twenty times should nearly always see at most one false finding; at 5 % the
+/// user sees more than one every fourth time.
+pub const LEVEL: f64 = 0.025;
+
+/// Fewest values that give an interval or a difference: the least and greatest of three values enclose the median in 3 of 4 cases only.
+pub const FEWEST: usize = 4;
 
 /// Verdict on one arm on one metric, compared with the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

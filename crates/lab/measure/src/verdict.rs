@@ -51,17 +51,8 @@ use crate::stats::quantile::{mad, median, quantile, sorted};
 use crate::stats::rank_sum::{RankSum, least_p_without_ties, rank_sum};
 use crate::stats::rounds;
 use crate::summary::{
-    ArmSummary, Description, Estimate, MetricSummary, ReferenceComparison, Verdict,
+    ArmSummary, Description, Estimate, FEWEST, LEVEL, MetricSummary, ReferenceComparison, Verdict,
 };
-
-/// Risk of any false finding in a whole comparison.
-///
-/// Half of the customary 5 %: a user who compares a program with itself twenty times should nearly always see at most one false finding; at 5 % the
-/// user sees more than one every fourth time.
-pub const LEVEL: f64 = 0.025;
-
-/// Fewest values that give an interval or a difference: the least and greatest of three values enclose the median in 3 of 4 cases only.
-pub const FEWEST: usize = 4;
 
 /// Summarises every metric and computes the verdicts.
 ///

@@ -52,7 +52,15 @@ struct Group {
     mixed: bool,
 }
 
-pub(crate) fn series(recorder: &Recorder, areas: &[Area]) -> Series {
+impl Recorder {
+    /// Returns the recorded samples in the form of the picture. `areas` are the mappings of the process, ascending.
+    #[must_use]
+    pub fn series(&self, areas: &[Area]) -> Series {
+        series(self, areas)
+    }
+}
+
+fn series(recorder: &Recorder, areas: &[Area]) -> Series {
     let Some(start) = recorder.frames.first().map(|frame| frame.from) else {
         return Series::default();
     };

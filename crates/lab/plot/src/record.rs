@@ -14,9 +14,6 @@ use std::time::Duration;
 
 use superhue_model::{PAGES_PER_REGION, PageSet, Region};
 
-use crate::bands::{Area, series};
-use crate::document::Series;
-
 /// Largest number of columns.
 const COLUMNS: usize = 240;
 /// Number of columns that are kept however large the process is.
@@ -157,12 +154,6 @@ impl Recorder {
         }
         self.frames.push(frame);
         self.keep_within_limits();
-    }
-
-    /// Returns the recorded samples in the form of the picture. `areas` are the mappings of the process, ascending.
-    #[must_use]
-    pub fn series(&self, areas: &[Area]) -> Series {
-        series(self, areas)
     }
 
     pub(crate) fn per_region(&self) -> usize {

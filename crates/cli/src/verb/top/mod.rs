@@ -22,7 +22,6 @@ mod replay;
 mod rows;
 mod state;
 mod table;
-pub mod utc;
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@ use crate::top_args::ViewName;
 use super::columns::{self, Column};
 use super::reader::DataRequest;
 use super::rows::{Row, Rows, Subject};
-use super::utc::{self, RecordTime};
+use crate::utc::{self, RecordTime};
 
 /// Longest text that is typed, in bytes.
 const FILTER: usize = 100;

@@ -23,7 +23,7 @@ fn alarms(world: NoiseModel, factors: &[f64], metrics: usize, runs: usize) -> u6
 }
 
 /// Asserts that at most 5 % of 1000 comparisons show a difference. The verdicts have a level of 2.5 %
-/// (`superhue_measure::verdict::LEVEL`).
+/// (`superhue_measure::summary::LEVEL`).
 fn expect_silence(world: NoiseModel) {
     // Five runs cannot answer ten questions, but they can answer five.
     let kinds = [(5, 5), (10, 6), (10, 7), (10, 8), (10, 10)];

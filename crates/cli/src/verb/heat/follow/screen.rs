@@ -13,9 +13,9 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use superhue_measure::human::shorten;
 use superhue_plot::{Band, Cell, Heat, color, decode, how, size};
 
-use crate::output::shortened;
 use crate::terminal::printable;
 
 /// Number of lines above the bands, and below.
@@ -139,7 +139,7 @@ fn draw_bands(buffer: &mut Buffer, area: Rect, heat: &Heat, colors: Colors) {
         if lines == 0 {
             continue;
         }
-        let label: String = shortened(&band.label, usize::from(names - 2));
+        let label: String = shorten(&band.label, usize::from(names - 2));
         let indent = usize::from(names - 1).saturating_sub(label.chars().count() + 1);
         let middle = y + lines / 2;
         let style = Style::new();

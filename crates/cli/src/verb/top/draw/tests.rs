@@ -12,8 +12,8 @@ use crate::terminal::Key;
 use super::super::gathered::{Heat, OwnCpu};
 use super::super::machine::Machine;
 use super::super::state::{KeyOutcome, TimeStep};
-use super::super::utc::RecordTime;
 use super::*;
+use crate::utc::RecordTime;
 
 const MIB: u64 = 1 << 20;
 

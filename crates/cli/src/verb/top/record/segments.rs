@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
-use super::super::utc::MAX_SECONDS;
 use super::entry::{EntryHead, Header, SCHEMA_NAME, SCHEMA_VERSION};
+use crate::utc::MAX_SECONDS;
 
 /// Number of files of a record.
 pub const SEGMENTS: usize = 2;

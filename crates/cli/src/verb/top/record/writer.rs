@@ -13,9 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use superhue::model::{ByteCount, counted};
 
-use super::super::utc;
 use super::entry::{Encoder, Header, ShownView};
 use super::segments::{self, Contents, SEGMENTS, SegmentFault};
+use crate::utc;
 use crate::verb::shared_folder::open_private;
 
 /// Entries after which everything is written again: the most that have to be read to show one of them.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 
 use super::super::record::entry::{Decoder, Entry, Moment};
 use super::super::record::segments::{self, EntryPlace, SegmentFault};
-use super::super::utc::{self, RecordTime};
+use crate::utc::{self, RecordTime};
 
 /// A record that can be read.
 #[derive(Debug)]

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use superhue_model::Action;
 
+use super::Promoter;
 use crate::backoff::REST;
 use crate::candidate::{PromotionValue, Rule};
 use crate::clock::Tick;
-use crate::promoter::Promoter;
 
 /// Time for which the charge has to exceed the budget.
 const GRACE: Duration = Duration::from_secs(1);

@@ -2,16 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Returns the CPU time of the calling thread. Wall time would count the work of other threads, and on a busy machine space rationed work far apart.
-#[must_use]
-pub fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    Duration::from_secs(seconds)
-        + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
-}
+pub use superhue_sys::process::thread_cpu_time as cpu_time;
 
 /// Measures a piece of work of the calling thread.
 pub(crate) struct Work {

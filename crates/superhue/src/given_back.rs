@@ -10,7 +10,7 @@
 //! Each full look at a process searches for both kinds. Programs go on freeing between looks, so right before each collapse lazily freed pages are
 //! searched for once more, if a process on the machine has freed some since.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -24,6 +24,11 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::system::lazily_freed;
 use superhue_procfs::{ReadError, Roots};
+use superhue_sys::urgency;
+
+/// Time for which mappings are reused right before collapses, as a multiple of the time that it took to read them; and the longest.
+const READ_PACE: u32 = 50;
+const MAX_REUSE: Duration = Duration::from_secs(5);
 
 /// Shortest time between two searches of a process for huge pages that became torn unnoticed; and the shortest time as a multiple of the last
 /// search's duration.
@@ -50,8 +55,12 @@ const PARTIALLY_MAPPED: &str =
 pub(crate) struct LazyFreeFinder {
     roots: Roots,
     pages: LazyPages,
-    /// For a process without such pages: the machine's count of lazily freed pages when that was found.
-    none_at: HashMap<ProcessId, u64>,
+    /// The machine's count of lazily freed pages when it was last asked for.
+    freed: Option<u64>,
+    /// Processes without such pages, at that count.
+    without: HashSet<ProcessId>,
+    /// Mappings of processes, and the time until which they are reused.
+    read: HashMap<ProcessId, (Vec<LazyMapping>, Instant)>,
 }
 
 impl LazyFreeFinder {
@@ -59,38 +68,62 @@ impl LazyFreeFinder {
         Self {
             roots: roots.clone(),
             pages: LazyPages::new(roots),
-            none_at: HashMap::new(),
+            freed: None,
+            without: HashSet::new(),
+            read: HashMap::new(),
         }
     }
 
-    /// Returns true if a process may have such pages now, and the machine's count of lazily freed pages, where the kernel has it.
-    fn may_have(&self, id: ProcessId) -> (bool, Option<u64>) {
+    /// Returns true if a process may have such pages now.
+    fn may_have(&mut self, id: ProcessId) -> bool {
         let freed = lazily_freed(&self.roots).ok().flatten();
-        let has_none =
-            freed == Some(0) || (freed.is_some() && self.none_at.get(&id) == freed.as_ref());
-        (!has_none, freed)
+        if freed != self.freed {
+            self.freed = freed;
+            self.without.clear();
+        }
+        match freed {
+            None => true,
+            Some(0) => false,
+            Some(_) => !self.without.contains(&id),
+        }
     }
 
-    fn mappings(
-        &mut self,
-        id: ProcessId,
-        freed: Option<u64>,
-    ) -> Result<Vec<LazyMapping>, ReadError> {
-        let found = LazyPages::mappings(&self.roots, id)?;
-        match freed {
-            Some(freed) if found.is_empty() => drop(self.none_at.insert(id, freed)),
-            _ => drop(self.none_at.remove(&id)),
+    /// Reads the mappings of a process that have such pages. That walks all its page tables, so it is scheduled as other programs are.
+    fn mappings(&mut self, id: ProcessId) -> Result<&[LazyMapping], ReadError> {
+        let begun = Instant::now();
+        let found = urgency::suspended(|| LazyPages::mappings(&self.roots, id))?;
+        if self.freed.is_some() && found.is_empty() {
+            self.without.insert(id);
+        } else {
+            self.without.remove(&id);
         }
-        Ok(found)
+        let now = Instant::now();
+        self.read.retain(|_, (_, until)| now < *until);
+        let until = now + ((now - begun) * READ_PACE).min(MAX_REUSE);
+        Ok(&self
+            .read
+            .entry(id)
+            .insert_entry((found, until))
+            .into_mut()
+            .0)
+    }
+
+    /// Does the same, but not more often than costs a small part of the time: a mapping whose pages were freed since the last read is not among them.
+    fn recent_mappings(&mut self, id: ProcessId) -> Result<&[LazyMapping], ReadError> {
+        let now = Instant::now();
+        let is_recent = self.read.get(&id).is_some_and(|(_, until)| now < *until);
+        match is_recent {
+            true => Ok(self.read.get(&id).map_or(&[], |(found, _)| found)),
+            false => self.mappings(id),
+        }
     }
 
     /// Takes such pages out of the resident ones. `view` is from a look just now.
     pub(crate) fn take_out(&mut self, view: &mut ProcessView) -> Result<(), ReadError> {
-        let (may_have, freed) = self.may_have(view.id);
-        if !may_have || view.regions.is_empty() {
+        if !self.may_have(view.id) || view.regions.is_empty() {
             return Ok(());
         }
-        let mappings = self.mappings(view.id, freed)?;
+        let mappings = self.mappings(view.id)?.to_vec();
         self.pages
             .take_out(&self.roots, view.id, &mappings, &mut view.regions)
     }
@@ -101,15 +134,14 @@ impl LazyFreeFinder {
         id: ProcessId,
         region: Region,
     ) -> Result<PageCount, ReadError> {
-        let (may_have, freed) = self.may_have(id);
-        if !may_have {
+        if !self.may_have(id) {
             return Ok(PageCount(0));
         }
         let marked = self.pages.marked_in(&self.roots, id, region)?;
         if marked == Some(PageCount(0)) {
             return Ok(PageCount(0));
         }
-        let most = most_lazy(&self.mappings(id, freed)?, region);
+        let most = most_lazy(self.recent_mappings(id)?, region);
         Ok(marked.map_or(most, |marked| marked.min(most)))
     }
 
@@ -142,7 +174,8 @@ impl LazyFreeFinder {
 
     /// Forgets processes that are gone.
     pub(crate) fn retain(&mut self, is_there: impl Fn(ProcessId) -> bool) {
-        self.none_at.retain(|&id, _| is_there(id));
+        self.without.retain(|&id| is_there(id));
+        self.read.retain(|&id, _| is_there(id));
     }
 }
 
@@ -350,6 +383,11 @@ impl TornPageFinder {
             let whole = split.iter().filter(|region| !still.contains(region));
             suspects.split.extend(whole);
         }
+    }
+
+    /// Returns the CPU time that other threads have spent on reading memory since the last call.
+    pub(crate) fn take_spent(&mut self) -> Duration {
+        self.zeroes.take_spent()
     }
 
     /// Forgets processes that are gone.

@@ -10,6 +10,7 @@ use superhue_act::Target;
 use superhue_model::{ByteCount, Errno, ProcessId, Region, SkipReason, VirtRange};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{status, vma_uses};
+use superhue_sys::urgency;
 
 use crate::why::{Mapping, Reason};
 
@@ -89,7 +90,8 @@ impl Obstacles {
 
     fn learn(&mut self, id: ProcessId) {
         let begun = Instant::now();
-        let Ok(vmas) = vma_uses(&self.roots, id.pid) else {
+        // This walks all page tables of the process.
+        let Ok(vmas) = urgency::suspended(|| vma_uses(&self.roots, id.pid)) else {
             // Without flags nothing objects; the kernel itself then accepts or refuses the collapse.
             return;
         };

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use superhue_act::{
@@ -17,7 +18,7 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::system::PageColors;
 use superhue_procfs::{ReadError, Roots};
-use superhue_sys::process::{Usage, own_usage};
+use superhue_sys::process::{Usage, own_usage, send_signal};
 use superhue_sys::thp::ThpSwitch;
 
 use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NoRequest};
@@ -31,7 +32,7 @@ use crate::means::Means;
 use crate::obstacles::Obstacles;
 use crate::report::{CpuReport, Ending, Report, RunFacts};
 use crate::setup::Setup;
-use crate::supervise::{End, Signals, SupervisionEvent, send};
+use crate::supervise::{End, Signals, SupervisionEvent, is_interrupt};
 use crate::watch::{Mappings, Stop, Watch, WatchResults};
 use crate::{Config, Mechanism, Pages};
 use crate::{files, tmpfs_room};
@@ -59,6 +60,10 @@ pub enum SessionError {
     Thread(io::Error),
 }
 
+/// Longest wait for the watch once the command has ended. A child that the command left behind can hold it up: one that waits for a file system
+/// with its locks held.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 /// Result of one step of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -78,10 +83,12 @@ pub struct Session {
     mechanism: Mechanism,
     signals: Signals,
     pid: u32,
+    /// True if a signal to end came before the command ran; the next step says so.
+    interrupted: bool,
     begun: Instant,
     own_cpu_before: Duration,
     stop: Stop,
-    watcher: Option<JoinHandle<WatchResults>>,
+    watcher: Option<Receiver<WatchResults>>,
     settings: Option<SettingsGuard>,
     ended: Option<(Ending, Usage, Duration)>,
     colors: Option<ColorSetup>,
@@ -151,8 +158,13 @@ impl Session {
             group,
         };
         let begun = Instant::now();
+        // Somebody who ends Superhue while it prepares means the command.
+        let early = signals.pending();
         let child = launch.start()?;
         let pid = child.id();
+        for signal in &early {
+            send_signal(pid, signal.number, signal.value);
+        }
 
         let stop = Stop::default();
         let mut session = Self {
@@ -161,6 +173,7 @@ impl Session {
             mechanism,
             signals,
             pid,
+            interrupted: early.iter().any(is_interrupt),
             begun,
             own_cpu_before: own.user + own.system,
             stop: stop.clone(),
@@ -179,11 +192,14 @@ impl Session {
             .with_census(census)
             .with_keeper(keeper)
             .with_cost(chosen);
+        let (sender, receiver) = channel();
         let watcher = thread::Builder::new()
             .name("superhue-watch".to_owned())
-            .spawn(move || watch.run(&stop, false));
+            .spawn(move || {
+                let _ = sender.send(watch.run(&stop, false));
+            });
         match watcher {
-            Ok(watcher) => session.watcher = Some(watcher),
+            Ok(_) => session.watcher = Some(receiver),
             // The command runs, and the lack of a watch must not harm it.
             Err(error) => session
                 .mechanism
@@ -203,6 +219,9 @@ impl Session {
     pub fn step(&mut self, timeout: Duration) -> Step {
         if let Some((ending, ..)) = self.ended {
             return Step::Ended(ending);
+        }
+        if std::mem::take(&mut self.interrupted) {
+            return Step::Interrupted;
         }
         match self.signals.step(self.pid, timeout) {
             SupervisionEvent::Nothing => Step::Running,
@@ -231,7 +250,7 @@ impl Session {
     /// Sends the command a signal, if it has not ended.
     pub fn signal(&self, signal: i32) {
         if self.ended.is_none() {
-            send(self.pid, signal);
+            send_signal(self.pid, signal, None);
         }
     }
 
@@ -240,8 +259,7 @@ impl Session {
     pub fn finish(mut self) -> Report {
         self.wait();
         self.stop.now();
-        let watched = self.watcher.take().and_then(|watcher| watcher.join().ok());
-        let mut watched = watched.unwrap_or_default();
+        let mut watched = self.results();
         let mut settings = self
             .settings
             .take()
@@ -285,6 +303,23 @@ impl Session {
         Report::new(&self.config, mechanism, watched, frame)
             .with_colors(colors)
             .with_allocator(self.allocator.take())
+    }
+}
+
+impl Session {
+    /// Returns the results of the watch, if it ends in time.
+    fn results(&mut self) -> WatchResults {
+        let Some(watcher) = self.watcher.take() else {
+            return WatchResults::default();
+        };
+        let results = watcher.recv_timeout(FAREWELL);
+        if let Err(RecvTimeoutError::Timeout) = results {
+            let seconds = FAREWELL.as_secs();
+            self.mechanism.notes.push(format!(
+                "the results of the watch are missing: {seconds} s after the command it still waited for a process of it that holds up its reader"
+            ));
+        }
+        results.unwrap_or_default()
     }
 }
 

@@ -1,30 +1,31 @@
 //! Stands between a command and its caller so that neither notices.
 //!
 //! The command stays in Superhue's process group, so keys of the terminal reach it directly, and
-//! only signals that a process sent to Superhue are passed on. When the command stops, Superhue
-//! stops too, so that a shell's job control sees what it would see without Superhue; when Superhue
-//! is continued, so is the command.
+//! only signals that a process or a timer sent to Superhue are passed on. When the command stops, Superhue
+//! stops too, so that a shell's job control sees what it would see without Superhue; when one of the two
+//! is continued, so is the other.
 
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal as KernelSignal, kill_process};
-use superhue_sys::process::{ChildEvent, SignalSet, Usage, child_event, stop_here};
+use superhue_sys::process::{
+    ChildEvent, Signal, SignalSet, Usage, child_event, send_signal, stop_with,
+};
 
-/// Signals that are passed on, and job control signals that Superhue itself must not act on.
-const WATCHED: [i32; 12] = [
-    libc::SIGCHLD,
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGWINCH,
-    libc::SIGCONT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
+/// Signals that a thread raises by an error of its own. Blocked they would end superhue without a trace, and a pipe without a reader is an error of
+/// the call that writes.
+const OWN: [i32; 8] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+    libc::SIGPIPE,
 ];
+
+/// Signals of timers. A timer that the caller set before it executed superhue (`alarm(2)`) was meant for the command.
+const TIMERS: [i32; 3] = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
 
 /// Ending of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +53,20 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the watched signals in this thread and those it starts.
+    /// Blocks all signals in this thread and those that it starts, without those of errors of its own.
     pub(crate) fn hold() -> Self {
-        let watched = SignalSet::of(&WATCHED);
+        let watched = SignalSet::all().without(&OWN);
         let before = watched.block();
         Self { watched, before }
+    }
+
+    /// Takes the signals that have arrived, whoever sent them.
+    pub(crate) fn pending(&self) -> Vec<Signal> {
+        let next = || self.watched.wait(Duration::ZERO);
+        let signals = std::iter::from_fn(next);
+        signals
+            .filter(|signal| !matches!(signal.number, libc::SIGCHLD | libc::SIGCONT))
+            .collect()
     }
 
     /// Lets signals through again.
@@ -67,14 +77,9 @@ impl Signals {
     /// Waits up to `timeout` for an event of the command `pid` or a signal to Superhue, and handles it.
     pub(crate) fn step(&self, pid: u32, timeout: Duration) -> SupervisionEvent {
         if let Some(signal) = self.watched.wait(timeout) {
-            let interrupted = matches!(
-                signal.number,
-                libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
-            );
-            // Signals that the command sends to its whole process group have reached the command already.
-            let by_command = signal.sender == Some(pid);
-            if signal.sent_by_process && !by_command && signal.number != libc::SIGCHLD {
-                send(pid, signal.number);
+            let interrupted = is_interrupt(&signal);
+            if is_for_command(&signal, pid) {
+                send_signal(pid, signal.number, signal.value);
             }
             if interrupted {
                 // The command may have ended of it by now. Its SIGCHLD is still pending, so the next step
@@ -93,11 +98,10 @@ impl Signals {
                 }
                 ChildEvent::Continued => {}
                 ChildEvent::Stopped(_) => {
-                    stop_here();
-                    // The SIGCONT that continued Superhue is still pending. Passed on later, it would undo a stop
-                    // that comes meanwhile.
-                    let _ = SignalSet::of(&[libc::SIGCONT]).wait(Duration::ZERO);
-                    send(pid, libc::SIGCONT);
+                    let goes_on = stop_with(pid);
+                    if !goes_on {
+                        send_signal(pid, libc::SIGCONT, None);
+                    }
                 }
             }
         }
@@ -105,12 +109,21 @@ impl Signals {
     }
 }
 
-/// Sends a signal to a process whose number is still valid: a child that was not waited for yet, or a process that existed just now.
-pub(crate) fn send(pid: u32, signal: i32) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    if let (Some(pid), Some(signal)) = (pid, KernelSignal::from_named_raw(signal)) {
-        let _ = kill_process(pid, signal);
-    }
+/// Returns true for a signal by which users and service managers end programs.
+pub(crate) fn is_interrupt(signal: &Signal) -> bool {
+    matches!(
+        signal.number,
+        libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
+    )
+}
+
+/// Returns true for a signal to Superhue that process `pid`, the command, does not receive without its help.
+fn is_for_command(signal: &Signal, pid: u32) -> bool {
+    // Signals that the command sends to its whole process group have reached the command already.
+    let is_known = signal.sender == Some(pid) || signal.sender == Some(std::process::id());
+    signal.number != libc::SIGCHLD
+        && !is_known
+        && (signal.sent_by_process || TIMERS.contains(&signal.number))
 }
 
 #[cfg(test)]

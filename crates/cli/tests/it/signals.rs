@@ -83,6 +83,12 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
         ("QUIT", Signal::QUIT),
         ("USR1", Signal::USR1),
         ("USR2", Signal::USR2),
+        ("ALRM", Signal::ALARM),
+        ("VTALRM", Signal::VTALARM),
+        ("PROF", Signal::PROF),
+        ("IO", Signal::IO),
+        ("PWR", Signal::POWER),
+        ("XCPU", Signal::XCPU),
     ] {
         // It counts the signals until its input ends it.
         let script = format!(
@@ -97,6 +103,40 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
         assert_eq!(talk.line(), "1", "{name}");
         assert_eq!(talk.running.wait().code(), Some(7), "{name}");
     }
+}
+
+/// Prints which of two signals arrive.
+const TWO_SIGNALS: &str = "
+import signal
+names = {signal.SIGRTMIN + 3: 'real-time', signal.SIGALRM: 'alarm'}
+signal.pthread_sigmask(signal.SIG_BLOCK, names)
+print('ready', flush=True)
+for _ in names:
+    print(names[signal.sigtimedwait(names, 60).si_signo], flush=True)
+";
+
+#[test]
+fn timers_and_real_time_signals_are_passed_on() {
+    let Some(python) = support::python() else {
+        return;
+    };
+    let superhue = installed().join("superhue");
+    // The timer outlives the `exec`: without superhue it would end the program.
+    let script = "import os, signal, sys; signal.alarm(5); os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut command = with_default_signals(python);
+    command.args(["-c", script]).arg(superhue);
+    command.args(["run", "--quiet", "--", python, "-c", TWO_SIGNALS]);
+    let mut running = ChildGuard::start(command.stdout(Stdio::piped()));
+    let mut said = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut line = || said.next().unwrap().unwrap();
+    assert_eq!(line(), "ready");
+    assert_eq!(line(), "alarm");
+    let script = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGRTMIN + 3)";
+    let mut sender = Command::new(python);
+    sender.args(["-c", script, &running.pid().to_string()]);
+    output(&mut sender);
+    assert_eq!(line(), "real-time");
+    assert_eq!(running.wait().code(), Some(0));
 }
 
 #[test]
@@ -137,6 +177,27 @@ fn when_the_command_stops_superhue_stops_and_both_go_on() {
         assert_eq!(talk.line(), "went on");
         assert_eq!(talk.running.wait().code(), Some(4));
     }
+}
+
+#[test]
+fn a_command_that_is_continued_by_its_number_takes_superhue_along() {
+    let script = "echo $$; read word; echo went on; exit 4";
+    let mut talk = PipedCommand::start(User::Same, script);
+    let command: u32 = talk.line().parse().unwrap();
+    for _ in 0..2 {
+        send(command, Signal::STOP);
+        let status = change(&talk.running, WaitOptions::UNTRACED);
+        assert!(status.stopped(), "{status:?}");
+        send(command, Signal::CONT);
+        let status = change(&talk.running, WaitOptions::CONTINUED);
+        assert!(status.continued(), "{status:?}");
+        until("the command goes on", || {
+            (state(command) != Some('T')).then_some(())
+        });
+    }
+    talk.say("go");
+    assert_eq!(talk.line(), "went on");
+    assert_eq!(talk.running.wait().code(), Some(4));
 }
 
 #[test]

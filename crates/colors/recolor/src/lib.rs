@@ -26,14 +26,18 @@
 //! | `CAP_SYS_PTRACE` | other users' processes |
 
 mod cpus;
+mod error;
 mod frames;
+mod price;
 mod recolorer;
 mod round;
 mod stock;
 mod target;
 mod want;
 
+pub use error::RecolorError;
 pub use frames::FrameColors;
-pub use recolorer::{Price, RecolorError, Recolorer};
+pub use price::Price;
+pub use recolorer::Recolorer;
 pub use target::{MovablePage, Target};
 pub use want::{KeptReason, RecolorResult, TargetColors};

@@ -1,17 +1,19 @@
 //! Places pages of processes by color ([`Recolorer`]).
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::time::{ClockId, clock_gettime};
-use superhue_color::oracles::{HardwareProbe, MeasuredOracle, OracleError};
+use superhue_color::oracles::{HardwareProbe, MeasuredOracle};
 use superhue_model::{Color, PageCount, Pfn, ProcessId, VirtAddr};
 use superhue_procfs::process::{PageWord, stat};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
+use superhue_sys::process::thread_cpu_time;
 
 use crate::cpus::{FifoScheduling, ProgramCpus};
+use crate::error::RecolorError;
 use crate::frames::FrameColors;
+use crate::price::Price;
 use crate::round::{BATCH, Job, OtherCpuFrames, is_out, run};
 use crate::stock::Stock;
 use crate::target::{MovablePage, Target};
@@ -22,58 +24,6 @@ const ROUNDS: usize = 3;
 
 /// Most unmapped pages that are remembered.
 const UNMAPPED: usize = 1 << 16;
-
-/// Reason why a process cannot be recolored.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecolorError {
-    /// It has ended, or is executing another program.
-    #[error("the process has ended")]
-    Gone,
-    /// The kernel does not allow it.
-    #[error("{0}")]
-    NotPermitted(String),
-    /// A userfaultfd watches memory of it: `UFFDIO_MOVE` fails on pages that are in swap.
-    #[error("a userfaultfd watches memory of it, whose UFFDIO_MOVE fails on pages in swap")]
-    Userfaultfd,
-    /// The oracle failed.
-    #[error(transparent)]
-    Oracle(#[from] OracleError),
-}
-
-/// Total price of recoloring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Price {
-    /// Pages that the kernel was asked to take out.
-    pub attempts: u64,
-    /// Pages that were taken out.
-    pub outs: u64,
-    /// Pages that we brought in again; the program faulted in the others before.
-    pub ins: u64,
-    /// Frames that were dealt.
-    pub dealt: u64,
-    /// Passes over requested pages.
-    pub rounds: u64,
-    /// Major faults of the programs in the meantime, which waited for swap.
-    pub program_faults: u64,
-    /// CPU time of ours, including measuring frames.
-    pub cpu: Duration,
-}
-
-impl std::ops::Add for Price {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            attempts: self.attempts + other.attempts,
-            outs: self.outs + other.outs,
-            ins: self.ins + other.ins,
-            dealt: self.dealt + other.dealt,
-            rounds: self.rounds + other.rounds,
-            program_faults: self.program_faults + other.program_faults,
-            cpu: self.cpu + other.cpu,
-        }
-    }
-}
 
 /// Gives pages of processes frames of chosen colors.
 #[derive(Debug)]
@@ -161,9 +111,9 @@ impl Recolorer {
         want: &TargetColors,
         hold: PageCount,
     ) -> Result<Vec<RecolorResult>, RecolorError> {
-        let (cpu, faults) = (cpu_time(), self.faults_of(id));
+        let (cpu, faults) = (thread_cpu_time(), self.faults_of(id));
         let placed = self.place_in_rounds(id, pages, want, hold);
-        self.price.cpu += cpu_time().saturating_sub(cpu);
+        self.price.cpu += thread_cpu_time().saturating_sub(cpu);
         let faults = self.faults_of(id).zip(faults);
         let more = faults.map_or(0, |(after, before)| after.saturating_sub(before));
         self.price.program_faults += more;
@@ -356,9 +306,9 @@ impl Recolorer {
         pages: &[VirtAddr],
         hold: PageCount,
     ) -> Result<(u64, u64), RecolorError> {
-        let cpu = cpu_time();
+        let cpu = thread_cpu_time();
         let checked = self.check_frames(id, pages, hold);
-        self.price.cpu += cpu_time().saturating_sub(cpu);
+        self.price.cpu += thread_cpu_time().saturating_sub(cpu);
         checked
     }
 
@@ -483,12 +433,4 @@ struct State {
     /// True if it belongs to shared memory.
     shared: bool,
     result: Option<RecolorResult>,
-}
-
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    Duration::new(seconds, nanos)
 }

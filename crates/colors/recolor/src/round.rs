@@ -14,7 +14,7 @@ use superhue_model::{Color, Pfn, VirtAddr};
 use superhue_sys::advise::drain_new_pages;
 
 use crate::cpus::{FifoScheduling, ProgramCpus};
-use crate::recolorer::Price;
+use crate::price::Price;
 use crate::stock::Stock;
 use crate::target::{MovablePage, Target};
 

@@ -14,7 +14,7 @@ use superhue_procfs::{ReadError, Roots};
 use superhue_sys::advise::{process_page_out, process_will_need};
 
 use crate::KeptReason;
-use crate::recolorer::RecolorError;
+use crate::error::RecolorError;
 
 /// Bytes in a word of `pagemap`.
 const WORD: usize = 8;

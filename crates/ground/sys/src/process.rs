@@ -1,10 +1,12 @@
 //! Waiting for children and signals, with details that the standard library leaves out.
 
+use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::pagemap::last_errno;
 
@@ -130,6 +132,15 @@ pub fn cpu_time_of(pid: u32) -> Option<Duration> {
     Some(Duration::new(seconds, nanos))
 }
 
+/// Returns the CPU time of the calling thread (`clock_gettime(2)`, `CLOCK_THREAD_CPUTIME_ID`). Wall time would count the work of other threads.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds)
+        + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
 /// Returns the resources that the calling process used so far, without its children (`getrusage(2)`).
 #[must_use]
 pub fn own_usage() -> Usage {
@@ -196,6 +207,16 @@ impl SignalSet {
         }
     }
 
+    /// Returns this set without the given signals.
+    #[must_use]
+    pub fn without(mut self, signals: &[i32]) -> Self {
+        for &signal in signals {
+            // SAFETY: the set is initialised.
+            unsafe { libc::sigdelset(&raw mut self.0, signal) };
+        }
+        self
+    }
+
     /// Returns the C library's form of the set.
     pub(crate) const fn raw(&self) -> *const libc::sigset_t {
         &raw const self.0
@@ -247,6 +268,9 @@ impl SignalSet {
             sender: (info.si_code <= 0)
                 .then(|| unsafe { info.si_pid() })
                 .and_then(|pid| u32::try_from(pid).ok()),
+            // SAFETY: a queued signal carries a value, whose first four bytes are an integer.
+            value: (info.si_code == libc::SI_QUEUE)
+                .then(|| unsafe { info.si_value().sival_ptr } as usize as u32 as i32),
         })
     }
 }
@@ -260,6 +284,28 @@ pub struct Signal {
     pub sent_by_process: bool,
     /// Process that sent it; 0 for one outside this process's PID namespace.
     pub sender: Option<u32>,
+    /// Value that came with it (`sigqueue(3)`).
+    pub value: Option<i32>,
+}
+
+/// Sends a signal, real-time signals included, to a process whose number is still valid: a child that was not waited for yet, or a process that
+/// existed just now (`kill(2)`, and `sigqueue(3)` for one with a value). A signal that may not be sent is dropped.
+pub fn send_signal(pid: u32, signal: i32, value: Option<i32>) {
+    let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0) else {
+        return;
+    };
+    // SAFETY: both calls only send.
+    unsafe {
+        match value {
+            Some(value) => {
+                let sival_ptr = value as u32 as usize as *mut libc::c_void;
+                libc::sigqueue(pid, signal, libc::sigval { sival_ptr });
+            }
+            None => {
+                libc::kill(pid, signal);
+            }
+        }
+    }
 }
 
 /// Sets the disposition of `signal` to the default (`false`) or to ignored (`true`).
@@ -325,6 +371,100 @@ pub fn die_by(signal: i32) {
 pub fn stop_here() {
     // SAFETY: SIGSTOP runs no code of ours.
     unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Stops the calling process until another process continues it, or until process `other` is not stopped any more. Returns true in the second case.
+///
+/// A child process waits for that. Without one (`EAGAIN`) this is [`stop_here`].
+#[must_use]
+pub fn stop_with(other: u32) -> bool {
+    let paths = [std::process::id(), other].map(|pid| CString::new(format!("/proc/{pid}/stat")));
+    let [Ok(ours), Ok(theirs)] = paths else {
+        return false;
+    };
+    // The child must end by nothing that ends or stops the group.
+    let before = SignalSet::all().block();
+    // SAFETY: the child makes system calls only, on memory that was allocated before, and ends with `_exit`.
+    let child = unsafe {
+        let parent = libc::getpid();
+        match libc::fork() {
+            0 => continue_when(parent, &ours, &theirs),
+            child => child,
+        }
+    };
+    stop_here();
+    // A stop takes earlier ones away, so this is the signal that has continued this process.
+    let continued = SignalSet::of(&[libc::SIGCONT]).wait(Duration::ZERO);
+    before.apply();
+    let Ok(number) = u32::try_from(child) else {
+        return false;
+    };
+    // SAFETY: the child is ours and not waited for yet; its status is not asked for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        while libc::waitpid(child, std::ptr::null_mut(), 0) < 0 && last_errno() == Errno::INTR {}
+    }
+    continued.is_some_and(|signal| signal.sender == Some(number))
+}
+
+/// Continues `parent`, which stops soon, once the other process is not stopped any more; ends at the latest when the parent continues or ends.
+/// `ours` and `theirs` are the `stat` files of both.
+///
+/// # Safety
+/// For a child of `fork` only: it never returns. It is safe there, since it makes system calls only.
+unsafe fn continue_when(parent: libc::pid_t, ours: &CStr, theirs: &CStr) -> ! {
+    /// Rounds for which the parent may take to stop.
+    const PATIENCE: u32 = 100;
+    // SAFETY: plain system calls; nothing of the parent's process is touched but its copy of our stack.
+    unsafe {
+        // Whoever waits for the end of a pipe must not wait for this process.
+        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+        let mut round = 0_u32;
+        let mut was_stopped = false;
+        while libc::getppid() == parent {
+            match state_in(ours) {
+                Some(b'T') => {
+                    was_stopped = true;
+                    if state_in(theirs).is_some_and(|it| !matches!(it, b'T' | b't')) {
+                        libc::kill(parent, libc::SIGCONT);
+                        libc::_exit(0);
+                    }
+                }
+                _ if was_stopped || round > PATIENCE => break,
+                _ => {}
+            }
+            round = round.saturating_add(1);
+            let pause = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: if round < PATIENCE {
+                    10_000_000
+                } else {
+                    200_000_000
+                },
+            };
+            libc::nanosleep(&raw const pause, std::ptr::null_mut());
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Returns the state letter in a `stat` file; `None` if the process is gone. Makes system calls only.
+fn state_in(stat: &CStr) -> Option<u8> {
+    let mut text = [0_u8; 256];
+    // SAFETY: the path ends with a zero byte, and the kernel writes at most the length of the buffer.
+    let length = unsafe {
+        let file = libc::open(stat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        usize::try_from(length).ok()?
+    };
+    // The name before it may have any bytes: the last parenthesis ends it.
+    let text = text.get(..length)?;
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    text.get(end + 2).copied()
 }
 
 /// Returns true if descriptor `fd` is open.

@@ -15,6 +15,7 @@
 //! | [`Urgent::first`] | `SCHED_FIFO` at priority 1; where that is not permitted, as below | one region, or few page tables: milliseconds |
 //! | [`Urgent::raised`] | a nice value of -20, which counts within the control group and the session of the thread | many page tables |
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use rustix::process::{getpriority_process, setpriority_process};
@@ -46,6 +47,25 @@ enum Before {
     },
 }
 
+thread_local! {
+    /// Scheduling to which a [`RealTime`] of this thread returns; `None` without one.
+    static SUSPENDED: Cell<Option<Scheduling>> = const { Cell::new(None) };
+}
+
+/// Does `work` as the thread would without a [`RealTime`] that lasts: work that may take long, within work that must not be interrupted.
+pub fn suspended<T>(work: impl FnOnce() -> T) -> T {
+    let Some(before) = SUSPENDED.take() else {
+        return work();
+    };
+    let is_suspended = before.set(0).is_ok();
+    let result = work();
+    if is_suspended {
+        let _ = Scheduling::first().set(0);
+    }
+    SUSPENDED.set(Some(before));
+    result
+}
+
 /// Guard: the calling thread is scheduled as `SCHED_FIFO` at priority 1 until the guard is dropped.
 #[derive(Debug)]
 pub struct RealTime {
@@ -60,9 +80,16 @@ impl RealTime {
     pub fn begin() -> Option<Self> {
         let before = Scheduling::of(0).ok();
         let is_first = Scheduling::first().set(0).is_ok();
-        before.filter(|_| is_first).map(|before| Self {
-            before,
-            _not_send: PhantomData,
+        before.filter(|_| is_first).map(|before| {
+            // The outer one counts.
+            let outer = SUSPENDED.replace(Some(before));
+            if outer.is_some() {
+                SUSPENDED.set(outer);
+            }
+            Self {
+                before,
+                _not_send: PhantomData,
+            }
         })
     }
 }
@@ -71,6 +98,9 @@ impl Drop for RealTime {
     fn drop(&mut self) {
         // A thread needs no permission to lower its own priority.
         let _ = self.before.set(0);
+        if self.before.is_ordinary() {
+            SUSPENDED.set(None);
+        }
     }
 }
 
@@ -144,6 +174,22 @@ mod tests {
         if !could {
             superhue_testing::skip("CAP_SYS_NICE", "the priority cannot be raised here");
         }
+    }
+
+    #[test]
+    fn long_work_within_urgent_work_is_as_before() {
+        let before = state();
+        assert_eq!(suspended(state), before);
+        let urgent = Urgent::first();
+        let during = state();
+        if during.1.is_ordinary() {
+            return superhue_testing::skip("CAP_SYS_NICE", "no real-time scheduling here");
+        }
+        assert_eq!(suspended(state), before);
+        assert_eq!(suspended(|| suspended(state)), before);
+        assert_eq!(state(), during);
+        drop(urgent);
+        assert_eq!((state(), suspended(state)), (before, before));
     }
 
     #[test]

@@ -140,6 +140,7 @@ mod tests {
         fn arm(&mut self, _: ProcessId) -> Result<ArmingResult, TrackError> {
             Ok(ArmingResult {
                 took: Duration::ZERO,
+                elsewhere: Duration::ZERO,
                 locked: Duration::ZERO,
                 flushed: true,
             })

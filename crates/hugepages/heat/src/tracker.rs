@@ -107,7 +107,9 @@ pub enum Reading {
 pub struct ArmingResult {
     /// Wall time of the tracker's own work (about its CPU time).
     pub took: Duration,
-    /// The part of it in which the target could not fault or map memory.
+    /// CPU time that the kernel's own threads have spent on the process for the tracker since the last call.
+    pub elsewhere: Duration,
+    /// The part of `took` in which the target could not fault or map memory.
     pub locked: Duration,
     /// True if the TLB entries of the target were flushed. If not, the tracker misses touches of a page whose translation stays in the TLB.
     pub flushed: bool,

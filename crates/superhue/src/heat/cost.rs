@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Cost of tracking so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackingCost {
-    /// CPU time of Superhue's thread.
+    /// CPU time of Superhue's thread, and of the kernel's threads that track for it.
     pub own: Duration,
     /// Estimated time for which the target was held up: its page tables locked, its TLB refilled.
     pub target: Duration,

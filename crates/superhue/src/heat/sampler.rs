@@ -83,6 +83,8 @@ pub struct Sampler {
     /// The most targets at a time.
     most: usize,
     samples: u64,
+    /// CPU time of the kernel's own threads that nobody has asked for yet.
+    elsewhere: Duration,
     /// Cost of targets that are gone.
     past: TrackingCost,
     begun: Option<Duration>,
@@ -119,6 +121,7 @@ impl Sampler {
             is_held: false,
             most: 0,
             samples: 0,
+            elsewhere: Duration::ZERO,
             past: TrackingCost::default(),
             begun: None,
             now: Duration::ZERO,
@@ -429,10 +432,11 @@ impl Sampler {
         self.now += took;
         let touched = change.as_ref().map_or(0, |change| change.entries);
         let cost = SampleCost {
-            own: armed.took + own,
+            own: armed.took + armed.elsewhere + own,
             target: armed.locked + self.refill.of(touched),
         };
         self.spend(target, cost);
+        self.elsewhere += armed.elsewhere;
         match &change {
             Ok(change) => {
                 self.samples += 1;
@@ -460,6 +464,11 @@ impl Sampler {
         self.allowance.spend(self.now, cost.own);
         self.held_up.spend(self.now, cost.target);
         self.expected = cost.or_recent(self.expected);
+    }
+
+    /// Returns the CPU time that threads of the kernel have spent on samples since the last call.
+    pub fn take_elsewhere(&mut self) -> Duration {
+        std::mem::take(&mut self.elsewhere)
     }
 
     /// Returns the earliest time from `at` on at which another sample is affordable.

@@ -114,6 +114,7 @@ mod tests {
             ranges: Vec::new(),
             armed: ArmingResult {
                 took: Duration::ZERO,
+                elsewhere: Duration::ZERO,
                 locked: Duration::ZERO,
                 flushed: true,
             },

@@ -82,14 +82,19 @@ impl Levels {
         }
     }
 
-    /// Keeps the levels that two other measurements found too, each within `error` of them, a share.
+    /// Keeps the levels that two other measurements found too, each within `error` of them, a share; returns the middle one of the three. Noise that
+    /// moves one of them moves that no farther than the others lie.
     pub(super) fn confirmed(self, others: [Self; 2], error: f64) -> Self {
         let keep = |level: fn(&Self) -> Option<f64>| {
             let entries = level(&self)?;
-            let is_near = |other: &Self| {
-                level(other).is_some_and(|found| (found / entries).ln().abs() <= error.ln_1p())
-            };
-            others.iter().all(is_near).then_some(entries)
+            let [one, two] = others.each_ref().map(level);
+            let mut found = [entries, one?, two?];
+            let is_near = |found: &f64| (found / entries).ln().abs() <= error.ln_1p();
+            if !found.iter().all(is_near) {
+                return None;
+            }
+            found.sort_by(f64::total_cmp);
+            Some(found[1])
         };
         Self {
             first: keep(|levels| levels.first),

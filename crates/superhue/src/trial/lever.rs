@@ -14,14 +14,14 @@
 //! pages would be faster in *off* for that alone. So regions that lose more pages in a split than the collapse had added stay huge in both states.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
 use superhue_model::{
-    Action, ActionResult, Effect, Errno, Outcome, Owner, PAGES_PER_REGION, PageCount, Plan,
-    ProcessId, Region,
+    Action, ActionResult, CollapseBound, Effect, Errno, Outcome, Owner, PAGES_PER_REGION,
+    PageCount, Plan, ProcessId, Region, SkipReason,
 };
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageScanner, is_huge_mapped, resident_pages, still_is, view};
@@ -617,21 +617,7 @@ impl PolicySwitch {
         max_stall: Option<Duration>,
         nap: &mut SleepFn<'_>,
     ) -> u64 {
-        let mut failed = 0;
-        let mut pacer = Pacer::new(max_stall);
-        for actions in actions.chunks(CHUNK) {
-            let plan = Plan::of(actions.to_vec());
-            let outcome = self.actuator.perform(&plan, &|| false);
-            let mut spent = Duration::ZERO;
-            for result in &outcome.results {
-                spent += result.took;
-                failed += u64::from(!matches!(result.effect, Effect::Done | Effect::Vanished));
-            }
-            if nap(pacer.rest(spent, Instant::now())) {
-                break;
-            }
-        }
-        failed
+        perform_all(self.actuator.as_mut(), actions, max_stall, nap)
     }
 
     /// Returns the share of its regions that are huge, from a sample; `None` without regions, or where the kernel does not show it.
@@ -649,6 +635,54 @@ impl PolicySwitch {
     pub(super) fn trouble(&self) -> Option<String> {
         self.account().trouble.clone()
     }
+}
+
+/// Performs actions in order, with pauses so that what holds the program up keeps within `max_stall`; returns the number of failures.
+///
+/// The actuator ends a part once the bound is reached, so that a part that takes longer than expected does not exceed it; what it has left undone
+/// comes after the pause.
+fn perform_all(
+    actuator: &mut dyn Actuator,
+    actions: Vec<Action>,
+    max_stall: Option<Duration>,
+    nap: &mut SleepFn<'_>,
+) -> u64 {
+    let mut failed = 0;
+    let mut pacer = Pacer::new(max_stall);
+    let mut left = VecDeque::from(actions);
+    while !left.is_empty() {
+        let actions: Vec<Action> = left.drain(..left.len().min(CHUNK)).collect();
+        let plan = Plan {
+            bounds: pacer.bounds(&actions),
+            actions,
+        };
+        let outcome = actuator.perform(&plan, &|| false);
+        let mut spent = Duration::ZERO;
+        let mut undone = Vec::new();
+        for result in &outcome.results {
+            spent += result.took;
+            match result.effect {
+                Effect::Done | Effect::Vanished => {}
+                Effect::Skipped {
+                    reason: SkipReason::Cancelled,
+                } if max_stall.is_some() => undone.push(result.action),
+                _ => failed += 1,
+            }
+        }
+        // The first action of an owner is always tried, so a part makes progress; one that does not would come again for ever.
+        if undone.len() == plan.actions.len() {
+            failed += undone.len() as u64;
+            undone.clear();
+        }
+        undone
+            .into_iter()
+            .rev()
+            .for_each(|action| left.push_front(action));
+        if nap(pacer.rest(spent, Instant::now())) {
+            break;
+        }
+    }
+    failed
 }
 
 /// Returns a sample of regions, evenly over all.
@@ -687,6 +721,19 @@ impl Pacer {
             window: None,
             spent: Duration::ZERO,
         }
+    }
+
+    /// Returns what collapses may still take in this window, for each owner of the actions; empty without a bound.
+    fn bounds(&self, actions: &[Action]) -> Vec<CollapseBound> {
+        let Some(allowed) = self.allowed else {
+            return Vec::new();
+        };
+        let left = allowed.saturating_sub(self.spent);
+        let owners: BTreeSet<Owner> = actions.iter().map(|action| action.owner()).collect();
+        let bounds = owners
+            .into_iter()
+            .map(|owner| CollapseBound { owner, left });
+        bounds.collect()
     }
 
     /// Returns the pause after an action that ended `now` and held the program up for `took`.
@@ -793,6 +840,81 @@ mod tests {
                 results: plan.actions.iter().map(result).collect(),
             }
         }
+    }
+
+    /// Actuator whose collapses take 3 ms each, and which keeps to the bounds of a plan.
+    #[derive(Default)]
+    struct BoundedActuator {
+        plans: Vec<Vec<CollapseBound>>,
+        done: Vec<Region>,
+    }
+
+    impl Actuator for BoundedActuator {
+        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
+            self.plans.push(plan.bounds.clone());
+            let mut left = plan
+                .actions
+                .first()
+                .and_then(|action| plan.left(action.owner()));
+            let result = |&action: &Action| {
+                if left == Some(Duration::ZERO) {
+                    let reason = SkipReason::Cancelled;
+                    return ActionResult {
+                        action,
+                        effect: Effect::Skipped { reason },
+                        took: Duration::ZERO,
+                    };
+                }
+                self.done.push(action.region());
+                left = left.map(|left| left.saturating_sub(3 * MILLISECOND));
+                ActionResult {
+                    action,
+                    effect: Effect::Done,
+                    took: 3 * MILLISECOND,
+                }
+            };
+            Outcome {
+                results: plan.actions.iter().map(result).collect(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_switch_keeps_to_the_bound_and_leaves_nothing_undone() {
+        let regions = regions(20);
+        let collapse = |&(process, region): &Key| Action::Collapse {
+            owner: process.into(),
+            region,
+            growth: PageCount(5),
+        };
+        let all: Vec<Action> = regions.iter().map(collapse).collect();
+        let wanted: Vec<Region> = regions.iter().map(|(_, region)| *region).collect();
+
+        let mut actuator = BoundedActuator::default();
+        let mut pauses = Vec::new();
+        let mut nap = |pause: Duration| {
+            pauses.push(pause);
+            false
+        };
+        let failed = perform_all(&mut actuator, all.clone(), Some(6 * MILLISECOND), &mut nap);
+        assert_eq!((failed, &actuator.done), (0, &wanted));
+        // Two collapses of each eight fit, and a pause follows.
+        assert_eq!(actuator.plans.len(), 10);
+        assert!(
+            actuator
+                .plans
+                .iter()
+                .all(|bounds| bounds[0].left == 6 * MILLISECOND)
+        );
+        assert!(
+            pauses.iter().all(|pause| *pause > 50 * MILLISECOND),
+            "{pauses:?}"
+        );
+
+        let mut actuator = BoundedActuator::default();
+        let failed = perform_all(&mut actuator, all, None, &mut |_| false);
+        assert_eq!((failed, &actuator.done), (0, &wanted));
+        assert_eq!(actuator.plans, [const { Vec::new() }; 3]);
     }
 
     /// Actuator that does the second action, fails the first, and does not come to the others.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use superhue_model::{Action, ByteCount, Effect, Outcome, Owner, PageCount, ProcessId, Region};
+use superhue_model::{
+    Action, ByteCount, Effect, Outcome, Owner, PageCount, ProcessId, ProcessView, Region,
+};
 
 use super::{HugePages, Watch};
 
@@ -32,7 +34,9 @@ impl Watch {
                 if let Some(known) = self.known.get_mut(&id) {
                     known.stir(self.snapshot.at);
                 }
-                self.grown.remove(&(id, region));
+                if let Some(grown) = self.grown.get_mut(&id) {
+                    grown.remove(&region);
+                }
                 split.entry(id).or_default().insert(region);
                 continue;
             };
@@ -59,7 +63,7 @@ impl Watch {
                 known.collapses.1 += result.took;
                 known.stir(self.snapshot.at);
             }
-            self.grown.insert((id, region), growth);
+            self.grown.entry(id).or_default().insert(region, growth);
             changed.insert(id);
         }
         for (id, regions) in split {
@@ -77,7 +81,7 @@ impl Watch {
                 continue;
             };
             if let Some(known) = self.known.get_mut(&id) {
-                known.huge_pages = HugePages::of(view, &self.grown);
+                known.huge_pages = HugePages::of(view, self.grown.get(&id));
             }
         }
     }
@@ -109,9 +113,21 @@ impl Watch {
         self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
     }
 
+    /// Forgets the growth of regions that a look shows without a huge page: the program has split or unmapped it.
+    pub(super) fn forget_growth(&mut self, view: &ProcessView) {
+        let Some(grown) = self.grown.get_mut(&view.id) else {
+            return;
+        };
+        grown.retain(|region, _| {
+            let regions = &view.regions;
+            let place = regions.binary_search_by_key(region, |seen| seen.region);
+            place.is_ok_and(|place| regions[place].huge != Some(false))
+        });
+    }
+
     pub(super) fn forget_the_dead(&mut self) {
         let known = &self.known;
-        self.grown.retain(|(id, _), _| known.contains_key(id));
+        self.grown.retain(|id, _| known.contains_key(id));
         self.lazily_freed.retain(|id| known.contains_key(&id));
         self.torn.retain(|id| known.contains_key(&id));
     }

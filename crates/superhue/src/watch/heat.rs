@@ -79,6 +79,8 @@ impl Watch {
                 self.objects.heat_changed = true;
             }
         }
+        let elsewhere = sampler.take_elsewhere();
+        self.cost.spend(self.begun.elapsed(), elsewhere);
         self.snapshot.at = self.begun.elapsed();
         moved
     }
@@ -132,8 +134,17 @@ impl Watch {
         Some(due.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Counts zeroes in huge pages that the policy would split if they held mostly zeroes.
+    /// Counts zeroes in huge pages that the policy would split if they held mostly zeroes. A watch that saves counts none.
     pub(super) fn look_for_zeroes(&mut self) {
+        if !self.saves() {
+            self.count_zeroes();
+        }
+        // Other threads have read the memory, so the clock of this one does not show it.
+        let spent = self.zero_pages.take_spent() + self.torn.take_spent();
+        self.cost.spend(self.begun.elapsed(), spent);
+    }
+
+    fn count_zeroes(&mut self) {
         let policy = &mut self.setup.policy;
         for (id, region) in policy.wants_zeroes() {
             match self.zero_pages.count(id, region, PageCount(0)) {

@@ -1,8 +1,8 @@
 //! Sums over the huge pages of a process.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use superhue_model::{ByteCount, PAGES_PER_REGION, PageCount, ProcessId, ProcessView, Region};
+use superhue_model::{ByteCount, PAGES_PER_REGION, PageCount, ProcessView, Region};
 
 /// The huge pages of one process, counted when its regions change and not at every glance.
 #[derive(Debug, Clone, Copy)]
@@ -25,10 +25,10 @@ impl HugePages {
 
     /// Counts the huge pages of a process. `bloat` is the growth by Superhue's collapses (`grown`); for each huge page that the kernel made by
     /// itself all pages but the one whose touch made it; and the pages held of huge pages that were given back in part.
-    pub(super) fn of(view: &ProcessView, grown: &HashMap<(ProcessId, Region), PageCount>) -> Self {
+    pub(super) fn of(view: &ProcessView, grown: Option<&BTreeMap<Region, PageCount>>) -> Self {
         let huge = (view.regions.iter()).filter(|region| region.huge == Some(true));
         let bloat = huge.map(|region| {
-            let ours = grown.get(&(view.id, region.region)).copied();
+            let ours = grown.and_then(|grown| grown.get(&region.region)).copied();
             ours.unwrap_or(PageCount(PAGES_PER_REGION - 1))
         });
         let held = view.held;

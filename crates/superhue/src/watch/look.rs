@@ -104,6 +104,7 @@ impl Watch {
             in_full += self.look_in_full(id, glance, is_free);
         }
         self.glance = cpu_time().saturating_sub(glancing + in_full);
+        self.in_full = in_full;
         if !self.saves() {
             self.look_at_objects(false);
         }
@@ -213,7 +214,8 @@ impl Watch {
         let refused = seen.is_err();
         let huge_pages = match seen {
             Ok(mut view) => {
-                let huge_pages = HugePages::of(&view, &self.grown);
+                self.forget_growth(&view);
+                let huge_pages = HugePages::of(&view, self.grown.get(&id));
                 view.fills = growth.fills(at);
                 self.store(view);
                 huge_pages

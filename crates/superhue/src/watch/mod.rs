@@ -177,7 +177,7 @@ pub(crate) struct Watch {
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, ProcessState>,
     /// Pages that a collapse by Superhue added to a region of private memory.
-    grown: HashMap<(ProcessId, Region), PageCount>,
+    grown: HashMap<ProcessId, BTreeMap<Region, PageCount>>,
     /// Upper bound on the cost of watching, as a share of one CPU's time.
     pub(crate) max_overhead: f64,
     /// CPU time of the loop, held against that bound.
@@ -191,6 +191,9 @@ pub(crate) struct Watch {
     allowance: Allowance,
     /// CPU time of the last round of small looks at all processes.
     glance: Duration,
+    /// CPU time of the last turn of the loop that had a look, without full looks and samples; and that of the full looks of the present turn.
+    turn: Duration,
+    in_full: Duration,
     pub(crate) begun: Instant,
     pub(crate) watched: WatchResults,
     /// Link to the owner, who may change the watch while it runs and receives its accounts.
@@ -233,6 +236,8 @@ impl Watch {
             turns: Turns::default(),
             allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
+            turn: Duration::ZERO,
+            in_full: Duration::ZERO,
             begun: Instant::now(),
             watched: WatchResults::default(),
             live: None,
@@ -336,14 +341,22 @@ impl Watch {
             self.saves_since = (self.watched.looks > 0 && self.cost.is_exceeded(at)).then_some(at);
             let looks = ends || self.begun.elapsed() >= next_look;
             let may_act = self.obey();
+            let turning = self.watching_time();
+            self.in_full = Duration::ZERO;
             let changed = looks && self.look();
             // The result of a look is published before any action on it.
             if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
                 self.publish();
             }
             self.looks_at_once = false;
-            let happened = changed | (may_act && (self.sample() | self.place(stop)));
+            let looked = self.watching_time().saturating_sub(turning + self.in_full);
+            let moved = may_act && self.sample();
+            let placing = self.watching_time();
+            let happened = changed | moved | (may_act && self.place(stop));
             self.publish();
+            if looks {
+                self.turn = looked + self.watching_time().saturating_sub(placing);
+            }
             if until_empty && self.family.is_over() {
                 break;
             }
@@ -358,12 +371,12 @@ impl Watch {
                 pause = (pause + pause / 2).min(MAX_LOOK_INTERVAL);
             }
             if happened || looks {
-                let share = self.max_overhead * ceiling::GLANCES;
-                let longest = match self.saves() {
-                    true => MAX_SAVING_INTERVAL,
-                    false => MAX_AFFORDABLE_INTERVAL,
+                // A watch that saves counts the whole turn: it has to earn more than it spends, or it would save for good.
+                let (cost, share, longest) = match self.saves() {
+                    true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
+                    false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
                 };
-                let affordable = ceiling::apart(self.glance, share).min(longest);
+                let affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
                 next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
             }
             let wanted = self
@@ -433,8 +446,13 @@ impl Watch {
         let begun = self.watching_time();
         let happened = self.act(stop) | self.color();
         let decided = self.watching_time().saturating_sub(begun);
-        let share = self.max_overhead * ceiling::DECISIONS;
+        let share = match happened {
+            true => ceiling::FRUITFUL_DECISIONS,
+            false => ceiling::DECISIONS,
+        };
+        let share = self.max_overhead * share;
         let affordable = ceiling::apart(decided, share).min(MAX_SAVING_INTERVAL);
+        tracing::debug!(?decided, happened, saves = self.saves(), "decided");
         self.next_decision = self.begun.elapsed() + affordable.max(MIN_LOOK_INTERVAL);
         happened
     }

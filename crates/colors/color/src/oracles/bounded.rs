@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use superhue_sys::process::thread_cpu_time;
 
 use super::{Lines, Probe};
 use crate::Page;
@@ -23,7 +23,7 @@ impl<'a, P> CpuLimitedProbe<'a, P> {
     pub(super) fn new(probe: &'a mut P, patience: Duration) -> Self {
         Self {
             probe,
-            end: cpu_time().saturating_add(patience),
+            end: thread_cpu_time().saturating_add(patience),
             is_late: false,
         }
     }
@@ -34,7 +34,7 @@ impl<'a, P> CpuLimitedProbe<'a, P> {
     }
 
     fn goes_on(&mut self) -> bool {
-        self.is_late = self.is_late || cpu_time() >= self.end;
+        self.is_late = self.is_late || thread_cpu_time() >= self.end;
         !self.is_late
     }
 }
@@ -57,13 +57,4 @@ impl<P: Probe> Probe for CpuLimitedProbe<'_, P> {
             None
         }
     }
-}
-
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
 }

@@ -37,6 +37,7 @@ use std::time::Duration;
 use superhue_model::{
     BASE_PAGE_SIZE, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, ProcessId, Region,
 };
+use superhue_sys::process::thread_cpu_time;
 
 use crate::{ReadError, Roots};
 
@@ -111,6 +112,8 @@ pub struct ZeroPages {
     reader: Option<Reader>,
     /// Clone held by every reader thread, including the stuck ones.
     living: Arc<()>,
+    /// CPU time of the reader threads that nobody has asked for yet.
+    spent: Duration,
 }
 
 impl ZeroPages {
@@ -121,7 +124,13 @@ impl ZeroPages {
             roots,
             reader: None,
             living: Arc::new(()),
+            spent: Duration::ZERO,
         }
+    }
+
+    /// Returns the CPU time that reading has taken since the last call. It is that of another thread than the caller's.
+    pub fn take_spent(&mut self) -> Duration {
+        std::mem::take(&mut self.spent)
     }
 
     /// Counts those of the 512 base pages of `region` that hold only zeroes.
@@ -155,7 +164,12 @@ impl ZeroPages {
             region,
             wanted,
         };
-        let found = match self.reader()?.read(job) {
+        let answer = self.reader()?.read(job);
+        let found = answer.map(|(found, spent)| {
+            self.spent += spent;
+            found
+        });
+        let found = match found {
             Some(Ok(found)) => found,
             // The memory is gone (the process exited), or is not readable after all.
             Some(Err(error)) => {
@@ -210,7 +224,8 @@ struct Job {
 #[derive(Debug)]
 struct Reader {
     jobs: SyncSender<Job>,
-    found: Receiver<io::Result<Zeroes>>,
+    /// What was found, and the CPU time that it took.
+    found: Receiver<(io::Result<Zeroes>, Duration)>,
 }
 
 impl Reader {
@@ -224,7 +239,10 @@ impl Reader {
                 let mut buffer = vec![0; HUGE_PAGE_SIZE as usize];
                 // Ends with the counter, or when the counter has abandoned this thread.
                 while let Ok(job) = to_do.recv() {
-                    if done.send(look(&job, &mut buffer)).is_err() {
+                    let before = thread_cpu_time();
+                    let found = look(&job, &mut buffer);
+                    let spent = thread_cpu_time().saturating_sub(before);
+                    if done.send((found, spent)).is_err() {
                         return;
                     }
                 }
@@ -233,7 +251,7 @@ impl Reader {
     }
 
     /// Reads a region; `None` if that takes longer than [`READ_TIMEOUT`].
-    fn read(&self, job: Job) -> Option<io::Result<Zeroes>> {
+    fn read(&self, job: Job) -> Option<(io::Result<Zeroes>, Duration)> {
         self.jobs.try_send(job).ok()?;
         self.found.recv_timeout(READ_TIMEOUT).ok()
     }

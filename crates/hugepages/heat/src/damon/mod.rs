@@ -231,7 +231,7 @@ impl Tracker for DamonTracker {
         KIND
     }
 
-    /// Starts watching, if need be. `took` includes the CPU time of the kdamond since the last call, in whole clock ticks.
+    /// Starts watching, if need be. `elsewhere` is the CPU time of the kdamond since the last call, in whole clock ticks.
     fn arm(&mut self, process: ProcessId) -> Result<ArmingResult, TrackError> {
         let start = Instant::now();
         if self.processes.contains_key(&process) {
@@ -251,7 +251,8 @@ impl Tracker for DamonTracker {
             .get_mut(&process)
             .map_or(Duration::ZERO, |watched| watched.charge(&self.roots));
         Ok(ArmingResult {
-            took: start.elapsed() + charge,
+            took: start.elapsed(),
+            elsewhere: charge,
             locked: Duration::ZERO,
             flushed: false,
         })

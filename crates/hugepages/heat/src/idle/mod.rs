@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use superhue_model::{
     BASE_PAGE_SHIFT, BASE_PAGE_SIZE, PAGES_PER_REGION, PageSet, ProcessId, Region, VirtRange, Vma,
@@ -328,6 +328,7 @@ impl Tracker for IdleTracker {
         self.processes.insert(process, watched);
         Ok(ArmingResult {
             took: start.elapsed(),
+            elsewhere: Duration::ZERO,
             locked: locked.unwrap_or_default(),
             flushed: locked.is_some(),
         })

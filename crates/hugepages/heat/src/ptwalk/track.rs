@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use superhue_model::{ProcessId, VirtRange, Vma, VmaKind};
 use superhue_procfs::process::{self, NamedVma, VmFlags};
@@ -258,6 +258,7 @@ impl Tracker for PtwalkTracker {
                     watched.memory = Some(after);
                     return Ok(ArmingResult {
                         took: started.elapsed(),
+                        elsewhere: Duration::ZERO,
                         locked,
                         flushed: self.may_flush,
                     });

@@ -43,6 +43,7 @@ impl Tracker for Fake {
             }
             Ok(ArmingResult {
                 took: script.costs,
+                elsewhere: Duration::ZERO,
                 locked: script.costs,
                 flushed: true,
             })

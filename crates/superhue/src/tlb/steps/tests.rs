@@ -205,6 +205,9 @@ fn a_level_counts_only_if_others_have_found_it() {
     let none = Levels::default();
     assert_eq!(found.confirmed([found, none], 0.25), none);
     assert_eq!(none.confirmed([found, found], 0.25), none);
+    // The one that noise has moved does not count.
+    let moved = levels(Some(78.0), Some(1536.0));
+    assert_eq!(moved.confirmed([found, near], 0.25).first, Some(70.0));
 }
 
 #[test]

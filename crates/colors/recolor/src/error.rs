@@ -1,0 +1,20 @@
+//! Reason why a process cannot be recolored.
+
+use superhue_color::oracles::OracleError;
+
+/// Reason why a process cannot be recolored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecolorError {
+    /// It has ended, or is executing another program.
+    #[error("the process has ended")]
+    Gone,
+    /// The kernel does not allow it.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// A userfaultfd watches memory of it: `UFFDIO_MOVE` fails on pages that are in swap.
+    #[error("a userfaultfd watches memory of it, whose UFFDIO_MOVE fails on pages in swap")]
+    Userfaultfd,
+    /// The oracle failed.
+    #[error(transparent)]
+    Oracle(#[from] OracleError),
+}

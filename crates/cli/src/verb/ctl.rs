@@ -1,10 +1,12 @@
 //! `superhue ctl`.
 
+mod gain;
 mod trial;
 mod trouble;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue::model::counted;
@@ -125,10 +127,16 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
     if !status.rules.is_empty() {
         text += "\n";
         text += &services_table(status, wide);
+        text += &prose(&gain::hint(status));
     }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
     for rule in &status.rules {
         if rule.held {
             text += &prose(&held_text(rule, &status.holds));
+        }
+        if let Some(trial) = &rule.trial {
+            text += &prose(&gain::sentence(&rule.name, trial, now));
         }
         let Some(watch) = &rule.watch else { continue };
         for sentence in trouble::sentences(watch) {
@@ -277,17 +285,18 @@ fn colors_text(colors: &LiveColors) -> String {
     )
 }
 
-const SERVICES: [Column; 10] = [
+const SERVICES: [Column; 11] = [
     left("RULE").cut(),
     left("SERVICE").cut().shaded(shade),
-    right("PROCESSES").rank(4),
+    right("PROCESSES").rank(5),
     right("RSS").rank(1),
     right("HUGE").rank(2),
     right("COVERAGE"),
-    right("CONVERGED").rank(5),
-    right("COLLAPSES").rank(3),
-    right("STALLED").rank(6),
-    right("CPU").rank(7),
+    right("GAIN").rank(3),
+    right("CONVERGED").rank(6),
+    right("COLLAPSES").rank(4),
+    right("STALLED").rank(7),
+    right("CPU").rank(8),
 ];
 
 /// State of a rule that has had no process so far.
@@ -315,6 +324,7 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
             [&rule.name, &policy(watch)],
             &watch.memory,
             [
+                gain::cell(rule),
                 String::new(),
                 watch.collapses.done.to_string(),
                 seconds(watch.stalls.collapsing_seconds),
@@ -331,6 +341,7 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
                 ["", label],
                 &service.memory,
                 [
+                    String::new(),
                     converged.map_or("?".to_owned(), |&after| seconds(after)),
                     service.actions.collapses_done.to_string(),
                     seconds(service.actions.collapsing_seconds),
@@ -342,12 +353,12 @@ fn services_table(status: &DaemonAccount, wide: bool) -> String {
     fitted(&table, wide)
 }
 
-fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 4]) -> [String; 10] {
+fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 5]) -> [String; 11] {
     let huge = size(memory.huge_bytes);
     let coverage = memory
         .coverage
         .map_or("-".to_owned(), |it| format!("{:.1} %", it * 100.0));
-    let [converged, collapses, stalled, cpu] = done;
+    let [gain, converged, collapses, stalled, cpu] = done;
     [
         names[0].to_owned(),
         names[1].to_owned(),
@@ -355,6 +366,7 @@ fn row(names: [&str; 2], memory: &LiveMemory, done: [String; 4]) -> [String; 10]
         memory.resident_bytes.to_string(),
         huge,
         coverage,
+        gain,
         converged,
         collapses,
         stalled,

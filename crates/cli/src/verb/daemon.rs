@@ -20,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::args::DaemonArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print_as_it_is, print_json};
 use crate::verb::ctl::rules_table;
+use crate::verb::restore::recover;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const SIGNALS: [i32; 3] = [1, 2, 15];
@@ -51,6 +52,8 @@ pub fn daemon(args: &DaemonArgs) -> VerbResult {
     let _ = signals.block();
     let failed = |errno: Errno| Failure::new(FAILED, format!("signalfd: {errno}"));
     let signals = signal_descriptor(&signals).map_err(failed)?;
+    // An earlier daemon that was killed may have left settings changed.
+    recover(false);
     let options = DaemonOptions {
         folder: args.config.clone(),
         socket: args.socket.clone(),

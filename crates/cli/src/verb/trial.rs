@@ -193,7 +193,7 @@ fn targets(args: &TrialArgs) -> Result<TrialTargets, Failure> {
 pub(super) fn plan(options: &TrialOptions, config: Config) -> Result<TrialPlan, String> {
     if let Some(pages @ (Pages::Kernel | Pages::Never)) = config.options.pages {
         return Err(format!(
-            "--pages {pages} collapses nothing, so there is nothing to switch: hot, resident or always"
+            "--pages {pages} collapses nothing, so there is nothing to switch: give auto, hot, resident or always"
         ));
     }
     if config.dry_run {

@@ -333,6 +333,8 @@ fn a_reload_forgets_nothing_of_rules_that_stay_and_a_kill_nothing_that_runs() {
     assert!(machine.ctl(&["reload"]).status.success());
     let after = machine.status(|status| status["config"]["reloads"] == 1 && managed(status));
     assert!(looks(&after) >= looks(&before), "the watch goes on");
+    let seen = |status: &Value| rule(status, "mine")["watch"]["processes_seen"].clone();
+    assert_eq!(seen(&after), seen(&before), "its process has not left it");
     daemon.signal(Signal::KILL);
     daemon.wait();
     let daemon = machine.start();

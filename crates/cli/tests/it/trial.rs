@@ -619,6 +619,18 @@ fn a_verdict_names_the_rule(machine: &Machine, pid: u32) {
     assert_eq!(switching["found_not_restored"], 0, "{document}");
     machine.status(|status| rule(status, "tried")["held"] == false);
     assert!(is_huge(pid, true).is_some());
+    // The daemon keeps the result: the metric is a tenth worse with the rule.
+    let kept = |status: &Value| {
+        let trial = &rule(status, "tried")["trial"];
+        let gain = trial["gain"].as_f64();
+        trial["conclusion"] == "leave" && gain.is_some_and(|gain| (-0.13..-0.07).contains(&gain))
+    };
+    machine.status(kept);
+    let status = text(&machine.ctl(&["status"]).stdout);
+    assert!(status.contains("rule tried: a trial"), "{status}");
+    let metrics = text(&machine.ctl(&["metrics"]).stdout);
+    let series = "superhue_rule_gain_ratio{rule=\"tried\",bound=\"estimate\"} -0.";
+    assert!(metrics.contains(series), "{metrics}");
 }
 
 /// The daemon makes the memory huge again that the killed trial has left on base pages.
@@ -661,6 +673,8 @@ fn a_reload_that_changes_the_rule_ends_the_trial(machine: &Machine, pid: u32) {
         said.contains("a reload has changed or removed rule `tried`"),
         "{said}"
     );
+    // The earlier result is not of the rule as it is now.
+    machine.status(|status| rule(status, "tried")["trial"].is_null());
 }
 
 #[test]

@@ -240,6 +240,56 @@ pub struct RuleAccount {
     /// True while a client holds the rule for a trial: the daemon leaves its processes alone until the trial ends.
     #[serde(default)]
     pub held: bool,
+    /// The last trial of the rule; `None` if there was none since the rule has been what it is.
+    #[serde(default)]
+    pub trial: Option<TrialAccount>,
+}
+
+/// Result of a trial of a rule (`superhue ctl trial`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialAccount {
+    /// Conclusion of the trial.
+    pub conclusion: TrialConclusion,
+    /// Metric: the command or the query, or a short name.
+    pub metric: String,
+    /// Improvement of the metric by the rule, as a share of its value without the rule: 0.03 is 3 % better, whichever direction is better.
+    /// `None` if it is unknown.
+    pub gain: Option<f64>,
+    /// Least improvement that is not ruled out; `None` without a bound.
+    pub gain_low: Option<f64>,
+    /// Greatest improvement that is not ruled out; `None` without a bound.
+    pub gain_high: Option<f64>,
+    /// Number of pairs of blocks that were compared.
+    pub pairs: u64,
+    /// End of the trial, in seconds since 1970.
+    pub ended_at_seconds: u64,
+}
+
+/// Conclusion of a trial of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrialConclusion {
+    /// The rule is better.
+    Keep,
+    /// The rule is worse.
+    Leave,
+    /// The rule makes less difference than counts.
+    NoDifference,
+    /// The time limit came first.
+    Undecided,
+}
+
+impl TrialConclusion {
+    /// Returns the word for it in documents and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Leave => "leave",
+            Self::NoDifference => "no difference",
+            Self::Undecided => "undecided",
+        }
+    }
 }
 
 /// The latest account, for code in the same process. Clones share it.

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! The daemon keeps nothing that matters in its memory alone. If it is killed, memory stays as it is. After a restart it finds the same processes by
-//! the same rules; a file beside the socket records a pause.
+//! the same rules; files beside the socket record a pause and the results of trials.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,7 +23,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_procfs::system::thp::folio_bytes;
-use superhue_state::{Folder, StateError};
+use superhue_state::StateError;
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
@@ -31,8 +31,10 @@ use superhue_sys::{heap, image};
 use superhue_track::{Access, ListenError, Listener, drop_privileges};
 
 use crate::account::{
-    AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA,
+    AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA, TrialAccount,
 };
+use crate::beside::{PauseFile, TrialResults};
+use crate::capabilities::missing;
 use crate::clients::Requester;
 use crate::config::{Problem, Settings};
 use crate::ctl::{
@@ -42,7 +44,7 @@ use crate::holds::Holds;
 use crate::load::load;
 use crate::metrics::{Endpoint, Format, MetricsInputs, Pages};
 use crate::notify::Notifier;
-use crate::privileges::{missing, needed};
+use crate::privileges::needed;
 use crate::roster::{Facts, Roster};
 use crate::rules::{GroupFacts, Rule, mismatch};
 use crate::users::Users;
@@ -66,7 +68,7 @@ const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Longest wait for watches to end.
-const FAREWELL: Duration = Duration::from_millis(1200);
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Rules that `why` lists before the one that holds.
 const PASSED_LISTED: usize = 100;
@@ -147,6 +149,7 @@ pub struct Daemon {
     told: Duration,
     notifier: Notifier,
     pause_file: PauseFile,
+    trials: TrialResults,
     /// Time of the start, and time when the rules in force were read, by the clock of the machine.
     started: SystemTime,
     loaded: SystemTime,
@@ -195,6 +198,7 @@ impl Daemon {
             told: Duration::ZERO,
             notifier: Notifier::new(),
             pause_file,
+            trials: TrialResults::beside(&options.socket),
             started: SystemTime::now(),
             loaded: SystemTime::now(),
             endpoint: Some(Endpoint::default()),
@@ -363,6 +367,7 @@ impl Daemon {
         }
         self.users.follow(settings.users, self.held);
         self.holds.follow(&self.rules);
+        self.trials.follow(&self.rules);
         self.watches.follow(self.rules.clone(), self.max_overhead);
         self.watches.hold(self.holds.names());
         self.roster.ask_kubelet(settings.kubelet.as_ref());
@@ -464,6 +469,10 @@ impl Daemon {
         // The endpoint is taken out while it serves a client.
         let metrics = self.endpoint.as_ref().map(Endpoint::account);
         let metrics = metrics.unwrap_or_else(|| before.metrics.clone());
+        let mut rules = self.watches.account();
+        for rule in &mut rules {
+            rule.trial = self.trials.of(&rule.name).cloned();
+        }
         let account = DaemonAccount {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -486,7 +495,7 @@ impl Daemon {
             users: self.users.account(),
             workers,
             rules_total: self.rules.len() as u64,
-            rules: self.watches.account(),
+            rules,
             holds: self.holds.account(),
         };
         self.handle.publish(Arc::new(account));
@@ -508,6 +517,21 @@ impl Daemon {
             lease_seconds: LEASE.as_secs(),
             paused: self.watches.is_paused(),
         })
+    }
+
+    /// Keeps the result of a trial of the rule that a client holds.
+    fn trial_ended(
+        &mut self,
+        from: Requester,
+        name: &str,
+        trial: TrialAccount,
+    ) -> Result<String, String> {
+        let rule = self.holds.held_by(from.client, name)?;
+        tracing::info!(rule = name, conclusion = trial.conclusion.name(), "tried");
+        let kept = self.trials.keep(&rule, trial);
+        self.outdate();
+        kept?;
+        Ok(format!("the result of the trial is kept with rule {name}"))
     }
 
     fn status(&mut self) -> Answer {
@@ -626,6 +650,7 @@ impl Answers for Daemon {
             Request::Resume => done(self.pause(false)),
             Request::Reload => done(self.reload()),
             Request::Hold { rule } => self.hold(from, &rule),
+            Request::TrialEnded { rule, trial } => done(self.trial_ended(from, &rule, trial)),
         }
     }
 
@@ -706,58 +731,9 @@ fn io(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |errno| DaemonError::Io { what, errno }
 }
 
-/// A file beside the socket which records that the daemon is paused, so that a restart does not undo it.
-#[derive(Debug)]
-struct PauseFile {
-    folder: PathBuf,
-    name: PathBuf,
-}
-
-impl PauseFile {
-    fn beside(socket: &Path) -> Self {
-        let folder = socket.parent().filter(|it| !it.as_os_str().is_empty());
-        let mut name = socket.file_name().unwrap_or_default().to_owned();
-        name.push(".paused");
-        Self {
-            folder: folder.unwrap_or(Path::new(".")).to_owned(),
-            name: name.into(),
-        }
-    }
-
-    fn is_there(&self) -> Result<bool, StateError> {
-        let folder = Folder::open(&self.folder)?;
-        let file = folder.map(|folder| folder.open_file(&self.name));
-        Ok(file.transpose()?.flatten().is_some())
-    }
-
-    fn set(&self, paused: bool) -> Result<(), StateError> {
-        let Some(folder) = Folder::open(&self.folder)? else {
-            return Ok(());
-        };
-        if !paused {
-            return folder.remove(&self.name);
-        }
-        if folder.open_file(&self.name)?.is_none() {
-            folder.create_file(&self.name)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn being_paused_outlives_the_daemon() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = PauseFile::beside(&folder.path().join("ctl.sock"));
-        assert!(!file.is_there().unwrap());
-        for paused in [true, true, false, false] {
-            file.set(paused).unwrap();
-            assert_eq!(file.is_there().unwrap(), paused);
-        }
-    }
 
     #[test]
     fn the_service_manager_reads_how_many_rules_there_are() {

@@ -74,6 +74,18 @@ impl Holds {
         Ok(rule.clone())
     }
 
+    /// Returns the rule that a client holds by this name.
+    ///
+    /// # Errors
+    /// It holds none, or another one, or a reload has changed it.
+    pub(crate) fn held_by(&self, client: u64, name: &str) -> Result<Rule, String> {
+        let hold = self.0.get(&client);
+        let hold = hold.ok_or_else(|| {
+            format!("this connection does not hold rule `{name}`: only a trial that holds a rule has a result of it")
+        })?;
+        hold.extended(name)
+    }
+
     /// Ends the hold of a client; returns false if it had none.
     pub(crate) fn end(&mut self, client: u64) -> bool {
         let hold = self.0.remove(&client);

@@ -33,6 +33,8 @@
 //! * [`privileges`] lists the capabilities that rules need.
 
 pub mod account;
+mod beside;
+mod capabilities;
 mod check;
 mod clients;
 pub mod config;
@@ -57,4 +59,4 @@ pub mod workers;
 pub use check::{CheckReport, check};
 pub use daemon::{Daemon, DaemonError, DaemonOptions};
 pub use load::{DEFAULT_FOLDER, load};
-pub use watches::config as config_of;
+pub use rules::config_of;

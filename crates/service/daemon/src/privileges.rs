@@ -81,20 +81,10 @@ pub fn needed(settings: &Settings, roots: &Roots) -> CapabilitySet {
     needed.fold(of_users, |all, one| all | one)
 }
 
-/// Returns the names of the missing capabilities, for a sentence; `None` if none is missing.
-#[must_use]
-pub fn missing(needed: CapabilitySet, held: CapabilitySet) -> Option<String> {
-    let missing = needed.difference(held);
-    let names: Vec<String> = missing
-        .iter_names()
-        .map(|(name, _)| format!("CAP_{name}"))
-        .collect();
-    (!names.is_empty()).then(|| names.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::missing;
 
     #[test]
     fn each_rule_adds_what_it_needs_and_no_more() {

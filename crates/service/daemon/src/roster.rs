@@ -129,6 +129,10 @@ struct Member {
     asked_at: Duration,
     rule: Option<usize>,
     tenant: Arc<str>,
+    /// Facts of the last answer; `None` if it was asked for less than other rules may need.
+    facts: Option<Facts>,
+    /// True since rules or its pod have changed, until there is an answer.
+    is_provisional: bool,
 }
 
 /// The place of a process, as far as it is known.
@@ -233,17 +237,26 @@ impl Roster {
         let before = std::mem::replace(&mut self.pods, pods);
         let differs = |uid: &&String| before.get(*uid) != self.pods.get(*uid);
         let changed: Vec<String> = self.pod_groups.keys().filter(differs).cloned().collect();
+        let rules = self.rules.clone();
         for uid in changed {
             let paths = self.pod_groups.get(&uid).cloned().unwrap_or_default();
+            let mut earlier = BTreeMap::new();
             for path in &paths {
                 if let Some(group) = self.groups.remove(path) {
                     self.changed |= !group.members.is_empty();
+                    earlier.insert(path.clone(), group);
                     if let Source::Tree(groups) = &mut self.source {
                         groups.unwant(path);
                     }
                 }
             }
             self.take_in(&paths);
+            if matches!(self.source, Source::Processes { .. }) {
+                for path in &paths {
+                    self.make_group(path);
+                }
+            }
+            self.carry_over(earlier, &rules);
             for path in &paths {
                 self.read_group(path, at, true);
             }
@@ -318,9 +331,10 @@ impl Roster {
         }
     }
 
-    /// Puts rules in force. The next step matches all processes anew.
+    /// Puts rules in force. The next step matches all processes anew; until its answer a known process keeps the rule that it has, if that is still
+    /// there, so that the rule's watch forgets nothing.
     pub fn follow(&mut self, rules: Arc<[Rule]>, share: f64) {
-        self.rules = rules;
+        let before = std::mem::replace(&mut self.rules, rules);
         self.pod_groups.clear();
         self.unnamed.clear();
         self.share = share * ceiling::SEARCHES;
@@ -332,15 +346,30 @@ impl Roster {
                 groups.unwant(path);
             }
             let all = groups.walk();
-            self.groups.clear();
+            let earlier = std::mem::take(&mut self.groups);
             let everything = all.populated.union(&all.appeared).cloned().collect();
             self.take_in(&everything);
+            self.carry_over(earlier, &before);
         } else {
-            self.groups.clear();
+            let earlier = std::mem::take(&mut self.groups);
+            for path in earlier.keys() {
+                self.make_group(path);
+            }
+            self.carry_over(earlier, &before);
         }
         if let Source::Processes { places, .. } = &mut self.source {
             // The questions were forgotten.
             places.values_mut().for_each(|place| place.is_asked = false);
+        }
+    }
+
+    /// Takes over the processes of earlier groups into the present ones, until they have been asked about anew. `before` are the rules that the
+    /// earlier groups were matched with.
+    fn carry_over(&mut self, earlier: BTreeMap<String, Group>, before: &[Rule]) {
+        for (path, earlier) in earlier {
+            if let Some(group) = self.groups.get_mut(&path) {
+                group.carry_over(earlier, before, &self.rules);
+            }
         }
     }
 
@@ -716,7 +745,8 @@ impl Group {
             let known = self.members.get(&pid);
             let is_young = known.is_some_and(|it| at.saturating_sub(it.since) < YOUNG);
             let next = known.map_or(at, |it| next_question(it.since, it.asked_at));
-            let asks = anew || at >= next || is_young && !is_certain;
+            let is_provisional = known.is_some_and(|it| it.is_provisional);
+            let asks = anew || is_provisional || at >= next || is_young && !is_certain;
             self.quiet_until = (self.quiet_until).min(if asks { at } else { next });
             if asks && !self.asked.contains(&pid) && !turns.avoids(pid, at) {
                 self.asked.insert(pid);
@@ -734,6 +764,34 @@ impl Group {
             }
         }
         changed
+    }
+
+    /// Takes over the processes of the same cgroup as it was under other rules, or before its pod changed. A process gets the rule that matches by the
+    /// facts of its last answer; where these do not suffice, it keeps the rule of the same name.
+    fn carry_over(&mut self, earlier: Self, before: &[Rule], rules: &[Rule]) {
+        let certain = self.candidates.certain(rules);
+        for (pid, mut member) in earlier.members {
+            let earlier = member.rule.and_then(|rule| before.get(rule));
+            let same = || {
+                rules
+                    .iter()
+                    .position(|rule| Some(&rule.name) == earlier.map(|it| &it.name))
+            };
+            let decided = match (certain, &mut member.facts) {
+                (Some(rule), _) => Some(rule),
+                (None, Some(facts)) => self.candidates.decide(rules, facts),
+                (None, None) => same(),
+            };
+            // That of a thread of the kernel, or of superhue itself.
+            let is_exempt = member.id.start_ticks == 0;
+            member.rule = decided.filter(|_| !is_exempt);
+            member.is_provisional = true;
+            if let Some(tenant) = &self.tenant {
+                member.tenant = tenant.clone();
+            }
+            self.members.insert(pid, member);
+        }
+        self.listed = earlier.listed;
     }
 
     /// Adds a process of this tenant, and asks about it.
@@ -774,6 +832,10 @@ impl Group {
         at: Duration,
     ) -> bool {
         let pid = ask.pid;
+        if !ask.executable && self.candidates.certain(rules).is_none() {
+            // A question from before the rules changed: another one is under way.
+            return false;
+        }
         let is_expected = self.asked.remove(&pid) && self.listed.contains(&pid);
         let (true, Some(answer)) = (is_expected, answer) else {
             return false;
@@ -795,6 +857,8 @@ impl Group {
                 asked_at: at,
                 rule: None,
                 tenant,
+                facts: None,
+                is_provisional: false,
             };
             let before = self.members.insert(pid, member);
             return before.is_some_and(|before| before.rule.is_some());
@@ -803,7 +867,8 @@ impl Group {
         let known = known.filter(|known| known.id == id);
         let since = known.map_or(at, |known| known.since);
         let certain = self.candidates.certain(rules);
-        let rule = certain.or_else(|| self.candidates.decide(rules, &mut Facts::of(&answer)));
+        let mut facts = Facts::of(&answer);
+        let rule = certain.or_else(|| self.candidates.decide(rules, &mut facts));
         let is_other = known.is_none_or(|known| known.rule != rule || known.tenant != tenant);
         let member = Member {
             id,
@@ -811,6 +876,8 @@ impl Group {
             asked_at: at,
             rule,
             tenant,
+            facts: ask.executable.then_some(facts),
+            is_provisional: false,
         };
         self.members.insert(pid, member);
         is_other
@@ -824,6 +891,7 @@ fn is_named(pods: &Pods, place: &Place<'_>) -> bool {
 }
 
 /// Facts about a process, from an answer.
+#[derive(Debug, Clone)]
 pub(crate) struct Facts {
     user: Option<u32>,
     executable: Option<PathBuf>,
@@ -1114,6 +1182,63 @@ mod tests {
         roster.follow(rules(), 1.0);
         roster.step(3 * STEP);
         assert_eq!(told(&mut roster).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn known_processes_keep_their_rule_until_they_have_been_asked_about_anew() {
+        for version in ["cgroup2", "tmpfs"] {
+            let machine = Machine::new(version);
+            for (pid, executable, path) in [
+                (11, "/bin/server", "/s.slice/a1.service"),
+                (12, "/opt/tool", "/s.slice/a1.service"),
+            ] {
+                machine.process(pid, u64::from(pid), executable);
+                let line = format!("4:memory:/m\n1:name=systemd:{path}\n");
+                machine.write(&format!("proc/{pid}/cgroup"), &line);
+            }
+            machine.group("/s.slice/a1.service", &[11, 12]);
+            let mut roster = machine.roster();
+            roster.step(STEP);
+            let found = told(&mut roster).unwrap();
+            assert_eq!(found, ["tool: 12@12 a1.service", "unit: 11@11 a1.service"]);
+
+            // Another rule comes first, and one is gone.
+            let all = rules();
+            let server = Conditions {
+                executable: pattern("other"),
+                ..Conditions::default()
+            };
+            let changed: Arc<[Rule]> =
+                [rule("other", server), all[1].clone(), all[0].clone()].into();
+            roster.follow(changed.clone(), 1e9);
+            let at_once = roster.changes().unwrap();
+            let members = |changes: &BTreeMap<usize, Tenants>, rule: usize| -> Vec<u32> {
+                let tenants = changes.get(&rule).into_iter().flat_map(BTreeMap::values);
+                tenants.flat_map(|it| it.keys().map(|id| id.pid)).collect()
+            };
+            // By its known facts, number 12 belongs to the unit now, whose rule comes before that of the tool.
+            assert_eq!(members(&at_once, 1), [11, 12], "{version}");
+            roster.step(2 * STEP);
+            settle(&mut roster);
+            assert_eq!(
+                roster.changes(),
+                None,
+                "{version}: the answers change nothing"
+            );
+            assert!(roster.groups.values().all(|group| {
+                let mut members = group.members.values();
+                members.all(|member| !member.is_provisional)
+            }));
+
+            // One has become another program while the rules change.
+            machine.process(11, 77, "/bin/other");
+            roster.follow(changed, 1e9);
+            roster.step(3 * STEP);
+            settle(&mut roster);
+            let changes = roster.changes().unwrap();
+            assert_eq!(members(&changes, 0), [11], "{version}");
+            assert_eq!(members(&changes, 1), [12], "{version}");
+        }
     }
 
     const UID: &str = "0c1d9ba4-5f3e-4e0c-9d57-3f1f0f9f2c11";

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glob::{MatchOptions, Pattern};
-use superhue::PlacementOptions;
+use superhue::{Config, PlacementOptions};
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::path_of_process;
 
@@ -386,6 +386,15 @@ impl Rule {
             Some(placement) => placement.to_string(),
             None => "off (left alone)".to_owned(),
         }
+    }
+}
+
+/// Returns the settings of a watch of processes with this placement.
+#[must_use]
+pub fn config_of(placement: &PlacementOptions, roots: &Roots) -> Config {
+    Config {
+        roots: roots.clone(),
+        ..placement.config()
     }
 }
 

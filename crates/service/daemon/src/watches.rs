@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use superhue::PlacementOptions;
 use superhue::held_up::SleepLimits;
 use superhue::live::{Members, WatchAccount};
-use superhue::{Config, PlacementOptions};
 use superhue_heat::{Scope, TrackerKind, choose};
 use superhue_model::{ByteCount, ColorRequest, ProcessId, Share};
 use superhue_procfs::Roots;
@@ -192,6 +192,8 @@ struct RunningWorker {
     number: u64,
     worker: Worker,
     account: Arc<WatchAccount>,
+    /// True once the worker has sent an account: the present one is empty before.
+    is_heard: bool,
     begun: Duration,
     heard: Duration,
     /// The settings that it was sent last, without the members.
@@ -259,7 +261,11 @@ impl RunningWorker {
         for said in said {
             self.heard = at;
             match said {
-                WatchMessage::Account(account) => self.account = Arc::from(account),
+                WatchMessage::Account(account) => {
+                    // The first one may be from before the watch has published anything.
+                    self.is_heard |= account.at_seconds > 0.0 || account.trouble.is_some();
+                    self.account = Arc::from(account);
+                }
                 WatchMessage::Beat { at_seconds, own } => {
                     let account = Arc::make_mut(&mut self.account);
                     account.at_seconds = at_seconds;
@@ -717,6 +723,7 @@ impl Watches {
                         number: self.started,
                         worker,
                         account: Arc::default(),
+                        is_heard: false,
                         begun: at,
                         heard: at,
                         told: None,
@@ -900,6 +907,7 @@ impl Watches {
                 watch: kept.all.clone(),
                 converged_seconds: kept.convergence.seconds(),
                 held: self.held.contains(&rule.name),
+                trial: None,
             })
         };
         self.rules.iter().filter_map(of_rule).collect()
@@ -1030,13 +1038,14 @@ impl RuleState {
                 trouble: None,
                 ..
             }) = lanes.next()
+            && running.is_heard
         {
             return Some(Arc::clone(&running.account));
         }
         let mut all = self.past.clone();
         let mut any = self.placement.is_some() && self.past != WatchAccount::default();
         for watched in self.lanes.values() {
-            if let Some(running) = &watched.running {
+            if let Some(running) = watched.running.as_ref().filter(|it| it.is_heard) {
                 all.add(&running.account);
                 any = true;
             }
@@ -1129,15 +1138,6 @@ fn divide_budget<'a>(size: ByteCount, lanes: impl Iterator<Item = &'a mut LaneSt
     }
 }
 
-/// Returns the settings of a watch of processes with this placement.
-#[must_use]
-pub fn config(placement: &PlacementOptions, roots: &Roots) -> Config {
-    Config {
-        roots: roots.clone(),
-        ..placement.config()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
@@ -1213,6 +1213,8 @@ mod tests {
         let mut watches = watches(vec![rule("a", Some(Pages::Kernel)), off]);
         assert!(watches.account().is_empty(), "nobody has any process");
         watches.feed([(0, members()), (1, members())].into(), NOW);
+        assert_eq!(watches.account()[0].watch, None, "it has said nothing yet");
+        wait(&mut watches, |watches| watches.account()[0].watch.is_some());
         let account = watches.account();
         assert_eq!(account.len(), 2);
         assert!(account[0].watch.is_some() && !account[0].off);

@@ -1,18 +1,21 @@
 //! `superhue ctl trial`: `superhue trial` on the processes of a rule, which the daemon leaves alone meanwhile.
 //!
-//! The plan of the trial owns the connection that holds the rule. So the hold ends with the plan: after a verdict, an error or a signal, and with this
-//! process if it is killed.
+//! The connection holds the rule. It ends with the trial: after a verdict, when the daemon has received the result, after an error or a signal, and with
+//! this process if it is killed.
 
 use std::path::Path;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use superhue::model::ColorRequest;
 use superhue::procfs::Roots;
 use superhue::procfs::process::still_is;
 use superhue::trial::{RuleProcesses, TrialPlan, TrialTargets};
 use superhue::{Config, Pages};
+use superhue_daemon::account::{TrialAccount, TrialConclusion};
 use superhue_daemon::config_of;
 use superhue_daemon::ctl::{HeldRule, HoldError, RuleHold};
+use superhue_measure::Better;
 use superhue_measure::trial::{Trial, TrialOutcome};
 
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note};
@@ -20,6 +23,9 @@ use crate::trial_args::RuleTrialArgs;
 use crate::verb::trial::{code_of_outcome, conduct, plan, show};
 
 use super::code_of;
+
+/// Longest name of a metric that the daemon gets, in characters.
+const MAX_METRIC_CHARS: usize = 200;
 
 /// Rights that are missing if superhue may not act.
 const RIGHTS: &str = "the trial switches the memory by itself, not through the daemon: it needs CAP_SYS_NICE, and CAP_SYS_PTRACE for processes of \
@@ -39,8 +45,9 @@ pub(super) fn trial(args: &RuleTrialArgs, socket: &Path, json: bool) -> VerbResu
             "the daemon is paused: it does not act by the rule after the trial either (superhue ctl resume)",
         );
     }
+    let hold = SharedHold::new(hold);
     let plan = TrialPlan {
-        targets: TrialTargets::Rule(processes(hold)),
+        targets: TrialTargets::Rule(hold.processes(&rule.name)),
         present: true,
         ..plan(&args.options, config).map_err(usage)?
     };
@@ -49,17 +56,85 @@ pub(super) fn trial(args: &RuleTrialArgs, socket: &Path, json: bool) -> VerbResu
             note(RIGHTS);
         }
     })?;
+    // Before anything is printed: a reader of the output that stops must not hold the rule.
+    if let Err(error) = hold.finish(account(&trial)) {
+        note(&format!("the daemon does not keep the result: {error}"));
+    }
     show(&trial, json, |trial| advice(trial, &rule.name, &rule.place))?;
     Ok(code_of_outcome(&trial, json))
 }
 
-/// Returns the processes that the daemon names, for as long as it leaves them alone.
-fn processes(mut hold: RuleHold) -> RuleProcesses {
-    let name = hold.rule().rule.name.clone();
-    RuleProcesses::new(&name, move || {
-        let held = hold.keep(Instant::now());
-        let held = held.map_err(|error| error.to_string())?;
-        Ok(held.processes.clone())
+/// The connection that holds the rule, for the trial's search for processes and for the result at the end.
+#[derive(Clone)]
+struct SharedHold(Arc<Mutex<Option<RuleHold>>>);
+
+impl SharedHold {
+    fn new(hold: RuleHold) -> Self {
+        Self(Arc::new(Mutex::new(Some(hold))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<RuleHold>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the processes that the daemon names, for as long as it leaves them alone.
+    fn processes(&self, rule: &str) -> RuleProcesses {
+        let hold = self.clone();
+        RuleProcesses::new(rule, move || match hold.lock().as_mut() {
+            Some(hold) => {
+                let held = hold.keep(Instant::now());
+                Ok(held.map_err(|error| error.to_string())?.processes.clone())
+            }
+            None => Err("the trial has ended".to_owned()),
+        })
+    }
+
+    /// Ends the hold. The daemon keeps the result, if there is one.
+    fn finish(&self, result: Option<TrialAccount>) -> Result<(), HoldError> {
+        let hold = self.lock().take();
+        match hold.zip(result) {
+            Some((hold, result)) => hold.finish(result, Instant::now()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the result for the daemon; `None` if the trial says nothing about the rule.
+fn account(trial: &Trial) -> Option<TrialAccount> {
+    let conclusion = match trial.verdict.outcome {
+        TrialOutcome::Keep => TrialConclusion::Keep,
+        TrialOutcome::Leave => TrialConclusion::Leave,
+        TrialOutcome::NoDifference => TrialConclusion::NoDifference,
+        TrialOutcome::Undecided => TrialConclusion::Undecided,
+        _ => return None,
+    };
+    if trial.settings.nothing_switched {
+        return None;
+    }
+    let effect = trial.effect;
+    let (gain, gain_low, gain_high) = match trial.metric.better {
+        Better::Higher => (effect.estimate, effect.low, effect.high),
+        Better::Lower => {
+            let less = |change: Option<f64>| change.map(|change| -change);
+            (less(effect.estimate), less(effect.high), less(effect.low))
+        }
+        Better::Neither => return None,
+    };
+    let asked = trial.metric.asked.clone();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Some(TrialAccount {
+        conclusion,
+        // The daemon keeps no more, and a request is short.
+        metric: asked
+            .unwrap_or_else(|| trial.metric_words().to_owned())
+            .chars()
+            .take(MAX_METRIC_CHARS)
+            .collect(),
+        gain,
+        gain_low,
+        gain_high,
+        pairs: trial.pairs.len() as u64,
+        ended_at_seconds: now.unwrap_or_default().as_secs(),
     })
 }
 

@@ -60,6 +60,7 @@ struct Rule<'a> {
     splits_per_second: Option<f64>,
     stalled_share: Option<f64>,
     trouble: Option<&'a str>,
+    gain: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -148,6 +149,7 @@ fn of_daemon(asked: &DaemonState) -> Option<Daemon<'_>> {
             splits_per_second: rate.and_then(|rate| rate.splits),
             stalled_share: rate.map(|rate| rate.stalled),
             trouble: watch.and_then(|it| it.trouble.as_deref()),
+            gain: rule.trial.as_ref().and_then(|trial| trial.gain),
         }
     });
     Some(Daemon {

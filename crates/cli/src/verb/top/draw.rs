@@ -16,6 +16,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use superhue::MappingStatus;
 use superhue::model::{ByteCount, ProcessId, counted};
+use superhue_daemon::account::RuleAccount;
 
 use crate::terminal::printable;
 use crate::top_args::ViewName;
@@ -36,6 +37,9 @@ const MAPPING: [(&str, usize); 4] = [("RSS", 8), ("HUGE", 8), ("COVER", 5), ("HE
 /// Parts of the screen that a record lacks.
 const NO_MAPPINGS: &str = "a record has no mappings";
 pub const NO_OBJECTS: &str = "not recorded; superhue top objects --record does";
+
+/// Rules whose measured gain is shown.
+const GAINS_SHOWN: usize = 3;
 
 const PLAIN: Style = Style::new();
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -188,11 +192,25 @@ fn of_daemon(answered: &DaemonSample) -> String {
     if let Some(rss) = account.own.rss_bytes {
         text += &format!(", {}", size(rss));
     }
+    text += &gains(&account.rules);
     let troubled = account.rules.iter().find_map(|rule| {
         let trouble = rule.watch.as_ref()?.trouble.as_ref()?;
         Some(format!("; rule {}: {trouble}", rule.name))
     });
     text + &troubled.unwrap_or_default()
+}
+
+/// Returns the gains that trials have measured, of a few rules; empty without any.
+fn gains(rules: &[RuleAccount]) -> String {
+    let measured = rules.iter().filter_map(|rule| {
+        let gain = rule.trial.as_ref()?.gain?;
+        Some(format!("{} {:+.1} %", rule.name, gain * 100.0))
+    });
+    let shown: Vec<String> = measured.take(GAINS_SHOWN).collect();
+    match shown.is_empty() {
+        true => String::new(),
+        false => format!(", gain {}", shown.join(", ")),
+    }
 }
 
 fn own(gathered: &TopSnapshot, playhead: Option<&Playhead>) -> String {

@@ -3,6 +3,7 @@
 //! ```text
 //!   take     connect, {"request":"hold","rule":"redis"} -> {"answer":"held",...}
 //!   keep     the same request again, about once a second    the answer has the present processes
+//!   finish   {"request":"trial-ended",...}                  the daemon keeps the result, and acts again
 //!   drop     close                                          the daemon acts again
 //! ```
 //!
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::ask::{ANSWER_TIMEOUT, AskError, because, exchange, understood};
 use super::protocol::{Answer, HeldRule, LONGEST_ANSWER, Request, written};
+use crate::account::TrialAccount;
 
 /// Time between two renewals. The daemon looks for processes about as often.
 const RENEWED_EVERY: Duration = Duration::from_secs(1);
@@ -109,6 +111,53 @@ impl RuleHold {
         Ok(&self.held)
     }
 
+    /// Gives the daemon the result of the trial, and ends the hold. Waits for the daemon's answer, but not for long.
+    ///
+    /// # Errors
+    /// The hold has ended before, the daemon refuses, or does not answer in time. See [`HoldError`].
+    pub fn finish(mut self, trial: TrialAccount, now: Instant) -> Result<(), HoldError> {
+        let rule = self.held.rule.name.clone();
+        let request = written(Request::TrialEnded { rule, trial });
+        let answers = match self.send_last(&request) {
+            Ok(answers) => answers,
+            Err(error) => return Err(self.failure(error, now)),
+        };
+        let mut answers = answers.as_slice();
+        // The answer to the last renewal comes first.
+        if self.is_waiting {
+            held_in(
+                understood(&self.socket, line_of(&mut answers))?,
+                &self.socket,
+            )?;
+        }
+        match understood(&self.socket, line_of(&mut answers))? {
+            Answer::Done { .. } => Ok(()),
+            Answer::Refused { text } => Err(HoldError::Refused(text)),
+            _ => Err(other_answer(&self.socket)),
+        }
+    }
+
+    /// Sends the last request, and returns all that the daemon sends before it closes the connection.
+    fn send_last(&mut self, request: &str) -> io::Result<Vec<u8>> {
+        self.stream.set_nonblocking(false)?;
+        match self.stream.write_all(request.as_bytes()) {
+            // The daemon may have sent the reason before it closed the connection.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+            _ => {}
+        }
+        let mut received = std::mem::take(&mut self.received);
+        let longest = 2 * LONGEST_ANSWER as u64;
+        match (&self.stream).take(longest).read_to_end(&mut received) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionReset && !received.is_empty() => {}
+            read => drop(read?),
+        }
+        match received.is_empty() {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(received),
+        }
+    }
+
     fn renew(&mut self, now: Instant) -> Result<(), HoldError> {
         let rule = self.held.rule.name.clone();
         // A line always fits into the buffer of a socket that has sent everything before it.
@@ -173,9 +222,21 @@ fn held_in(answer: Answer, socket: &Path) -> Result<HeldRule, HoldError> {
     match answer {
         Answer::Held(held) => Ok(held),
         Answer::Refused { text } => Err(HoldError::Refused(text)),
-        _ => Err(HoldError::Ask(AskError::NotUnderstood {
-            socket: socket.to_owned(),
-            why: "it is the answer to another request".to_owned(),
-        })),
+        _ => Err(other_answer(socket)),
     }
+}
+
+fn other_answer(socket: &Path) -> HoldError {
+    HoldError::Ask(AskError::NotUnderstood {
+        socket: socket.to_owned(),
+        why: "it is the answer to another request".to_owned(),
+    })
+}
+
+/// Takes the first line of some bytes, its end included.
+fn line_of<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let end = bytes.iter().position(|&byte| byte == b'\n');
+    let (line, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+    *bytes = rest;
+    line
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Only [`Request::Hold`] keeps the connection open: the daemon leaves a rule's processes alone until it ends, or for [`LEASE`] after the last request
-//! on it. The same request again extends that, and its answer has the present processes.
+//! on it. The same request again extends that, and its answer has the present processes. [`Request::TrialEnded`] is the last request of such a
+//! connection: the daemon keeps the result and shows it with the rule.
 //!
 //! A request has at most [`LONGEST_REQUEST`] bytes, an answer [`LONGEST_ANSWER`]. Each side refuses versions that it does not know, and names its
 //! own. `socat - UNIX-CONNECT:/run/superhue/ctl.sock` works as a client, too.
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use superhue::PlacementOptions;
 use superhue_model::ProcessId;
 
-use crate::account::DaemonAccount;
+use crate::account::{DaemonAccount, TrialAccount};
 use crate::metrics::Format;
 use crate::rules::Rule;
 
@@ -38,7 +39,7 @@ pub const LONGEST_ANSWER: usize = 16 << 20;
 pub const LEASE: Duration = Duration::from_secs(60);
 
 /// Request to the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
     /// The account of the daemon. Answer: [`Answer::Status`].
@@ -66,6 +67,13 @@ pub enum Request {
     Hold {
         /// The rule's name.
         rule: String,
+    },
+    /// Keep the result of a trial of the rule that this connection holds; the hold ends. Answer: [`Answer::Done`].
+    TrialEnded {
+        /// The rule's name.
+        rule: String,
+        /// The result.
+        trial: TrialAccount,
     },
 }
 

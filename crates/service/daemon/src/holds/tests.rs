@@ -10,6 +10,7 @@ use superhue_model::ProcessId;
 use superhue_track::{Access, Listener};
 
 use super::*;
+use crate::account::{TrialAccount, TrialConclusion};
 use crate::clients::{MAX_LEASED, MAX_LEASED_OF_ONE_USER};
 use crate::ctl::{
     Answer, Answers, HeldRule, HoldError, LEASE, Request, RuleHold, RuleSummary, Server,
@@ -44,14 +45,29 @@ struct Party {
     text: String,
     /// Clients that had a hold, and are gone.
     ended: Vec<u64>,
+    /// Results of trials, by rule.
+    tried: Vec<(String, TrialAccount)>,
 }
 
 impl Answers for Party {
     fn answer(&mut self, from: Requester, request: Request) -> Answer {
-        let Request::Hold { rule } = request else {
-            return Answer::Done {
-                text: self.text.clone(),
-            };
+        let done = || Answer::Done {
+            text: self.text.clone(),
+        };
+        let rule = match request {
+            Request::Hold { rule } => rule,
+            Request::TrialEnded { rule, trial } => {
+                return match self.holds.held_by(from.client, &rule) {
+                    Ok(_) => {
+                        self.tried.push((rule, trial));
+                        Answer::Done {
+                            text: String::new(),
+                        }
+                    }
+                    Err(text) => Answer::Refused { text },
+                };
+            }
+            _ => return done(),
         };
         let count = self.processes.len() as u64;
         let count = |name: &str| if name == "empty" { 0 } else { count };
@@ -104,6 +120,7 @@ impl Place {
                 processes: vec![process(7)],
                 text: "done".to_owned(),
                 ended: Vec::new(),
+                tried: Vec::new(),
             },
             _folder: folder,
             path,
@@ -247,6 +264,54 @@ fn a_connection_holds_one_rule_and_any_other_request_ends_it() {
         assert_eq!(place.held(), [""; 0], "{last}");
         assert!(lines.next().is_none(), "the daemon closes the connection");
     }
+}
+
+fn trial() -> TrialAccount {
+    TrialAccount {
+        conclusion: TrialConclusion::Keep,
+        metric: "redis-cli info".to_owned(),
+        gain: Some(0.03),
+        gain_low: Some(0.01),
+        gain_high: None,
+        pairs: 40,
+        ended_at_seconds: 1_800_000_000,
+    }
+}
+
+#[test]
+fn the_holder_of_a_rule_has_the_last_word_on_it() {
+    let (mut place, begun) = (Place::new(), Instant::now());
+    for is_waiting in [false, true] {
+        let mut hold = place.take("a", begun).unwrap();
+        if is_waiting {
+            // The answer to this comes before the last one.
+            hold.keep(begun + SECOND).unwrap();
+        }
+        let client = std::thread::spawn(move || hold.finish(trial(), begun + SECOND));
+        while !client.is_finished() {
+            place.step(NOW);
+        }
+        client.join().unwrap().unwrap();
+        assert_eq!(place.held(), [""; 0], "the result ends the hold");
+        assert_eq!(place.party.tried.pop(), Some(("a".to_owned(), trial())));
+    }
+    // A hold that is over has no result, nor has a client that holds nothing.
+    let hold = place.take("a", begun).unwrap();
+    place.step(NOW + LEASE);
+    assert!(hold.finish(trial(), begun + LEASE).is_err());
+    let mut stream = UnixStream::connect(&place.path).unwrap();
+    let rule = "a".to_owned();
+    let request = Request::TrialEnded {
+        rule,
+        trial: trial(),
+    };
+    stream
+        .write_all(crate::ctl::written(request).as_bytes())
+        .unwrap();
+    place.step(NOW);
+    let answer = BufReader::new(stream).lines().next().unwrap().unwrap();
+    assert!(answer.contains("does not hold rule `a`"), "{answer}");
+    assert_eq!(place.party.tried, []);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use superhue_procfs::system::ThpCounters;
 use super::families::Id;
 use super::page::{Page, Value};
 use super::sums::{Counter, OTHER, RuleSums, SERVICE_COUNTERS, Sums, UNBOUNDED};
-use crate::account::{DaemonAccount, RuleAccount};
+use crate::account::{DaemonAccount, RuleAccount, TrialAccount};
 
 /// Rules with series of their own; there may be 10,000 that leave their processes alone.
 const RULES: usize = 1000;
@@ -155,6 +155,7 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>
         } else {
             page.number(Id::RuleProcesses, &[name], float(rule.processes));
             page.number(Id::RuleOnTrial, &[name], flag(rule.held));
+            of_trial(page, name, rule.trial.as_ref());
         }
         let Some(watch) = &rule.watch else { continue };
         let there = |service: &&superhue::live::ServiceAccount| service.memory.processes > 0;
@@ -172,6 +173,21 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>
         page.number(Id::RuleProcesses, &[OTHER], float(others));
     }
     page.number(Id::Services, &[], float(services));
+}
+
+fn of_trial(page: &mut Page, name: &str, trial: Option<&TrialAccount>) {
+    let Some(trial) = trial else { return };
+    for (bound, share) in [
+        ("estimate", trial.gain),
+        ("low", trial.gain_low),
+        ("high", trial.gain_high),
+    ] {
+        if let Some(share) = share {
+            page.number(Id::RuleGain, &[name, bound], share);
+        }
+    }
+    let end = float(trial.ended_at_seconds);
+    page.number(Id::RuleTrialEnd, &[name], end);
 }
 
 fn of_watch(page: &mut Page, name: &str, watch: &WatchAccount) {
@@ -347,6 +363,35 @@ mod tests {
         let text = text(&account, &Sums::default(), &mut CpuParts::default());
         assert!(text.contains("superhue_rule_on_trial{rule=\"held\"} 1\n"));
         assert!(text.contains("superhue_rule_on_trial{rule=\"free\"} 0\n"));
+    }
+
+    #[test]
+    fn a_measured_gain_has_its_bounds_and_others_no_series() {
+        let mut tried = rule("tried", None);
+        tried.trial = Some(TrialAccount {
+            conclusion: crate::account::TrialConclusion::Keep,
+            metric: "requests".to_owned(),
+            gain: Some(0.03),
+            gain_low: Some(0.0125),
+            gain_high: None,
+            pairs: 40,
+            ended_at_seconds: 1_800_000_000,
+        });
+        let account = DaemonAccount {
+            rules: vec![tried, rule("not", None)],
+            ..DaemonAccount::default()
+        };
+        let text = text(&account, &Sums::default(), &mut CpuParts::default());
+        let gains = text
+            .lines()
+            .filter(|line| line.starts_with("superhue_rule_gain_ratio{"));
+        let wanted = [("estimate", "0.03"), ("low", "0.0125")];
+        let wanted = wanted.map(|(bound, share)| {
+            format!("superhue_rule_gain_ratio{{rule=\"tried\",bound=\"{bound}\"}} {share}")
+        });
+        assert_eq!(gains.collect::<Vec<_>>(), wanted);
+        let end = "superhue_rule_trial_end_timestamp_seconds{rule=\"tried\"} 1800000000";
+        assert!(text.contains(end), "{text}");
     }
 
     #[test]

@@ -79,18 +79,18 @@ const RATIO: Option<&str> = Some("ratio");
 
 families! {
     Build = Info "build" NONE, ["version"] "The daemon's version.";
-    StartTime = Gauge "start_time" SECONDS, [] "When the daemon was started, in seconds since 1970.";
+    StartTime = Gauge "start_time" SECONDS, [] "Start time of the daemon, in seconds since 1970.";
     Paused = Gauge "paused" NONE, [] "1 while the daemon only looks on (superhue ctl pause).";
     Rules = Gauge "rules" NONE, [] "Rules in force.";
     LastReload = Gauge "config_last_reload_successful" NONE, []
         "0 if the configuration that was read last was refused; older rules are in force then.";
     LastReloadTime = Gauge "config_last_reload_success_timestamp" SECONDS, []
-        "When the rules in force were read, in seconds since 1970.";
+        "Time at which the rules in force were read, in seconds since 1970.";
     Reloads = Counter "config_reloads" NONE, ["result"] "Readings of the configuration since the start, accepted and refused.";
     Cpu = Counter "cpu" SECONDS, ["part"]
         "CPU time of the daemon. part: discovery (finding services), tracking (accesses), watching (looking, deciding, collapsing from outside), main (all else).";
     CpuCeiling = Gauge "cpu_ceiling" RATIO, []
-        "What all rules together may cost, collapses apart, as a share of one CPU (max-overhead of [daemon]).";
+        "Largest cost of all rules together, without collapses, as a share of one CPU (max-overhead of [daemon]).";
     Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon itself.";
     Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl, metrics and users.";
     RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
@@ -110,8 +110,11 @@ families! {
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";
     RuleTrouble = Gauge "rule_trouble" NONE, ["rule"] "1 if a rule cannot be kept to; its processes are left alone then.";
     RuleOnTrial = Gauge "rule_on_trial" NONE, ["rule"] "1 while `superhue ctl trial` holds a rule; the daemon leaves its processes alone then.";
+    RuleGain = Gauge "rule_gain" RATIO, ["rule", "bound"]
+        "The gain that the last trial of a rule measured (superhue ctl trial): by which share its metric is better with the rule. bound: estimate, low and high (not ruled out). Absent without a trial of the rule as it is now.";
+    RuleTrialEnd = Gauge "rule_trial_end_timestamp" SECONDS, ["rule"] "End of the last trial of a rule, in seconds since 1970.";
     RuleAge = Gauge "rule_account_age" SECONDS, ["rule"]
-        "How old the figures of a rule are; those of a rule whose processes do nothing may be some minutes old.";
+        "Age of the figures of a rule; those of a rule whose processes do nothing may be some minutes old.";
     RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";
     RuleProcessesSeen = Counter "rule_processes_seen" NONE, ["rule"] "Processes that have belonged to a rule.";
     RuleDenied = Gauge "rule_processes_denied" NONE, ["rule"] "Processes that the daemon may not look at.";
@@ -119,37 +122,37 @@ families! {
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
     RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
-    RuleHeld = Gauge "rule_held" BYTES, ["rule"] "What the kernel holds beside resident memory: huge pages of which parts were given back, until they are split. Absent where that cannot be told (it takes `CAP_SYS_ADMIN`).";
+    RuleHeld = Gauge "rule_held" BYTES, ["rule"] "Memory that the kernel holds beside the resident memory: huge pages of which parts were given back, until they are split. Absent where it is unknown (it takes `CAP_SYS_ADMIN`).";
     RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses, over the processes that are sampled.";
     RuleCollapses = Counter "rule_collapses" NONE, ["rule"] "Regions collapsed to huge pages.";
     RuleCollapsesFailed = Counter "rule_collapses_failed" NONE, ["rule", "reason"] "Collapses that the kernel refused, by errno.";
     RuleCollapsesSkipped = Counter "rule_collapses_skipped" NONE, ["rule", "reason"] "Collapses left undone, by what was in the way.";
     RuleCollapseTime = Histogram "rule_collapse_duration" SECONDS, ["rule"]
-        "How long the kernel took over collapses, in which the process can neither map nor fault in memory.";
+        "Time that the kernel took for a collapse, in which the process can neither map nor fault in memory.";
     RuleSplits = Counter "rule_splits" NONE, ["rule"] "Huge pages split again.";
     RuleSplitsFailed = Counter "rule_splits_failed" NONE, ["rule", "reason"] "Splits that the kernel refused, by errno.";
     RuleWaiting = Gauge "rule_regions_waiting" NONE, ["rule", "reason"] "Regions fit to be collapsed that wait, by what for.";
     RuleAdded = Counter "rule_added" BYTES, ["rule"] "Memory that collapses have added, over all time: the bound of the bloat they made.";
     RuleBudgetUsed = Gauge "rule_budget_used" BYTES, ["rule"] "Added memory that is still there and charged to the budget.";
     RuleBudget = Gauge "rule_budget" BYTES, ["rule"] "The budget, for a rule that has one.";
-    RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "For how long programs were held up: collapse (splits included), tracking (estimated).";
+    RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "Time for which programs were held up: collapse (splits included), tracking (estimated).";
     RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share of accessed memory on wanted colors.";
     RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Of a rule with colors: pages that were given a frame of a wanted color.";
     RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch: tracking, and watching.";
-    RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "What the rule's watch may cost now, as a share of one CPU.";
+    RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "Largest cost of the rule's watch now, as a share of one CPU.";
     RuleLooks = Counter "rule_looks" NONE, ["rule", "kind"] "Looks at processes: full (page tables), and quick.";
 
     ServiceProcesses = Gauge "service_processes" NONE, ["rule", "service"] "Processes of a service.";
     ServiceResident = Gauge "service_resident" BYTES, ["rule", "service"] "Resident memory of a service.";
     ServiceAnonymous = Gauge "service_anonymous" BYTES, ["rule", "service"] "Resident anonymous memory of a service.";
     ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Of the anonymous memory, that which huge pages map.";
-    ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "What the kernel holds beside the resident memory of a service: huge pages of which parts were given back. Absent likewise.";
+    ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "Memory that the kernel holds beside the resident memory of a service: huge pages of which parts were given back. Absent likewise.";
     ServiceConverged = Gauge "service_converged" SECONDS, ["rule", "service"] "Time from the start of a service until 95 % of its present huge memory was there, made by superhue or by the kernel. Absent for a service that had begun before the daemon saw it.";
     ServiceCollapses = Counter "service_collapses" NONE, ["rule", "service"] "Regions of a service collapsed to huge pages.";
     ServiceCollapsesFailed = Counter "service_collapses_failed" NONE, ["rule", "service"] "Collapses that the kernel refused.";
     ServiceCollapsesSkipped = Counter "service_collapses_skipped" NONE, ["rule", "service"] "Collapses left undone.";
     ServiceSplits = Counter "service_splits" NONE, ["rule", "service"] "Huge pages of a service split again.";
-    ServiceStall = Counter "service_stall" SECONDS, ["rule", "service"] "For how long collapses and splits held a service up.";
+    ServiceStall = Counter "service_stall" SECONDS, ["rule", "service"] "Time for which collapses and splits held a service up.";
     ServiceAdded = Counter "service_added" BYTES, ["rule", "service"] "Memory that collapses have added to a service, over all time.";
 
     KernelFolios = Gauge "kernel_folios" BYTES, ["size"] "Anonymous memory of the whole machine in folios of a size, in bytes; the kernel makes those below 2 MiB (mTHP). Absent before Linux 6.12.";

@@ -36,7 +36,7 @@ use superhue_sys::seqpacket::{peer_credentials, peer_groups};
 use superhue_track::{Access, Listener};
 
 use crate::account::UsersAccount;
-use crate::privileges::missing;
+use crate::capabilities::missing;
 
 pub use admission::{AllowEntry, UserSettings};
 pub use worker::{WorkError, work};

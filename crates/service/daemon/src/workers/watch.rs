@@ -18,7 +18,7 @@ use superhue_sys::{busy, heap};
 
 use super::wire::{WatchMessage, WatchTask, WatchUpdate};
 use super::{Channel, WorkError, refused};
-use crate::watches::config;
+use crate::rules::config_of;
 
 /// Longest time between two messages to the daemon.
 pub(crate) const BEAT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     let told = Arc::new(told.map_err(refused("be told of accounts"))?);
     let config = Config {
         has_advance: task.is_first,
-        ..config(&task.placement, &task.roots)
+        ..config_of(&task.placement, &task.roots)
     };
     let watch = LiveWatch::start(&config, &task.rule);
     let watch = watch.map_err(|error| WorkError::Malformed(format!("no thread: {error}")))?;
@@ -47,6 +47,8 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
         for wanted in channel.receive().map_err(WorkError::Malformed)? {
             obey(&watch, wanted);
         }
+        // Before the account is taken: the last one may have the reason for the end.
+        let has_ended = watch.has_ended();
         let _ = rustix::io::read(&*told, &mut [0_u8; 8]);
         if channel.pending.is_empty()
             && let Some(news) = said.news(watch.account(), Instant::now())
@@ -65,8 +67,12 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             heap::trim();
         }
         channel.flush();
-        if channel.is_over || (watch.has_ended() && channel.pending.is_empty()) {
+        if channel.is_over || (has_ended && channel.pending.is_empty()) {
             return Ok(());
+        }
+        if !has_ended && watch.has_ended() {
+            // It may have said why since: the next round takes that.
+            continue;
         }
         wait(channel, &told)?;
     }

@@ -25,7 +25,7 @@ const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
 executed, 127 it was not found; a command ended by a signal ends superhue by the same one (shells \
 show 128+n).
-Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine cannot, 4 a condition given to compare failed, or a guard of trial was crossed.";
+Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine lacks what is needed, 4 a condition given to compare failed, or a guard of trial was crossed.";
 
 /// Meaning of the exit status, unless a page or a help has its own.
 pub const EXIT_STATUS: [(&str, &str); 4] = [
@@ -52,7 +52,7 @@ pub struct Cli {
 /// Verbs of the command line.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Show what this machine permits, found out by trying.
+    /// Test what this machine permits.
     ///
     /// Superhue tries everything on its own memory and processes, and changes nothing. For each missing capability it names the remedy.
     /// Capability: none.
@@ -61,8 +61,8 @@ pub enum Verb {
     ///
     /// Superhue works from outside while the command runs: it loads nothing into the command and stops none of its threads.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (its section users: superhue-daemon(1)); else
-    /// the command runs as it would alone, and the report says so. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (the table `users` of superhue.toml(5)). Without either, superhue changes
+    /// nothing and reports it. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
     /// needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
@@ -76,7 +76,7 @@ pub enum Verb {
     ///
     /// At the start superhue gives up ptrace and similar calls for good: it cannot stop a program or write to its memory.
     ///
-    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (its section users: superhue-daemon(1));
+    /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (the table `users` of superhue.toml(5));
     /// CAP_SYS_PTRACE for other users' processes; --colors needs
     /// CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE. With --dry-run or --pages kernel: none for your own processes.
     Attach(AttachArgs),
@@ -90,15 +90,15 @@ pub enum Verb {
     /// Switch a policy on and off in a running server, and report whether it is worth it: keep, leave, or no difference.
     ///
     /// Blocks with the policy on (regions collapsed) and off (the same regions split again) follow each other in pairs, in random order. After each
-    /// pair a sequential test checks whether the metric differs. Testing after every pair does not raise the error rate: a wrong verdict has a
-    /// probability of at most 2.5 %, for any kind of noise. CPU time is a metric only for a server whose load is fixed; otherwise
+    /// pair a sequential test checks whether the metric differs. Testing after every pair does not raise the error rate: if the policy changes
+    /// nothing, keep or leave has a probability of at most 2.5 %, for any kind of noise. CPU time is a metric only for a server whose load is fixed; otherwise
     /// give --metric-command.
     ///
     /// The trial switches private memory that the policy makes huge during the trial; with --present also memory that is huge already, which is
     /// huge again at the end. After the verdict keep the policy's memory stays huge. After any other end, Ctrl-C, SIGTERM and SIGHUP
     /// included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
     ///
-    /// A split alone makes off too fast if frames had been scattered before: the report says so, and --swap scatters them again. Standard error gets a
+    /// If frames had been scattered, a split alone makes off faster than the program was before. The report says so, and --swap scatters them again. Standard error gets a
     /// line on the progress every ten seconds or so if it is no terminal.
     ///
     /// Capability: that of `attach`.
@@ -136,10 +136,10 @@ pub enum Verb {
     ///
     /// The table shows for each service: CPUs, resident memory, the share that is huge, memory that could be huge, the estimated share of its CPU
     /// time that huge pages would save, and the next step. Instead of an estimate it may show a state: idle (ask again under load), blocked (something
-    /// keeps the memory from being huge), `is huge`, or `?` (not known). The estimate multiplies the rate at which the program touches pages beyond the TLB
+    /// keeps the memory from being huge), `is huge`, small, or `?` (not known). The estimate multiplies the rate at which the program touches pages beyond the TLB
     /// by the measured cost of a TLB miss.
     ///
-    /// Capability: none for your own processes and for what every user may read. Estimates need the tracker ptwalk (CAP_BPF, CAP_PERFMON) and
+    /// Capability: none for your own processes and for what every user may read. Estimates need the tracker ptwalk (CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE) and
     /// CAP_SYS_NICE, CAP_SYS_ADMIN; CAP_SYS_PTRACE for other users' processes. Without them the gain is `?`, with the reason.
     Advise(AdviseArgs),
     /// Show the accesses to a process's memory: counts per page, the hot set, pictures.
@@ -210,7 +210,7 @@ pub enum Verb {
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'; --track as `heat`; none for --replay.
     ///
-    /// Exit status: 0 when ended by a key; 128+n by a signal, 129 also when the terminal is gone. With --record, 0 when ended by a signal.
+    /// Exit status: 0 if a key ends it, 128+n if signal n does, 129 if the terminal is gone. With --record, 0 if a signal ends it.
     Top(TopArgs),
     /// Show the page colors of this machine's caches, and test the methods that find them.
     ///
@@ -484,7 +484,7 @@ pub struct HeatArgs {
     /// Leave out mapped files and shared memory.
     #[arg(long)]
     pub anonymous: bool,
-    /// List pages with the number of samples in which they were accessed; neighbours with the same number share a line. A big process has
+    /// List pages with the number of samples in which they were accessed; neighbors with the same number share a line. A big process has
     /// many thousands of lines. [default: one line for each mapping]
     #[arg(long, conflicts_with_all = ["json", "follow"])]
     pub list_pages: bool,
@@ -595,7 +595,7 @@ pub enum CtlRequest {
         #[command(flatten)]
         targets: TargetArgs,
     },
-    /// Print the daemon's metrics as Prometheus receives them, for example for the textfile collector of node_exporter.
+    /// Print the daemon's metrics in Prometheus' text format, for example for the textfile collector of node_exporter.
     Metrics {
         /// Print OpenMetrics 1.0.0 instead of Prometheus' text format.
         #[arg(long)]

@@ -11,15 +11,15 @@ use crate::values::parse_some_time;
 /// Meaning of the exit status of `compare`.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done, and no condition of --fail-if or --fail-unless failed; 1 failed, or a condition could not be \
-judged; 2 wrong usage; 3 this machine cannot; 4 a condition failed; 130 interrupted, with the result of what was done.";
+judged; 2 wrong usage; 3 this machine lacks what is needed; 4 a condition failed; 130 interrupted; the result covers the completed runs.";
 
 /// Conditions that decide the exit status.
 #[derive(Debug, Clone, Args)]
 pub struct GateArgs {
     /// End with status 4 if an arm is shown to differ from the first arm in this way: METRIC < PERCENT%, or with >.
     /// 'ops < -2%': the median of ops is more than 2 % below that of the first arm. The condition covers every other arm, or
-    /// one: 'hot: ops < -2%'. Shown means that the whole 95 % interval of the ratio lies beyond the threshold, and a rank test
-    /// agrees that is corrected for all conditions. So noise does not fail a gate, but a small loss can pass. If runs failed
+    /// one: 'hot: ops < -2%'. Shown means that the whole 95 % interval of the ratio lies beyond the threshold, and a rank
+    /// test, corrected for all conditions, agrees. So noise does not fail a gate, but a small loss can pass. If runs failed
     /// or values are missing, nothing passes: status 1. Repeatable.
     #[arg(long = "fail-if", value_name = "CONDITION")]
     pub fail_if: Vec<String>,

@@ -12,7 +12,7 @@ use crate::values::{parse_count, parse_some_time};
 
 /// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
-Exit status with a command: 0 there is a prediction, whatever the command's own status was (which is told); 1 failed, or the command \
+Exit status with a command: 0 there is a prediction, whatever the command's own status (the output has it); 1 failed, or the command \
 ended at once; 2 wrong usage; 3 there is no emulator or no plugin, or this machine is not known; 126 the command cannot be traced; 127 it was not found.
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage.";
 
@@ -42,8 +42,8 @@ pub struct LabArgs {
     /// Draws of each point, and loops of pairs. [default: 24, or fewer of large points; 300 loops; with a command 5]
     #[arg(long, short = 'n', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub draws: Option<u32>,
-    /// Another machine than the papers' one: a machine file, the name of one in --list, or `here` for this machine, whose L2 is
-    /// that which `superhue colors` measured. Needs figures or a command. [default with a command: here]
+    /// Another machine than the papers' one: a machine file, the name of one in --list, or `here`: this machine, with the L2 that
+    /// `superhue colors` measured. Needs figures or a command. [default with a command: here]
     #[arg(long, value_name = "FILE|NAME", value_hint = ValueHint::FilePath)]
     pub machine: Option<PathBuf>,
     /// Largest number of references of the command to replay; then the command is ended (SIGTERM). With k, M, G for thousands.
@@ -73,8 +73,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn"])]
     pub from: Option<PathBuf>,
-    /// Make no figures: replay the runs under the plugin (witness/run leaves them in this folder), and compare the counts.
-    /// Fails if they differ by more than 2 %.
+    /// Replay the runs that witness/run left in this folder, and compare the counts with the plugin's. Makes no figures. Fails if they differ by more than 2 %.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn", "from", "list"])]
     pub witness: Option<PathBuf>,

@@ -41,11 +41,11 @@ pub fn page(verb: &str) -> Page {
             examples: &[
                 ("What this machine lets you do:", "superhue check"),
                 (
-                    "Run a command with its memory on huge pages where it is accessed, and say what came of it:",
+                    "Run a command under the default policy, and report the result:",
                     "superhue run -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
-                    "Is it faster? Both ways in turns, with an interval of confidence:",
+                    "Compare both ways in turns, with a confidence interval:",
                     "superhue compare -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (
@@ -68,7 +68,7 @@ pub fn page(verb: &str) -> Page {
             examples: &[
                 ("What works here, and what does not:", "superhue check"),
                 (
-                    "Whether huge pages of other processes' memory can be made, and what to do if not (status 3):",
+                    "Test collapses of other processes' memory; status 3 and a remedy if that fails:",
                     "superhue check remote-collapse",
                 ),
                 ("For another program:", "superhue check --json --thorough"),
@@ -152,7 +152,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue compare --arm kernel --arm auto -L size 1,16,64 -- python3 -c 'bytearray({size} << 20).find(1)'",
                 ),
                 (
-                    "Many programs, for half an hour; the same again goes on with it:",
+                    "Many programs, for half an hour; run it again to continue:",
                     "superhue compare --suite programs.toml --report result.json --for 30m",
                 ),
             ],
@@ -268,7 +268,7 @@ pub fn page(verb: &str) -> Page {
         "daemon" => Page {
             examples: &[
                 (
-                    "What is wrong with the rules, and which processes they are about now:",
+                    "Check the rules, and list the processes that each matches:",
                     "superhue daemon --check",
                 ),
                 (
@@ -317,8 +317,8 @@ pub fn page(verb: &str) -> Page {
                     "Which rule a process belongs to:",
                     "superhue ctl why redis-server",
                 ),
-                ("Only look on for now:", "superhue ctl pause"),
-                ("Take the changed rules:", "superhue ctl reload"),
+                ("Stop all actions:", "superhue ctl pause"),
+                ("Apply changed rules:", "superhue ctl reload"),
                 ("Whether a rule is worth it:", "superhue ctl trial redis"),
             ],
             files: CTL_FILES,
@@ -341,7 +341,7 @@ pub fn page(verb: &str) -> Page {
             "superhue ctl metrics",
         )]),
         "ctl-pause" => ctl_page(&[("During an incident:", "superhue ctl pause")]),
-        "ctl-resume" => ctl_page(&[("After it:", "superhue ctl resume")]),
+        "ctl-resume" => ctl_page(&[("After an incident:", "superhue ctl resume")]),
         "ctl-reload" => ctl_page(&[("After a change of the rules:", "superhue ctl reload")]),
         "ctl-trial" => ctl_page(&[
             (
@@ -399,7 +399,7 @@ pub fn page(verb: &str) -> Page {
                      --query app_requests_total --block 60s --for 1h --guard 'rss < 12G'",
                 ),
                 (
-                    "Memory that is huge already, as if it had never been:",
+                    "Memory that is huge already, with its frames scattered in off:",
                     "superhue trial --unit redis-server --present --swap --report first.json",
                 ),
                 (
@@ -449,7 +449,7 @@ pub fn page(verb: &str) -> Page {
         "colors" => Page {
             examples: &[
                 (
-                    "How many colors there are, and what tells them:",
+                    "The number of colors, and the method that finds them:",
                     "superhue colors",
                 ),
                 (
@@ -457,7 +457,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue colors --verify --plot colors.svg",
                 ),
                 (
-                    "Measure anew after a migration of the virtual machine:",
+                    "Forget the colors after a migration of the virtual machine; the next use finds them again:",
                     "superhue colors --forget",
                 ),
                 (

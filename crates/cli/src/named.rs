@@ -115,7 +115,7 @@ pub fn placements() -> OneOf<ColorPlacement> {
              for commands that superhue starts"
         }
         ColorPlacement::Recolor => {
-            "superhue, which has the kernel take pages out of memory and bring them in again, into frames of its choice"
+            "superhue: swaps pages out and in again, into frames of other colors"
         }
     };
     OneOf::new(ColorPlacement::ALL.map(|it| (it, it.name(), meaning(it))))
@@ -139,17 +139,17 @@ pub fn metric_kinds() -> OneOf<MetricKind> {
         (
             MetricKind::Counter,
             "counter",
-            "it only grows; measured is its growth per second",
+            "it only grows; the metric is its growth per second",
         ),
         (
             MetricKind::Gauge,
             "gauge",
-            "it goes up and down; measured is its mean over a block",
+            "it goes up and down; the metric is its mean over a block",
         ),
         (
             MetricKind::Work,
             "work",
-            "it counts pieces of work; measured is the CPU time of the processes for each",
+            "it counts pieces of work; the metric is the CPU time of the processes for each",
         ),
     ])
 }

@@ -20,35 +20,35 @@ pub struct PlacementArgs {
     /// [default: auto]
     #[arg(long, value_name = "POLICY", value_parser = pages())]
     pub pages: Option<Pages>,
-    /// Largest amount of memory that huge pages may add: a size (256M) or a share of the anonymous memory (5%).
+    /// Largest amount of memory that huge pages may add: a size (256M) or a share of the anonymous memory (5%), for all
+    /// processes together.
     /// With 0, only regions without a hole become huge. [default: 1% for auto, 5% for hot and
     /// resident, no bound for always]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = parse::budget)]
     pub budget: Option<Share>,
-    /// With --pages resident: the share of a region's pages that must be in memory.
+    /// With --pages resident, and with auto where accesses cannot be tracked: the share of a region's pages that must be in memory.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_RESIDENT_DEFAULT, value_parser = parse::percent)]
     pub min_resident: u8,
-    /// With --pages resident: time for which a region that is not full must not have grown.
+    /// With --pages resident, and with auto where accesses cannot be tracked: time for which a region that is not full must not have grown.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::time)]
     pub settle: Duration,
     /// With --pages auto or hot: the share of a region's pages that must be accessed.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
-    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time in which its accesses are
-    /// watched counts, and --max-overhead limits that to a part of all time, so on the clock it takes several times as long.
-    /// With --pages auto accesses are not watched for this reason before a third of the time has passed.
+    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only watched time counts, and
+    /// --max-overhead limits it, so the split comes several times later on the clock. With auto the watch begins after a third of this time.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes 0.3 to 5 ms, in
-    /// which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
+    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes about 1 ms (12 ms at
+    /// most, as measured), in which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
     /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
     /// answer, try 100us; its huge pages then come late (3 MiB/s). [default: 10ms, but none for a process that `run` started less than
     /// 30 s ago, nor for one that grows by an eighth beyond its largest size within a second]
     #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
     pub max_stall: Option<Duration>,
-    /// Largest amount of memory to collapse per second. [default: 2G]
+    /// Largest amount of memory to collapse per second, of all processes together. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
     /// Leave child processes alone.
@@ -65,8 +65,8 @@ pub struct TrackingArgs {
     /// Method of finding out which pages are accessed. [default: the first that works]
     #[arg(long, value_name = "TRACKER", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
-    /// Largest cost of watching: a share of one CPU for superhue itself, of which it may use 10 s at once, and a share of a
-    /// process's time for the tracking of its accesses. Collapses are not part of it.
+    /// Largest cost of watching: a share of one CPU for superhue itself, and a share of a process's time for the tracking of its
+    /// accesses. The share of the first 10 s may be spent at once (0.1 s of CPU time at 1%). Collapses are not part of it.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
 }
@@ -79,8 +79,8 @@ pub struct SystemArgs {
     /// kill, `superhue restore` does. Needs root. Repeatable.
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
-    /// With `ask`, add to the command's environment the variable that makes its own memory allocator ask for huge pages: then page faults make
-    /// them, sooner and cheaper than superhue can. Knows glibc from 2.35, jemalloc, mimalloc and the JVM by what the program links. A variable
+    /// With `ask`, set the variable by which the command's own memory allocator asks for huge pages. Page faults then make them, sooner than
+    /// superhue could. Knows glibc from 2.35, jemalloc, mimalloc and the JVM by what the program links. A variable
     /// that is set already stays; programs with set-ID bits or capabilities get none. The report shows it.
     #[arg(long, value_name = "ask|leave", default_value = "leave", value_parser = allocator_advice())]
     pub allocator: AllocatorAdvice,
@@ -103,11 +103,10 @@ pub struct ColorArgs {
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
     pub colors: ColorRequest,
     /// With --colors: the mechanism that places memory.
-    #[arg(long, value_name = "WHO", default_value = "auto", requires = "colors", value_parser = placements())]
+    #[arg(long, value_name = "MECHANISM", default_value = "auto", requires = "colors", value_parser = placements())]
     pub placement: ColorPlacement,
-    /// With --colors: where no swap in memory is on, make a small compressed one (zram, 64 MiB) while superhue runs. A page of a
-    /// running program gets a frame of another color by going out to swap and in again, and only swap in memory is
-    /// fast enough for that. When memory is short, the kernel may swap other programs' memory to it, too. Superhue removes it at the
+    /// With --colors: where no swap in memory is on, make a small compressed one (zram, 64 MiB) while superhue runs. Recoloring
+    /// swaps a page of a running program out and in again, which is fast enough only with swap in memory. When memory is short, the kernel may swap other programs' memory to it, too. Superhue removes it at the
     /// end; after a kill, `superhue restore` does. Needs root.
     #[arg(long, requires = "colors")]
     pub swap: bool,

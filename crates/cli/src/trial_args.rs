@@ -30,8 +30,8 @@ pub struct TrialArgs {
     pub targets: TargetArgs,
     #[command(flatten)]
     pub options: TrialOptions,
-    /// Switch memory that is huge already, too: by the program's own request, by the kernel or by the daemon (superhue ctl pause keeps that
-    /// from collapsing it meanwhile; superhue ctl trial tries one rule of it). It is huge again at the end.
+    /// Switch memory that is huge already, too: by the program's own request, by the kernel or by the daemon. Pause the daemon
+    /// first (superhue ctl pause), or try one of its rules (superhue ctl trial). The memory is huge again at the end.
     #[arg(long, help_heading = "Test")]
     pub present: bool,
     /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
@@ -137,7 +137,7 @@ pub struct TestArgs {
     /// End undecided after this time.
     #[arg(long = "for", alias = "limit", value_name = "TIME", default_value = "10m", value_parser = parse_some_time)]
     pub limit: Duration,
-    /// Longest time before the first pair in which the policy finds the memory to make huge; shorter once that no longer grows.
+    /// Longest time for the policy to find its memory, before the first pair. It ends earlier when that memory stops growing.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub learn: Duration,
     /// Length of a block. [default: from the time that switching takes and the variation of the metric]

@@ -60,7 +60,7 @@ impl Signals {
         Self { watched, before }
     }
 
-    /// Takes the signals that have arrived, whoever sent them.
+    /// Takes the signals that have arrived, from processes and from the terminal.
     pub(crate) fn pending(&self) -> Vec<Signal> {
         let next = || self.watched.wait(Duration::ZERO);
         let signals = std::iter::from_fn(next);

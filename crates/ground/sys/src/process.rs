@@ -417,7 +417,7 @@ unsafe fn continue_when(parent: libc::pid_t, ours: &CStr, theirs: &CStr) -> ! {
     const PATIENCE: u32 = 100;
     // SAFETY: plain system calls; nothing of the parent's process is touched but its copy of our stack.
     unsafe {
-        // Whoever waits for the end of a pipe must not wait for this process.
+        // A reader that waits for the end of a pipe must not wait for this process.
         libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
         let mut round = 0_u32;
         let mut was_stopped = false;

@@ -224,7 +224,7 @@ struct Job {
 #[derive(Debug)]
 struct Reader {
     jobs: SyncSender<Job>,
-    /// What was found, and the CPU time that it took.
+    /// Result of the reads, and the CPU time that they took.
     found: Receiver<(io::Result<Zeroes>, Duration)>,
 }
 

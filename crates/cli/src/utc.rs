@@ -89,6 +89,14 @@ fn number(text: &str, most: u64) -> Option<u64> {
     number.filter(|&number| number <= most)
 }
 
+/// Returns the time since 1970; `None` if the clock is set to an earlier one.
+#[must_use]
+pub fn now() -> Option<Duration> {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+}
+
 /// Formats seconds since 1970 as `2026-11-28 10:30:05`. Later times than the year 9999 are shown as its end.
 #[must_use]
 pub fn shown(seconds: u64) -> String {

@@ -10,7 +10,6 @@ mod suite_file;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use superhue::InheritedState;
@@ -27,6 +26,7 @@ use crate::args::CompareArgs;
 use crate::output::{
     FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document, room,
 };
+use crate::utc;
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::outputs::first_of;
 use crate::verb::restore::recover;
@@ -273,8 +273,5 @@ fn cannot_show(path: &Path, error: anyhow::Error) -> Failure {
 }
 
 fn now() -> Option<f64> {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .map(|time| time.as_secs_f64())
+    utc::now().map(|time| time.as_secs_f64())
 }

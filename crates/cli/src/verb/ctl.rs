@@ -6,7 +6,6 @@ mod trouble;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
 use superhue::model::counted;
@@ -24,6 +23,7 @@ use crate::output::{
 };
 use crate::paint::Shade;
 use crate::sheet::{Column, Sheet, left, right};
+use crate::utc;
 
 use super::members;
 
@@ -129,8 +129,7 @@ fn status_text(status: &DaemonAccount, wide: bool) -> String {
         text += &services_table(status, wide);
         text += &prose(&gain::hint(status));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_secs();
+    let now = utc::now().unwrap_or_default().as_secs();
     for rule in &status.rules {
         if rule.held {
             text += &prose(&held_text(rule, &status.holds));

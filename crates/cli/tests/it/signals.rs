@@ -153,51 +153,61 @@ fn a_signal_that_ends_the_command_ends_superhue_alike() {
     }
 }
 
+/// A command that reads a word, and its number.
+fn reader() -> (PipedCommand, u32) {
+    let script = "echo $$; read word; echo went on; exit 4";
+    let mut talk = PipedCommand::start(User::Same, script);
+    let command = talk.line().parse().unwrap();
+    (talk, command)
+}
+
+/// Stops the command by its number, and waits until superhue has stopped.
+fn stop(talk: &PipedCommand, command: u32, signal: Signal) {
+    send(command, signal);
+    let status = change(&talk.running, WaitOptions::UNTRACED);
+    assert!(status.stopped(), "{status:?}");
+}
+
+/// Waits until superhue and the command go on.
+fn both_go_on(talk: &PipedCommand, command: u32) {
+    let status = change(&talk.running, WaitOptions::CONTINUED);
+    assert!(status.continued(), "{status:?}");
+    until("the command goes on", || {
+        (state(command) != Some('T')).then_some(())
+    });
+}
+
+fn reads_to_its_end(mut talk: PipedCommand) {
+    talk.say("go");
+    assert_eq!(talk.line(), "went on");
+    assert_eq!(talk.running.wait().code(), Some(4));
+}
+
 #[test]
 fn when_the_command_stops_superhue_stops_and_both_go_on() {
     for signal in [Signal::STOP, Signal::TSTP] {
-        let script = "echo $$; read word; echo went on; exit 4";
-        let mut talk = PipedCommand::start(User::Same, script);
-        let command: u32 = talk.line().parse().unwrap();
+        let (talk, command) = reader();
         for _ in 0..2 {
-            send(command, signal);
-            let status = change(&talk.running, WaitOptions::UNTRACED);
-            assert!(status.stopped(), "{status:?}");
+            stop(&talk, command, signal);
             until("the command is stopped", || {
                 (state(command) == Some('T')).then_some(())
             });
             talk.running.signal(Signal::CONT);
-            let status = change(&talk.running, WaitOptions::CONTINUED);
-            assert!(status.continued(), "{status:?}");
-            until("the command goes on", || {
-                (state(command) != Some('T')).then_some(())
-            });
+            both_go_on(&talk, command);
         }
-        talk.say("go");
-        assert_eq!(talk.line(), "went on");
-        assert_eq!(talk.running.wait().code(), Some(4));
+        reads_to_its_end(talk);
     }
 }
 
 #[test]
 fn a_command_that_is_continued_by_its_number_takes_superhue_along() {
-    let script = "echo $$; read word; echo went on; exit 4";
-    let mut talk = PipedCommand::start(User::Same, script);
-    let command: u32 = talk.line().parse().unwrap();
+    let (talk, command) = reader();
     for _ in 0..2 {
-        send(command, Signal::STOP);
-        let status = change(&talk.running, WaitOptions::UNTRACED);
-        assert!(status.stopped(), "{status:?}");
+        stop(&talk, command, Signal::STOP);
         send(command, Signal::CONT);
-        let status = change(&talk.running, WaitOptions::CONTINUED);
-        assert!(status.continued(), "{status:?}");
-        until("the command goes on", || {
-            (state(command) != Some('T')).then_some(())
-        });
+        both_go_on(&talk, command);
     }
-    talk.say("go");
-    assert_eq!(talk.line(), "went on");
-    assert_eq!(talk.running.wait().code(), Some(4));
+    reads_to_its_end(talk);
 }
 
 #[test]

@@ -18,9 +18,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 use superhue_sys::collapse::own_collapse;
+use superhue_sys::process::thread_cpu_time;
 use superhue_sys::scratch::Scratch;
 
 const WORD: u64 = 8;
@@ -310,8 +310,7 @@ fn time(memory: &Scratch, footprint: u64, way: ReadOrder, seed: u64) -> f64 {
 
 /// CPU time of this thread: the scheduler may give the CPU to another thread in between.
 pub(crate) fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    thread_cpu_time().as_secs_f64()
 }
 
 /// Marsaglia's xorshift: about a nanosecond.

@@ -360,7 +360,7 @@ impl Machine {
 
 fn caches(place: &Text<'_>, raw: &RawMachine) -> Result<Vec<CacheSpec>, MachineError> {
     if raw.cache.is_empty() || raw.cache.len() > LEVELS {
-        let what = format!("there must be 1 to {} tables [[cache]]", LEVELS);
+        let what = format!("there must be 1 to {LEVELS} tables [[cache]]");
         return Err(place.error(0, Some("cache"), what));
     }
     let mut made: Vec<CacheSpec> = Vec::new();

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use superhue_model::{ByteCount, HUGE_PAGE_SIZE};
+use superhue_sys::process::thread_cpu_time;
 
 use crate::memory::{Mapping, ensure_available, touch};
 use crate::{Report, args};
@@ -178,7 +179,7 @@ fn probe(start: Instant, stop: &AtomicBool) -> Result<Delays> {
         thread::sleep(PAUSE);
         // A clock is valid if the thread did not wait for a CPU around its reading.
         let awaited = awaited_cpu(&statistics)?;
-        let (begun, cpu) = (Instant::now(), on_cpu());
+        let (begun, cpu) = (Instant::now(), thread_cpu_time());
         let waits = awaited_cpu(&statistics)?;
         let mapping = Mapping::new(ByteCount(HUGE_PAGE_SIZE))?;
         if let Some(page) = mapping.pages().next() {
@@ -186,7 +187,7 @@ fn probe(start: Instant, stop: &AtomicBool) -> Result<Delays> {
         }
         drop(mapping);
         let waited = awaited_cpu(&statistics)?;
-        let (took, used) = (begun.elapsed(), on_cpu().saturating_sub(cpu));
+        let (took, used) = (begun.elapsed(), thread_cpu_time().saturating_sub(cpu));
         if awaited != waits || waited != awaited_cpu(&statistics)? {
             continue;
         }
@@ -195,15 +196,6 @@ fn probe(start: Instant, stop: &AtomicBool) -> Result<Delays> {
         delays.add(start.elapsed(), delay);
     }
     Ok(delays)
-}
-
-/// Returns the CPU time of this thread.
-fn on_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
 }
 
 /// Returns the time for which this thread has waited for a CPU.

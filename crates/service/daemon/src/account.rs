@@ -245,6 +245,9 @@ pub struct RuleAccount {
     pub trial: Option<TrialAccount>,
 }
 
+/// Longest name of a metric that is kept with a trial, in characters; a command may be any text.
+pub const MAX_METRIC_CHARS: usize = 200;
+
 /// Result of a trial of a rule (`superhue ctl trial`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialAccount {
@@ -263,6 +266,22 @@ pub struct TrialAccount {
     pub pairs: u64,
     /// End of the trial, in seconds since 1970.
     pub ended_at_seconds: u64,
+}
+
+#[cfg(test)]
+impl TrialAccount {
+    /// Makes one with this gain, for tests.
+    pub(crate) fn example(gain: f64) -> Self {
+        Self {
+            conclusion: TrialConclusion::Keep,
+            metric: "redis-cli info".to_owned(),
+            gain: Some(gain),
+            gain_low: Some(0.0125),
+            gain_high: None,
+            pairs: 40,
+            ended_at_seconds: 1_800_000_000,
+        }
+    }
 }
 
 /// Conclusion of a trial of a rule.

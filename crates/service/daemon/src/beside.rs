@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use superhue_state::{Folder, StateError};
 
-use crate::account::TrialAccount;
+use crate::account::{MAX_METRIC_CHARS, TrialAccount};
 use crate::rules::Rule;
 
 /// Largest file of results: that of [`MOST_RESULTS`] rules with long names.
@@ -24,9 +24,6 @@ const MAX_RESULTS_BYTES: u64 = 4 << 20;
 
 /// Rules whose results are kept.
 const MOST_RESULTS: usize = 1000;
-
-/// Longest name of a metric that is kept, in characters; a command may be any text.
-const MAX_METRIC_CHARS: usize = 200;
 
 /// A file beside the control socket.
 #[derive(Debug)]
@@ -202,7 +199,6 @@ mod tests {
     use superhue::PlacementOptions;
 
     use super::*;
-    use crate::account::TrialConclusion;
     use crate::rules::Conditions;
 
     fn rule(name: &str, placement: PlacementOptions) -> Rule {
@@ -211,18 +207,6 @@ mod tests {
             place: "rules.toml:1".to_owned(),
             conditions: Conditions::default(),
             placement: Some(placement),
-        }
-    }
-
-    fn gain(gain: f64) -> TrialAccount {
-        TrialAccount {
-            conclusion: TrialConclusion::Keep,
-            metric: "redis-cli info".to_owned(),
-            gain: Some(gain),
-            gain_low: Some(gain - 0.01),
-            gain_high: None,
-            pairs: 12,
-            ended_at_seconds: 1_800_000_000,
         }
     }
 
@@ -244,12 +228,12 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| rule(name, PlacementOptions::default()));
         let mut results = TrialResults::beside(&socket);
         assert_eq!(results.of("a"), None);
-        results.keep(&a, gain(0.5)).unwrap();
-        results.keep(&a, gain(0.03)).unwrap();
-        results.keep(&b, gain(0.07)).unwrap();
+        results.keep(&a, TrialAccount::example(0.5)).unwrap();
+        results.keep(&a, TrialAccount::example(0.03)).unwrap();
+        results.keep(&b, TrialAccount::example(0.07)).unwrap();
 
         let mut again = TrialResults::beside(&socket);
-        assert_eq!(again.of("a"), Some(&gain(0.03)));
+        assert_eq!(again.of("a"), Some(&TrialAccount::example(0.03)));
         // The place of a rule does not matter.
         let moved = Rule {
             place: "other.toml:7".to_owned(),
@@ -263,7 +247,7 @@ mod tests {
             },
         );
         again.follow(&[moved, changed]);
-        assert_eq!(again.of("a"), Some(&gain(0.03)));
+        assert_eq!(again.of("a"), Some(&TrialAccount::example(0.03)));
         assert_eq!(again.of("b"), None, "it was not this rule");
         assert_eq!(TrialResults::beside(&socket).kept.len(), 1);
         again.follow(&[]);
@@ -282,21 +266,21 @@ mod tests {
         }
         let a = rule("a", PlacementOptions::default());
         let mut results = TrialResults::beside(&socket);
-        results.keep(&a, gain(0.03)).unwrap();
+        results.keep(&a, TrialAccount::example(0.03)).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
         assert_eq!(TrialResults::beside(&socket).of("a"), None);
         // A folder in the way of the new file is no reason to forget.
         std::fs::create_dir(folder.path().join("ctl.sock.trials.new")).unwrap();
-        let error = results.keep(&a, gain(0.07)).unwrap_err();
+        let error = results.keep(&a, TrialAccount::example(0.07)).unwrap_err();
         assert!(error.contains("restart"), "{error}");
-        assert_eq!(results.of("a"), Some(&gain(0.07)));
+        assert_eq!(results.of("a"), Some(&TrialAccount::example(0.07)));
     }
 
     #[test]
     fn a_metric_cannot_speak_to_a_terminal() {
         let trial = TrialAccount {
             metric: format!("a\x1b[2J\n{}", "é".repeat(500)),
-            ..gain(0.01)
+            ..TrialAccount::example(0.01)
         };
         let metric = shown(trial).metric;
         assert!(metric.starts_with("a[2J\u{e9}"), "{metric}");

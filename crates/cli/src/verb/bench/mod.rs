@@ -6,7 +6,6 @@ mod publish;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use superhue::experiment::machine_facts;
@@ -24,6 +23,7 @@ use self::chosen::WorkloadSelection;
 use self::progress::Progress;
 use crate::args::BenchArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print};
+use crate::utc;
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 
 /// Measures, or shows a kept result again.
@@ -181,8 +181,7 @@ fn read(path: &Path) -> Result<Document, Failure> {
 }
 
 fn now() -> Option<f64> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.ok().map(|time| time.as_secs_f64())
+    utc::now().map(|time| time.as_secs_f64())
 }
 
 /// Success, for a caller that has more to print.

@@ -3,6 +3,7 @@
 use superhue::Pages;
 use superhue::model::counted;
 use superhue_daemon::account::{DaemonAccount, RuleAccount, TrialAccount};
+use superhue_measure::trial::words::signed;
 
 /// Returns the gain for a table: `?` if no trial has measured it.
 pub(super) fn cell(rule: &RuleAccount) -> String {
@@ -52,10 +53,7 @@ pub(super) fn hint(status: &DaemonAccount) -> String {
 
 /// Returns a share with its sign; `?` for an unknown one.
 fn percent(share: Option<f64>) -> String {
-    share.map_or_else(
-        || "?".to_owned(),
-        |share| format!("{:+.1} %", share * 100.0),
-    )
+    share.map_or_else(|| "?".to_owned(), signed)
 }
 
 /// Returns a time in its largest unit.

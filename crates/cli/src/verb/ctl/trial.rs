@@ -5,14 +5,14 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use superhue::model::ColorRequest;
 use superhue::procfs::Roots;
 use superhue::procfs::process::still_is;
 use superhue::trial::{RuleProcesses, TrialPlan, TrialTargets};
 use superhue::{Config, Pages};
-use superhue_daemon::account::{TrialAccount, TrialConclusion};
+use superhue_daemon::account::{MAX_METRIC_CHARS, TrialAccount, TrialConclusion};
 use superhue_daemon::config_of;
 use superhue_daemon::ctl::{HeldRule, HoldError, RuleHold};
 use superhue_measure::Better;
@@ -20,12 +20,10 @@ use superhue_measure::trial::{Trial, TrialOutcome};
 
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note};
 use crate::trial_args::RuleTrialArgs;
+use crate::utc;
 use crate::verb::trial::{code_of_outcome, conduct, plan, show};
 
 use super::code_of;
-
-/// Longest name of a metric that the daemon gets, in characters.
-const MAX_METRIC_CHARS: usize = 200;
 
 /// Rights that are missing if superhue may not act.
 const RIGHTS: &str = "the trial switches the memory by itself, not through the daemon: it needs CAP_SYS_NICE, and CAP_SYS_PTRACE for processes of \
@@ -121,7 +119,6 @@ fn account(trial: &Trial) -> Option<TrialAccount> {
         Better::Neither => return None,
     };
     let asked = trial.metric.asked.clone();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Some(TrialAccount {
         conclusion,
         // The daemon keeps no more, and a request is short.
@@ -134,7 +131,7 @@ fn account(trial: &Trial) -> Option<TrialAccount> {
         gain_low,
         gain_high,
         pairs: trial.pairs.len() as u64,
-        ended_at_seconds: now.unwrap_or_default().as_secs(),
+        ended_at_seconds: utc::now().unwrap_or_default().as_secs(),
     })
 }
 

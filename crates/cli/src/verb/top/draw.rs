@@ -17,6 +17,7 @@ use ratatui::style::{Modifier, Style};
 use superhue::MappingStatus;
 use superhue::model::{ByteCount, ProcessId, counted};
 use superhue_daemon::account::RuleAccount;
+use superhue_measure::trial::words::signed;
 
 use crate::terminal::printable;
 use crate::top_args::ViewName;
@@ -204,7 +205,7 @@ fn of_daemon(answered: &DaemonSample) -> String {
 fn gains(rules: &[RuleAccount]) -> String {
     let measured = rules.iter().filter_map(|rule| {
         let gain = rule.trial.as_ref()?.gain?;
-        Some(format!("{} {:+.1} %", rule.name, gain * 100.0))
+        Some(format!("{} {}", rule.name, signed(gain)))
     });
     let shown: Vec<String> = measured.take(GAINS_SHOWN).collect();
     match shown.is_empty() {

@@ -10,7 +10,7 @@ use superhue_model::ProcessId;
 use superhue_track::{Access, Listener};
 
 use super::*;
-use crate::account::{TrialAccount, TrialConclusion};
+use crate::account::TrialAccount;
 use crate::clients::{MAX_LEASED, MAX_LEASED_OF_ONE_USER};
 use crate::ctl::{
     Answer, Answers, HeldRule, HoldError, LEASE, Request, RuleHold, RuleSummary, Server,
@@ -266,18 +266,6 @@ fn a_connection_holds_one_rule_and_any_other_request_ends_it() {
     }
 }
 
-fn trial() -> TrialAccount {
-    TrialAccount {
-        conclusion: TrialConclusion::Keep,
-        metric: "redis-cli info".to_owned(),
-        gain: Some(0.03),
-        gain_low: Some(0.01),
-        gain_high: None,
-        pairs: 40,
-        ended_at_seconds: 1_800_000_000,
-    }
-}
-
 #[test]
 fn the_holder_of_a_rule_has_the_last_word_on_it() {
     let (mut place, begun) = (Place::new(), Instant::now());
@@ -287,23 +275,30 @@ fn the_holder_of_a_rule_has_the_last_word_on_it() {
             // The answer to this comes before the last one.
             hold.keep(begun + SECOND).unwrap();
         }
-        let client = std::thread::spawn(move || hold.finish(trial(), begun + SECOND));
+        let client =
+            std::thread::spawn(move || hold.finish(TrialAccount::example(0.03), begun + SECOND));
         while !client.is_finished() {
             place.step(NOW);
         }
         client.join().unwrap().unwrap();
         assert_eq!(place.held(), [""; 0], "the result ends the hold");
-        assert_eq!(place.party.tried.pop(), Some(("a".to_owned(), trial())));
+        assert_eq!(
+            place.party.tried.pop(),
+            Some(("a".to_owned(), TrialAccount::example(0.03)))
+        );
     }
     // A hold that is over has no result, nor has a client that holds nothing.
     let hold = place.take("a", begun).unwrap();
     place.step(NOW + LEASE);
-    assert!(hold.finish(trial(), begun + LEASE).is_err());
+    assert!(
+        hold.finish(TrialAccount::example(0.03), begun + LEASE)
+            .is_err()
+    );
     let mut stream = UnixStream::connect(&place.path).unwrap();
     let rule = "a".to_owned();
     let request = Request::TrialEnded {
         rule,
-        trial: trial(),
+        trial: TrialAccount::example(0.03),
     };
     stream
         .write_all(crate::ctl::written(request).as_bytes())

@@ -368,15 +368,7 @@ mod tests {
     #[test]
     fn a_measured_gain_has_its_bounds_and_others_no_series() {
         let mut tried = rule("tried", None);
-        tried.trial = Some(TrialAccount {
-            conclusion: crate::account::TrialConclusion::Keep,
-            metric: "requests".to_owned(),
-            gain: Some(0.03),
-            gain_low: Some(0.0125),
-            gain_high: None,
-            pairs: 40,
-            ended_at_seconds: 1_800_000_000,
-        });
+        tried.trial = Some(TrialAccount::example(0.03));
         let account = DaemonAccount {
             rules: vec![tried, rule("not", None)],
             ..DaemonAccount::default()

@@ -14,7 +14,7 @@ mod writer;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use superhue::ceiling::apart;
 use superhue::model::ProcessId;
@@ -31,6 +31,7 @@ use super::{DRAWING, GLANCE};
 use crate::output::{FAILED, Failure, VerbResult, note};
 use crate::terminal::ENDING;
 use crate::top_args::{TopArgs, ViewName};
+use crate::utc;
 
 use entry::ShownView;
 use writer::RecordWriter;
@@ -103,8 +104,7 @@ fn must_be_read(gathered: &TopSnapshot) -> Result<(), Failure> {
 }
 
 fn since_1970() -> Duration {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap_or_default()
+    utc::now().unwrap_or_default()
 }
 
 /// Returns the data to read: the largest and the busiest processes first.

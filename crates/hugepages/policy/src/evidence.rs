@@ -8,13 +8,14 @@
 //!   ##########        ###########       #########         holes            evidence, if the budget pays for enough of them
 //!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
+//!   HHHHHHHHHHHHHHHH  full when it was made huge          huge             no evidence: a split would give back what base pages took, too
 //! ```
 //!
 //! A program that ends within seconds gets no tracker, which would cost it more than it could gain.
 
 use std::time::Duration;
 
-use superhue_model::{Memory, Owner};
+use superhue_model::{Memory, Owner, Region};
 
 use crate::FULL;
 use crate::memory::LONGEST_FILLING;
@@ -94,17 +95,23 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
 }
 
 /// Returns true if cold ones among the huge pages of `memory` may be split once they have been watched for `cold_after`. In shared memory none is:
-/// its pages of zeroes do not come back.
-pub(crate) fn of_huge_pages(memory: &Memory<'_>, cold_after: Duration, age: MemoryAge) -> bool {
+/// its pages of zeroes do not come back. Those for which `costs_nothing` is true do not count; it is asked in the order of addresses.
+pub(crate) fn of_huge_pages(
+    memory: &Memory<'_>,
+    cold_after: Duration,
+    age: MemoryAge,
+    mut costs_nothing: impl FnMut(Region) -> bool,
+) -> bool {
     matches!(memory.owner, Owner::Process(_))
         && age.watched >= LEAST_WATCHED.max(cold_after / UNWATCHED_SHARE)
-        && memory.regions.iter().any(|view| view.huge == Some(true))
+        && (memory.regions.iter())
+            .any(|view| view.huge == Some(true) && !costs_nothing(view.region))
 }
 
 #[cfg(test)]
 mod tests {
     use superhue_model::{
-        HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, Region, RegionView, TornPage, VirtAddr,
+        HUGE_PAGE_SIZE, PageCount, ProcessId, ProcessView, RegionView, TornPage, VirtAddr,
         VirtRange, Vma, VmaKind,
     };
 
@@ -210,12 +217,31 @@ mod tests {
         let cold_after = Duration::from_secs(30);
         let view = process(&[(512, true), (3, false)]);
         let memory = Memory::of_process(&view);
-        assert!(of_huge_pages(&memory, cold_after, age(10_000, 0)));
-        assert!(!of_huge_pages(&memory, cold_after, age(9_999, 0)));
+        let needs = |memory: &Memory<'_>, cold_after, age| {
+            of_huge_pages(memory, cold_after, age, |_| false)
+        };
+        assert!(needs(&memory, cold_after, age(10_000, 0)));
+        assert!(!needs(&memory, cold_after, age(9_999, 0)));
         let at_once = Duration::ZERO;
-        assert!(of_huge_pages(&memory, at_once, age(5_000, 0)));
-        assert!(!of_huge_pages(&memory, at_once, age(4_999, 0)));
+        assert!(needs(&memory, at_once, age(5_000, 0)));
+        assert!(!needs(&memory, at_once, age(4_999, 0)));
         let base = process(&[(512, false)]);
-        assert!(!of_huge_pages(&Memory::of_process(&base), cold_after, LONG));
+        assert!(!needs(&Memory::of_process(&base), cold_after, LONG));
+    }
+
+    #[test]
+    fn huge_pages_that_cost_no_memory_need_no_evidence() {
+        let view = process(&[(512, true), (512, false), (512, true)]);
+        let needs = |costs_nothing: fn(Region) -> bool| {
+            of_huge_pages(
+                &Memory::of_process(&view),
+                Duration::ZERO,
+                LONG,
+                costs_nothing,
+            )
+        };
+        assert!(!needs(|_| true));
+        assert!(needs(|region| region.start() == VirtAddr(0)));
+        assert!(needs(|region| region.start() > VirtAddr(0)));
     }
 }

@@ -40,6 +40,7 @@ use superhue_model::{Memory, Outcome, Owner, PageCount, Plan, ProcessId, Region,
 use crate::candidate::{PromotionReadiness, PromotionValue, RegionLook, Rule};
 use crate::clock::Tick;
 use crate::evidence;
+use crate::memory::OwnedMemory;
 use crate::promoter::Promoter;
 use crate::scheme::pages_of_a_region;
 use crate::split::{self, Splitter};
@@ -190,9 +191,13 @@ impl Policy for HotPolicy {
         let Some(room) = self.promoter.allowed_growth() else {
             return false;
         };
-        let may_split = self.splitter.is_some();
-        evidence::of_holes(memory, rule.min_active, room, age)
-            || (may_split && evidence::of_huge_pages(memory, rule.cold_after, age))
+        if evidence::of_holes(memory, rule.min_active, room, age) {
+            return true;
+        }
+        let mut free_of_cost = (self.promoter.owner(memory.owner)).map(OwnedMemory::free_of_cost);
+        let costs_nothing = |region| (free_of_cost.as_mut()).is_some_and(|is_free| is_free(region));
+        self.splitter.is_some()
+            && evidence::of_huge_pages(memory, rule.cold_after, age, costs_nothing)
     }
 
     fn allow(&mut self, budget: Option<Share>) {

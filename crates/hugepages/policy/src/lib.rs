@@ -224,7 +224,8 @@ const _: () = assert!(FULL as u64 == superhue_model::PAGES_PER_REGION);
 #[cfg(test)]
 mod tests {
     use superhue_model::{
-        ByteCount, HUGE_PAGE_SIZE, ProcessView, RegionView, VirtAddr, VirtRange, Vma, VmaKind,
+        ActionResult, ByteCount, Effect, HUGE_PAGE_SIZE, ProcessView, RegionView, VirtAddr,
+        VirtRange, Vma, VmaKind,
     };
 
     use super::*;
@@ -305,5 +306,34 @@ mod tests {
                 .wants_heat(&memory, MemoryAge::default())
         );
         assert!(!Scheme::resident().policy().wants_heat(&memory, old));
+    }
+
+    #[test]
+    fn huge_pages_of_full_regions_need_no_samples() {
+        let mut auto = Scheme::auto().policy();
+        auto.decide(&snapshot(1, &[512, 512]));
+        let plan = auto.decide(&snapshot(2, &[512, 512]));
+        let results = (plan.actions.into_iter())
+            .map(|action| ActionResult {
+                action,
+                effect: Effect::Done,
+                took: Duration::from_millis(1),
+            })
+            .collect();
+        auto.learn(Duration::from_secs(2), &Outcome { results });
+        let mut huge = snapshot(3, &[512, 512]);
+        for view in &mut huge.processes[0].regions {
+            view.huge = Some(true);
+        }
+        let mut other = Scheme::auto().policy();
+        for policy in [&mut auto, &mut other] {
+            policy.decide(&huge);
+        }
+        let memory = Memory::of_process(&huge.processes[0]);
+        assert!(!auto.wants_heat(&memory, MemoryAge::MAX));
+        assert!(
+            other.wants_heat(&memory, MemoryAge::MAX),
+            "somebody else made them"
+        );
     }
 }

@@ -395,6 +395,16 @@ impl<N: Copy + Default> OwnedMemory<N> {
         indices.filter_map(|index| Some((index, self.records.get(index)?)))
     }
 
+    /// Returns a function that says whether promotion made a region huge without adding a page (see [`Record::costs_nothing`]). It expects regions
+    /// in the order of addresses.
+    pub(crate) fn free_of_cost(&self) -> impl FnMut(Region) -> bool {
+        let mut records = self.records.iter().peekable();
+        move |region| {
+            while records.next_if(|record| record.region < region).is_some() {}
+            (records.peek()).is_some_and(|record| record.region == region && record.costs_nothing())
+        }
+    }
+
     /// Returns all records, in the order of addresses.
     pub(crate) fn records(&self) -> &[Record<N>] {
         &self.records

@@ -367,6 +367,14 @@ impl<R: Rule> Promoter<R> {
         find_mut(&mut self.owners, owner)?.find_mut(region)
     }
 
+    /// Returns the history of an owner, if there is one.
+    pub(crate) fn owner(&self, owner: Owner) -> Option<&OwnedMemory<R::Note>> {
+        let index = (self.owners)
+            .binary_search_by_key(&owner, |memory| memory.owner)
+            .ok()?;
+        self.owners.get(index)
+    }
+
     /// Returns the regions that would be promoted if the budget were larger, best first.
     pub(crate) fn priced_out(&self) -> &[Candidate] {
         &self.priced_out

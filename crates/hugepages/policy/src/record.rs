@@ -131,6 +131,8 @@ pub(crate) struct Record<N> {
     resident: u16,
     /// Resident pages owed to promotion.
     charged: u16,
+    /// True if its last promotion added no page.
+    was_full: bool,
     /// Resident pages not owed to it: those from before the first promotion that is still charged.
     baseline: u16,
     huge: Option<bool>,
@@ -151,6 +153,7 @@ impl<N: Copy + Default> Record<N> {
             stage: Stage::Watching,
             resident: seen.resident,
             charged: 0,
+            was_full: false,
             baseline: 0,
             huge: seen.huge,
             note: N::default(),
@@ -280,6 +283,12 @@ impl<N: Copy + Default> Record<N> {
         self.charged
     }
 
+    /// Returns true if promotion made it huge without adding a page: it takes no more memory than its base pages did.
+    pub(crate) const fn costs_nothing(&self) -> bool {
+        let is_ours = matches!(self.stage, Stage::InFlight { .. } | Stage::Done { .. });
+        is_ours && self.was_full && self.charged == 0
+    }
+
     /// Returns the time of the plan, if the outcome is outstanding.
     pub(crate) const fn in_flight_since(&self) -> Option<Tick> {
         match self.stage {
@@ -312,6 +321,7 @@ impl<N: Copy + Default> Record<N> {
         let growth = self.growth();
         self.baseline = self.resident.saturating_sub(self.charged);
         self.charged = (self.charged + growth).min(FULL);
+        self.was_full = growth == 0;
         self.stage = Stage::InFlight {
             planned: now,
             growth,
@@ -356,6 +366,7 @@ impl<N: Copy + Default> Record<N> {
         let growth = growth.min(FULL - self.charged);
         self.baseline = FULL - self.charged - growth;
         self.charged += growth;
+        self.was_full = growth == 0;
         self.done(now);
         growth
     }

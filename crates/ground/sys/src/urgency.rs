@@ -14,9 +14,11 @@
 //! |---|---|---|
 //! | [`Urgent::first`] | `SCHED_FIFO` at priority 1; where that is not permitted, as below | one region, or few page tables: milliseconds |
 //! | [`Urgent::raised`] | a nice value of -20, which counts within the control group and the session of the thread | many page tables |
+//! | [`Urgent::raised_for`] | the same, and none for work of more than 5 ms | page tables that are only read |
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
@@ -24,6 +26,13 @@ use crate::scheduling::Scheduling;
 
 /// The highest priority of ordinary scheduling.
 const HIGHEST: i32 = -20;
+
+/// Longest reading for which a thread is raised. Who reads holds up few: those that change mappings of the process. Who is raised holds up all others
+/// on its CPU, for as long.
+const LONGEST_RAISED: Duration = Duration::from_millis(5);
+
+/// Time to read the state of one page, on the slowest machine that was measured.
+const READING: Duration = Duration::from_nanos(20);
 
 /// Guard: the calling thread is scheduled before others until the guard is dropped.
 ///
@@ -129,6 +138,17 @@ impl Urgent {
         }
     }
 
+    /// Does the same for reading the page tables of this many resident pages, unless that takes so long that others would wait for it.
+    #[must_use]
+    pub fn raised_for(pages: u64) -> Self {
+        let expected = u32::try_from(pages).map_or(Duration::MAX, |it| READING.saturating_mul(it));
+        if expected <= LONGEST_RAISED {
+            Self::raised()
+        } else {
+            Self::with(Before::Same)
+        }
+    }
+
     const fn with(before: Before) -> Self {
         Self {
             before,
@@ -174,6 +194,15 @@ mod tests {
         if !could {
             superhue_testing::skip("CAP_SYS_NICE", "the priority cannot be raised here");
         }
+    }
+
+    #[test]
+    fn long_reading_is_not_urgent() {
+        let before = state();
+        let urgent = Urgent::raised_for(250_001);
+        assert_eq!(state(), before);
+        drop(urgent);
+        restored(|| Urgent::raised_for(250_000), |(nice, _)| nice == HIGHEST);
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Watch {
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         // The reads below hold locks of the process.
-        let urgent = Urgent::raised();
+        let urgent = Urgent::raised_for(resident.total.0);
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
         if let Ok(view) = &mut seen {

@@ -21,8 +21,11 @@ BEFORE, QUICK_BEFORE = 120, 4
 # Of a table of pgbench with its index, for each unit of its scale.
 BYTES_PER_SCALE = 16 << 20
 
-# Bars: of what hugetlb gains over `off`; of the used buffers; of the page tables of `off`.
-GAIN, MAPPED, TABLES = 0.95, 0.9, 0.15
+# The clients that use the buffers as soon as all of them are filled, and the share of their transactions that are timed.
+FIRST_SECONDS, FIRST_CLIENTS, TIMED = 20, 8, 0.2
+
+# Bars: of what hugetlb gains over `off`; of the used buffers; of the page tables of `off`; of the latencies of `off`.
+GAIN, MAPPED, TABLES, LATENCY = 0.95, 0.9, 0.15, 1.05
 
 # An arm: huge_pages, what shmem_enabled is, how superhue comes to the server.
 ARMS = {
@@ -212,12 +215,39 @@ class Buffers(Subject):
 
     def measured(self, pid, session, superhue):
         """Figures of one server."""
+        first = self.first_seconds(pid, session)
         hot = superhue and superhue[1] == "hot"
         before = self.pgbench(pid, CLIENTS[0], "-S", seconds=self.before) if hot else None
-        figures = self.mapped_by(session, pid, SETTLE if superhue else 0) | {"before": before}
+        figures = {"first": first} | self.mapped_by(session, pid, SETTLE if superhue else 0) | {"before": before}
         runs = {f"select, {clients}": self.pgbench(pid, clients, "-S") for clients in CLIENTS}
         runs["tpc-b, 8"] = self.pgbench(pid, 8)
         return figures | {"runs": runs}
+
+    def first_seconds(self, pid, session):
+        """Latencies of clients while superhue makes the buffers huge, and how soon most of those in use are."""
+        used = int(session.ask(USED)[0]) * 8192
+        times = self.folder / "times"
+        times.mkdir()
+        command = self.client(
+            "pgbench", "-n", "-M", "prepared", "-c", FIRST_CLIENTS, "-j", 2, "-T", FIRST_SECONDS, "-S",
+            "-l", f"--log-prefix={times}/of", f"--sampling-rate={TIMED}", DATABASE,
+        )
+        process, begun = CHILDREN.start(command, stdin=subprocess.DEVNULL), time.monotonic()
+        shares, soon = [], None
+        while process.poll() is None and time.monotonic() < begun + FIRST_SECONDS + 60:
+            here = [self.buffers(each) for each in (session.pid, pid)]
+            shares.append(max(found["pmd"] + found["hugetlb"] for found in here) / used)
+            if soon is None and shares[-1] >= MAPPED:
+                soon = time.monotonic() - begun
+            time.sleep(1)
+        process.communicate(timeout=60)
+        CHILDREN.end(process, kill=False)
+        micros = sorted(int(line.split()[2]) for path in times.iterdir() for line in path.read_text(encoding="utf-8").splitlines())
+        shutil.rmtree(times)
+        if process.returncode != 0 or len(micros) < 1000:
+            raise RuntimeError(f"pgbench has timed {len(micros)} transactions, and ended with {process.returncode}")
+        latencies = {f"p{part * 100:g}_ms": micros[int(part * (len(micros) - 1))] / 1000 for part in (0.5, 0.99, 0.999, 1)}
+        return {"timed": len(micros), **latencies, "mapped_share": min(1, shares[-1]), "mapped_after_seconds": soon}
 
     def pgbench(self, pid, clients, *words, seconds=None):
         """Transactions per second, and page tables of all processes while they are done."""
@@ -248,6 +278,9 @@ class Buffers(Subject):
                 "mapped_share": min(run["mapped_share"] for run in runs),
                 "mapped_share_again": min(run["again"]["mapped_share"] for run in runs),
                 "settle_seconds": median([run["settle_seconds"] for run in runs]),
+                "first_p99_ms": median([run["first"]["p99_ms"] for run in runs]),
+                "first_worst_ms": max(run["first"]["p100_ms"] for run in runs),
+                "first_mapped_share": min(run["first"]["mapped_share"] for run in runs),
                 "longest_collapse_seconds": max((run.get("superhue") or {}).get("longest_seconds") or 0 for run in runs),
             }
         if "off" not in figures:
@@ -264,6 +297,8 @@ class Buffers(Subject):
                 bars[f"{arm}: {name}: at least {GAIN:.0%} of what hugetlb gains"] = here["tps"][name] >= wanted
             for when, key in {"": "mapped_share", " again": "mapped_share_again"}.items():
                 bars[f"{arm}: at least {MAPPED:.0%} of used buffers mapped by huge pages{when}"] = here[key] >= MAPPED
+            bars[f"{arm}: at least {MAPPED:.0%} of used buffers mapped by huge pages within {FIRST_SECONDS} s"] = here["first_mapped_share"] >= MAPPED
+            bars[f"{arm}: p99 meanwhile at most {LATENCY}x of off"] = here["first_p99_ms"] <= LATENCY * off["first_p99_ms"]
             for name in ("select, 100", "select, 100, again"):
                 most = TABLES * off["page_tables"][name]
                 bars[f"{arm}: {name}: page tables at most {TABLES:.0%} of off"] = here["page_tables"][name] <= most

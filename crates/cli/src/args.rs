@@ -19,7 +19,7 @@ use crate::placement_args::{ColorArgs, PlacementArgs, SystemArgs, TrackingArgs};
 use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
 use crate::tlb_args::TlbArgs;
 use crate::trial_args::{self, RuleTrialArgs, TrialArgs};
-use crate::values::{parse_picture, parse_some_time};
+use crate::values::{parse_percentage, parse_picture, parse_some_time};
 
 const EXIT_HELP: &str = "\
 Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
@@ -376,7 +376,7 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub gates: GateArgs,
     /// Call two arms different only if the figures differ by more than this.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%", value_parser = parse_percentage)]
     pub smallest: f64,
     /// Seed of the order and of the statistics.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -132,8 +132,8 @@ pub struct GuardArgs {
 #[command(next_help_heading = "Test")]
 pub struct TestArgs {
     /// Differences smaller than this do not count: the trial ends with `no difference` once larger ones are ruled out.
-    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = parse_within)]
-    pub within: f64,
+    #[arg(long, alias = "within", value_name = "PERCENT", default_value = "2%", value_parser = parse_smallest)]
+    pub smallest: f64,
     /// End undecided after this time.
     #[arg(long = "for", alias = "limit", value_name = "TIME", default_value = "10m", value_parser = parse_some_time)]
     pub limit: Duration,
@@ -184,7 +184,7 @@ fn share(text: &str, least: f64, most: f64) -> Result<f64, String> {
     })
 }
 
-fn parse_within(text: &str) -> Result<f64, String> {
+fn parse_smallest(text: &str) -> Result<f64, String> {
     share(text, 0.001, 0.5)
 }
 

@@ -171,12 +171,6 @@ fn set_up(experiment: &mut Experiment, args: &CompareArgs) {
 
 /// Combines arms, metrics and settings; refuses ones that do not fit together.
 fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result<Design, Failure> {
-    if !(0.0..100.0).contains(&args.smallest) {
-        return Err(Failure::new(
-            USAGE,
-            "--smallest is a percentage from 0 to 100",
-        ));
-    }
     let own = experiment
         .metrics
         .iter()
@@ -186,7 +180,7 @@ fn design(arms: Vec<Arm>, experiment: &Experiment, args: &CompareArgs) -> Result
         runs: args.runs.unwrap_or(RUNS) as usize,
         warmup: args.warmup as usize,
         seed: args.seed,
-        smallest: args.smallest / 100.0,
+        smallest: args.smallest,
         ..Settings::default()
     };
     Design::new(arms, metrics, settings).map_err(|error| Failure::new(USAGE, error))

@@ -254,7 +254,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
     let report = report.to_str().unwrap();
     // To rule out 0.1 % takes more pairs than fit into these times.
     let metric = metric(target.pid(), 1000, 1000);
-    let common = ["--within", "0.1%", "--alpha", "0.01%", "--json"];
+    let common = ["--smallest", "0.1%", "--alpha", "0.01%", "--json"];
     let short = ["--for", "20s", "--seed", "1", "--report", report];
     let first = document(&trial_of(&metric, &[&common[..], &short, &[&pid]].concat()));
     assert_eq!(first["verdict"]["outcome"], "undecided", "{first}");
@@ -338,7 +338,7 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
                     "--json",
                     "--for",
                     "1h",
-                    "--within",
+                    "--smallest",
                     "0.1%",
                     "--alpha",
                     "0.01%",
@@ -454,7 +454,7 @@ fn a_service_that_is_started_anew_is_taken_up() {
     };
     let Some(first) = target(16) else { return };
     group.take(&first);
-    let quick = [&QUICK[..], &["--json", "--for", "1h", "--within", "0.1%"]].concat();
+    let quick = [&QUICK[..], &["--json", "--for", "1h", "--smallest", "0.1%"]].concat();
     let mut command = superhue(User::Same, &quick);
     command
         .args(["--alpha", "0.01%", "--cgroup"])
@@ -501,7 +501,7 @@ fn memory_that_a_restarted_service_makes_huge_by_itself_is_tried_too() {
     if huge(first.pid()) < 14 << 20 {
         return skip("huge pages", "the kernel makes none at the first touch");
     }
-    let quick = [&QUICK[..], &["--json", "--for", "1h", "--within", "0.1%"]].concat();
+    let quick = [&QUICK[..], &["--json", "--for", "1h", "--smallest", "0.1%"]].concat();
     let mut command = superhue(User::Same, &quick);
     command
         .args(["--alpha", "0.01%", "--present", "--cgroup"])
@@ -539,7 +539,7 @@ fn rules(budget: &str) -> String {
 
 /// A trial of rule `tried` that reaches no verdict soon; its memory is switched off now.
 fn lasting_trial(machine: &Machine, pid: u32) -> ChildGuard {
-    let options = ["--for", "1h", "--within", "0.1%", "--alpha", "0.01%"];
+    let options = ["--for", "1h", "--smallest", "0.1%", "--alpha", "0.01%"];
     let quick = ["--block", "100ms", "--learn", "20s"];
     let mut command = machine.command(&[&["ctl", "trial", "tried"][..], &quick, &options].concat());
     command.stderr(Stdio::null());

@@ -9,7 +9,8 @@ use superhue::procfs::Roots;
 use superhue::sys::process::{SignalSet, raise_descriptor_limit};
 use superhue::sys::signal::signal_descriptor;
 use superhue::trackers::{TrackerKind, choose};
-use superhue_track::{Limits, Listener, SampledHeat, Server, drop_privileges};
+use superhue_serve::{Listener, drop_privileges};
+use superhue_track::{Limits, SampledHeat, Server};
 
 use crate::args::{DEFAULT_TRACK_MEMORY, TrackArgs};
 use crate::in_two::{Kind, in_two};

@@ -23,12 +23,12 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
 use superhue_procfs::system::ThpCounters;
 use superhue_procfs::system::thp::folio_bytes;
+use superhue_serve::{Access, ListenError, Listener, drop_privileges};
 use superhue_state::StateError;
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
 use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
 use superhue_sys::{heap, image};
-use superhue_track::{Access, ListenError, Listener, drop_privileges};
 
 use crate::account::{
     AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA, TrialAccount,

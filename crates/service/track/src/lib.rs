@@ -14,7 +14,8 @@
 //!
 //! use superhue_client::{TrackingOptions, Page, Tracking};
 //! use superhue_model::ProcessId;
-//! use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server};
+//! use superhue_serve::Listener;
+//! use superhue_track::{Heat, Limits, SampleOutcome, Server};
 //!
 //! /// No accesses, where `superhue track` has a [`SampledHeat`].
 //! struct Still;
@@ -55,14 +56,10 @@ mod budget;
 mod client;
 mod heat;
 mod image;
-mod listener;
-mod privileges;
 mod publish;
 mod sampled;
 mod server;
 
 pub use heat::{Heat, SampleOutcome, TrackingLoss};
-pub use listener::{Access, ListenError, Listener};
-pub use privileges::{HeldCapabilities, drop_privileges};
 pub use sampled::SampledHeat;
 pub use server::{Limits, Server, ServerCounters, ServerError};

@@ -13,12 +13,12 @@ use rustix::net::{SocketFlags, accept_with};
 use superhue_client::protocol::{Answer, MAX_MESSAGE_BYTES, Reason, Request};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
+use superhue_serve::Listener;
 use superhue_sys::seqpacket::receive;
 
 use crate::budget::{Holding, MAKING, surplus};
 use crate::client::{Client, Stage};
 use crate::heat::{Heat, TrackingLoss};
-use crate::listener::Listener;
 
 /// Samples of a process before its first list.
 const WARM_UP: u64 = 3;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use superhue_track::Listener;
+use superhue_serve::Listener;
 
 use super::protocol::{LEASE, LONGEST_REQUEST, Request};
 use super::{read_request, written};

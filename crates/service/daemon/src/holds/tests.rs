@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use superhue::PlacementOptions;
 use superhue_model::ProcessId;
-use superhue_track::{Access, Listener};
+use superhue_serve::{Access, Listener};
 
 use super::*;
 use crate::account::TrialAccount;

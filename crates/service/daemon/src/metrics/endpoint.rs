@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::listen;
-use superhue_track::{Access, ListenError, Listener};
+use superhue_serve::{Access, ListenError, Listener};
 
 use super::Format;
 use super::http::{Http, LONGEST_HEAD};

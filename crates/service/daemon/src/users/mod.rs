@@ -31,9 +31,9 @@ use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::CapabilitySet;
 use superhue::act::{Greeting, framed};
+use superhue_serve::{Access, Listener};
 use superhue_sys::process::close_on_exec_from;
 use superhue_sys::seqpacket::{peer_credentials, peer_groups};
-use superhue_track::{Access, Listener};
 
 use crate::account::UsersAccount;
 use crate::capabilities::missing;

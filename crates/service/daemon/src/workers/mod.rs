@@ -41,9 +41,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use superhue::act::{Frames, framed_within};
 use superhue::held_up::{BlockingProcess, SleepLimits, SleepMonitor};
+use superhue_serve::drop_privileges;
 use superhue_sys::busy::{self, BusyBoard};
 use superhue_sys::process::cpu_time_of;
-use superhue_track::drop_privileges;
 
 use fork_server::{ForkedWorker, Role};
 

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use superhue_client::{Page, PageFlags, TrackingOptions};
 use superhue_model::ProcessId;
-use superhue_track::{Heat, Limits, Listener, SampleOutcome, Server, ServerCounters, TrackingLoss};
+use superhue_serve::Listener;
+use superhue_track::{Heat, Limits, SampleOutcome, Server, ServerCounters, TrackingLoss};
 
 /// Far longer than anything here takes on a busy machine.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use superhue_track::Access;
+use superhue_serve::Access;
 
 use super::*;
 

@@ -11,16 +11,18 @@ use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours,
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
+use crate::account::WatchAccount;
 use crate::colors::{ColorSetup, ColorsError, ColorsReport};
+use crate::controls::Controls;
 use crate::cpu::Work;
 use crate::family::Family;
-use crate::live::{AccountPublisher, Controls, WatchAccount};
 use crate::means::WITHOUT_CAPABILITY;
 use crate::report::{CpuReport, Report, RunFacts};
 use crate::session::new_watch;
 use crate::setup::Setup;
+use crate::stop::Stop;
 use crate::targets::Population;
-use crate::watch::Stop;
+use crate::watch::AccountPublisher;
 use crate::{Config, Mechanism, Targets};
 
 /// Number of programs that a process may execute during the first look at it, and the time between two attempts.

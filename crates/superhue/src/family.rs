@@ -14,7 +14,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{descendants, session_members, stat};
 
 use crate::ceiling;
-use crate::live::MemberFeed;
+use crate::controls::MemberFeed;
 use crate::targets::Population;
 
 /// Interval between searches of all processes for missed members of sessions.

@@ -36,6 +36,8 @@
 //! * [`probe`] tries what this machine lets its caller do: `superhue check`.
 //! * [`color`] gives a program memory in chosen page colors.
 
+mod account;
+mod actuator;
 pub mod advise;
 mod allocator;
 mod attach;
@@ -45,6 +47,7 @@ mod charge;
 mod coloring;
 mod colors;
 mod config;
+mod controls;
 mod cpu;
 pub mod experiment;
 mod family;
@@ -69,6 +72,7 @@ mod session;
 mod setup;
 mod shared_report;
 mod status;
+mod stop;
 mod supervise;
 pub mod survey;
 mod targets;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use superhue_act::{Actuator, Connection, Mappers, RemoteActuator, Terms, UserService};
 use superhue_procfs::Roots;
 
+use crate::actuator::kernel_actuator;
 use crate::probe::{Availability, one};
-use crate::session::kernel_actuator;
 
 /// The ways for a caller without the capability.
 pub(crate) const WITHOUT_CAPABILITY: &str = "have an administrator allow this user in the daemon's configuration ([users] of \

@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 use superhue_act::RestoreReport;
 use superhue_heat::TrackerKind;
-use superhue_model::{Action, ByteCount, Errno, SkipReason, counted};
-use superhue_policy::{Ledger, StallCounts};
+use superhue_model::{Action, ByteCount, counted};
+use superhue_policy::StallCounts;
 use superhue_sys::process::own_usage;
 
+use crate::account::{by_name, by_reason, nonzero, waiting};
 use crate::allocator::AllocatorReport;
 use crate::ceiling;
 use crate::colors::ColorsReport;
@@ -729,38 +730,6 @@ impl Report {
         };
         self.planned.iter().map(line).collect()
     }
-}
-
-/// Returns refusals by the names of their errors.
-pub(crate) fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
-    let named = failed
-        .iter()
-        .map(|(errno, &count)| (errno.to_string(), count));
-    named.collect()
-}
-
-/// Returns skipped actions by the text of their reason.
-pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
-    let named = skipped
-        .iter()
-        .map(|(reason, &count)| (reason.describe(), count));
-    named.collect()
-}
-
-/// Returns the number of regions that wait, by the reason for waiting.
-pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
-    nonzero([
-        ("still being filled or sampled", ledger.waiting.settling),
-        ("after a failure", ledger.waiting.backing_off),
-        ("budget", ledger.waiting.budget),
-        ("rate limit", ledger.waiting.rate),
-        ("--max-stall", ledger.waiting.stall),
-    ])
-}
-
-/// Leaves out counts of zero.
-fn nonzero<const N: usize>(all: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
-    all.into_iter().filter(|&(_, count)| count > 0).collect()
 }
 
 /// Returns a share in percent, as people write it: without the error of the last binary digit.

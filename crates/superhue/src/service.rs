@@ -11,8 +11,8 @@ use superhue_model::{ByteCount, PageCount, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{is_huge_mapped, resident_pages, status};
 
+use crate::actuator::kernel_actuator;
 use crate::given_back::LazyFreeFinder;
-use crate::session::kernel_actuator;
 
 /// Carries out the orders of a client on `stream` until it closes the stream. `client` is the number of its process.
 ///

@@ -4,20 +4,16 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+
 use std::thread;
 use std::time::{Duration, Instant};
 
-use superhue_act::{
-    Actuator, DryRun, Journal, KernelActuator, Mappers, SettingsError, SettingsGuard,
-};
+use superhue_act::{Actuator, DryRun, Journal, SettingsError, SettingsGuard};
 use superhue_heat::ChooseError;
-use superhue_model::{ByteCount, SkipReason};
-use superhue_procfs::process::{
-    identify, is_huge_mapped, maps, numbers_are_ours, shared_pages, still_is, still_runs,
-};
+use superhue_model::ByteCount;
+use superhue_procfs::ReadError;
+use superhue_procfs::process::{identify, numbers_are_ours};
 use superhue_procfs::system::PageColors;
-use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::{Usage, own_usage, send_signal};
 use superhue_sys::thp::ThpSwitch;
 
@@ -25,17 +21,14 @@ use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NoReq
 use crate::colors::{Census, ColorSetup, ColorsError, ColorsReport, kernel_report};
 use crate::cpu::Work;
 use crate::family::Family;
-use crate::given_back::LazyFreeFinder;
-use crate::group_limits::GroupLimits;
 use crate::launch::{InheritedState, Launch, LaunchError};
 use crate::means::Means;
-use crate::obstacles::Obstacles;
 use crate::report::{CpuReport, Ending, Report, RunFacts};
 use crate::setup::Setup;
+use crate::stop::Stop;
 use crate::supervise::{End, Signals, SupervisionEvent, is_interrupt};
-use crate::watch::{Mappings, Stop, Watch, WatchResults};
+use crate::watch::{Mappings, Watch, WatchResults};
 use crate::{Config, Mechanism, Pages};
-use crate::{files, tmpfs_room};
 
 /// Reason why a session did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -371,62 +364,4 @@ pub(crate) fn new_actuator(
     let mappers = Box::new(move |object, region| mappings.of(object, region));
     let has_budget = config.options.pages != Some(Pages::Always) || config.options.budget.is_some();
     means.actuator(&config.roots, mappers, has_budget)
-}
-
-/// Makes an actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
-pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool) -> KernelActuator {
-    let sight = roots.clone();
-    let actuator = KernelActuator::new(Box::new(move |id| still_is(&sight, id)));
-    let actuator = actuator.with_debugfs(roots.sys.join("kernel/debug"));
-    let sight = roots.clone();
-    let actuator = actuator.with_sight(Box::new(move |id, region| {
-        is_huge_mapped(&sight, id, region).ok().flatten()
-    }));
-    let sight = roots.clone();
-    let actuator =
-        actuator.with_mapped_check(Box::new(move |id, region| match maps(&sight, id.pid) {
-            Ok(vmas) => Some(vmas.iter().any(|vma| vma.range.contains(&region.range()))),
-            Err(error) => error.is_vanished().then_some(false),
-        }));
-    let actuator = actuator.with_mappers(mappers);
-    let sight = roots.clone();
-    let actuator = actuator.with_objection(Box::new(move |target| {
-        let is_shared = match shared_pages(&sight, target.process, target.region) {
-            Ok(pages) => pages.0 > 0,
-            // Without a page map nothing could be planned either; after any other error nothing may be copied unseen. The page map of a process that
-            // has ended and not been waited for is empty, which is an error, too.
-            Err(error) => !error.is_vanished() && still_runs(&sight, target.process),
-        };
-        is_shared.then_some(SkipReason::Shared)
-    }));
-    let obstacles = Arc::new(Mutex::new(Obstacles::new(roots)));
-    let asked = Arc::clone(&obstacles);
-    let actuator = actuator.with_objection(Box::new(move |target| {
-        asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .object(target)
-    }));
-    let actuator = actuator.with_explanation(Box::new(move |process, region, errno| {
-        let mut obstacles = obstacles.lock().unwrap_or_else(PoisonError::into_inner);
-        obstacles.explain(process, region, errno)
-    }));
-    let mut lazily_freed = LazyFreeFinder::new(roots);
-    let actuator = actuator.with_objection(Box::new(move |target| lazily_freed.object(target)));
-    let sight = roots.clone();
-    let actuator = actuator.with_objection(Box::new(move |target| {
-        tmpfs_room::objection(&sight, target)
-    }));
-    let sight = roots.clone();
-    let actuator =
-        actuator.with_objection(Box::new(move |target| files::objection(&sight, target)));
-    // The last objection, since it counts the collapses that it lets pass.
-    let mut limits = GroupLimits::new(roots.clone());
-    if !has_budget {
-        limits = limits.without_budget();
-    }
-    let begun = Instant::now();
-    actuator.with_objection(Box::new(move |target| {
-        limits.object(begun.elapsed(), target)
-    }))
 }

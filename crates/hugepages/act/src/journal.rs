@@ -9,7 +9,7 @@
 //! kernel drops that lock at every kind of death, so a file that can be locked belongs to a dead owner, and its changes are undone. Reused process
 //! numbers do not matter. A journal from before a reboot is void: settings in sysfs do not outlive a reboot.
 //!
-//! The journal holds two kinds of change: settings (of huge pages, and the switch of zswap), and a zram device for swap (`swap/own.rs`). Superhue
+//! The journal holds two kinds of change: settings (of huge pages, and the switch of zswap), and a zram device for swap (`zram.rs`). Superhue
 //! still undoes journals of versions that knew only settings (`superhue-journal/1`).
 //!
 //! Undoing is idempotent, and keeps values that another program has set since.
@@ -31,8 +31,11 @@ use serde::{Deserialize, Serialize};
 use superhue_procfs::Roots;
 use superhue_state::{Folder, StateError};
 
-use crate::setting::{Setting, SettingsError, folder_of, read_setting};
-use crate::swap::{RealMachine, SwapMachine, UndoResult, ZramDevice, node, zswap};
+use crate::restored::{RestoreReport, RestoredFile, UnrestoredPath};
+use crate::setting::{
+    Setting, SettingsError, folder_of, is_zswap_value, read_setting, zswap_switch,
+};
+use crate::zram::{RealMachine, SwapMachine, UndoResult, ZramDevice, node};
 
 /// Folder of the journals; volatile on most systems, like the settings themselves.
 const DEFAULT_FOLDER: &str = "/run/superhue/journal";
@@ -88,10 +91,10 @@ pub(crate) struct SettingChange {
 impl SettingChange {
     /// Returns true if this is a change that superhue makes, to a setting below `sys`.
     fn is_a_setting(&self, sys: &Path) -> bool {
-        if self.path == zswap::switch(sys) {
+        if self.path == zswap_switch(sys) {
             return [&self.original, &self.wanted]
                 .iter()
-                .all(|it| zswap::is_value(it));
+                .all(|it| is_zswap_value(it));
         }
         let knob = self.path.strip_prefix(folder_of(sys)).ok();
         let Some(knob) = knob.and_then(Path::to_str) else {
@@ -152,50 +155,6 @@ impl ParsedJournal {
             _ => return Self::Nothing,
         };
         changes.map_or(Self::Nothing, Self::Changes)
-    }
-}
-
-/// Result of undoing.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct RestoreReport {
-    /// Files that were given their former value.
-    pub restored: Vec<RestoredFile>,
-    /// Devices of swap in memory that superhue had made and has removed.
-    pub swap_removed: Vec<PathBuf>,
-    /// Files and devices that were left as they are, each with the reason.
-    pub left: Vec<UnrestoredPath>,
-    /// Number of journals of running superhues, which undo them on their own.
-    pub in_use: u32,
-    /// True if the journals belong to another user (root), and the caller may not read them.
-    pub hidden: bool,
-}
-
-/// A file that was given its former value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RestoredFile {
-    /// Path of the file.
-    pub path: PathBuf,
-    /// The value it has again.
-    pub value: String,
-}
-
-/// A file or device that was left as it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct UnrestoredPath {
-    /// Path of the file or device.
-    pub path: PathBuf,
-    /// Reason for leaving it.
-    pub reason: String,
-}
-
-impl RestoreReport {
-    /// Adds the report of another journal.
-    pub fn add(&mut self, other: Self) {
-        self.restored.extend(other.restored);
-        self.swap_removed.extend(other.swap_removed);
-        self.left.extend(other.left);
-        self.in_use += other.in_use;
-        self.hidden |= other.hidden;
     }
 }
 

@@ -28,14 +28,16 @@ mod kernel;
 mod objects;
 mod reach;
 mod remote;
+mod restored;
 mod setting;
 mod settings;
 mod swap;
+mod zram;
 
 use superhue_model::{Outcome, Plan};
 
 pub use dry_run::DryRun;
-pub use journal::{Journal, RestoreReport, RestoredFile, UnrestoredPath};
+pub use journal::Journal;
 pub use kernel::{Explanation, KernelActuator, RegionCheck};
 pub use objects::Mappers;
 pub use reach::{IdentityCheck, Objection, Target};
@@ -44,6 +46,7 @@ pub use remote::{
     RemoteActuator, ResidencyView, SOCKET_VARIABLE, ServeError, ServiceError, Terms, UserService,
     VERSION, framed, framed_within, serve,
 };
+pub use restored::{RestoreReport, RestoredFile, UnrestoredPath};
 pub use setting::{ParseSettingError, Setting, SettingsError};
 pub use settings::SettingsGuard;
 pub use swap::{SIZE as OWN_SWAP_SIZE, SwapError, SwapInUse, ZswapInUse};

@@ -17,6 +17,23 @@ pub(crate) fn folder_of(sys: &Path) -> PathBuf {
     sys.join(FOLDER)
 }
 
+/// The switch of zswap, below the root of sysfs.
+const ZSWAP_SWITCH: &str = "module/zswap/parameters/enabled";
+
+/// The kernel's words for on and off at that switch.
+pub(crate) const ZSWAP_ON: &str = "Y";
+pub(crate) const ZSWAP_OFF: &str = "N";
+
+/// Returns the path of the switch of zswap, below the sysfs at `sys`.
+pub(crate) fn zswap_switch(sys: &Path) -> PathBuf {
+    sys.join(ZSWAP_SWITCH)
+}
+
+/// Returns true if `text` is a value of that switch.
+pub(crate) fn is_zswap_value(text: &str) -> bool {
+    [ZSWAP_ON, ZSWAP_OFF].contains(&text)
+}
+
 /// One setting to change: `enabled=always`, `khugepaged/pages_to_scan=65536`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {

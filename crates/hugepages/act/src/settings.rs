@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::journal::{Journal, OwnedJournal, RestoreReport, SettingChange};
+use crate::journal::{Journal, OwnedJournal, SettingChange};
+use crate::restored::RestoreReport;
 use crate::setting::{Setting, SettingsError, folder_of, read_setting};
 
 /// Settings that hold until this is dropped.

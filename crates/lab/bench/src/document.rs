@@ -1,15 +1,18 @@
 //! The result: everything about a measurement, in one versioned JSON document.
 
+pub mod isolation;
+pub mod summary;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::arm::Arm;
-use crate::isolation::document::Isolation;
 use crate::json;
 use crate::machine::Caches;
 use crate::painter::FillCounts;
-use crate::summary::{ArmSummary, summarise};
 use crate::workload::{Figure, Point, Sweep};
+use isolation::Isolation;
+use summary::{ArmSummary, summarise};
 
 /// Value of the field `schema`.
 pub const SCHEMA: &str = "superhue-bench/1";

@@ -1,9 +1,9 @@
 //! Answers of the result to the questions of the papers, in sentences, from the document alone.
 
 use crate::arm::Arm;
+use crate::document::isolation::{ALONE, Case, Isolation, Partition};
+use crate::document::summary::{ArmSummary, Estimate};
 use crate::document::{Document, PointResult, SweepResult};
-use crate::isolation::document::{ALONE, Case, Isolation, Partition};
-use crate::summary::{ArmSummary, Estimate};
 
 /// Share of the L2 that a working set near its capacity takes.
 const NEAR: f64 = 0.94;

@@ -57,7 +57,6 @@ pub mod machine;
 pub mod measure;
 pub mod painter;
 pub mod plot;
-pub mod summary;
 pub mod table;
 pub mod verify;
 pub mod workload;

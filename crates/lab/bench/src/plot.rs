@@ -13,8 +13,8 @@ mod sweep;
 
 use superhue_plot::svg::{Anchor, Ink, Svg, fit};
 
+use crate::document::isolation::Isolation;
 use crate::document::{Document, SweepResult};
-use crate::isolation::document::Isolation;
 
 const WIDTH: i32 = 1180;
 const MARGIN: i32 = 28;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::document::isolation::Isolation;
 use crate::document::{ArmResult, Document, PointResult, SweepResult};
 use crate::findings::{factor, findings, times};
-use crate::isolation::document::Isolation;
 
 /// Tables of all results, the findings, and the skipped parts.
 #[must_use]

@@ -47,6 +47,7 @@
 //! # }
 //! ```
 
+pub mod condition;
 pub mod design;
 pub mod gate;
 pub mod human;
@@ -64,8 +65,8 @@ pub mod user_metric;
 pub mod verdict;
 pub mod words;
 
+pub use condition::{Condition, ConditionError, Demand, Finding, GateResult, Judgement, Outcome};
 pub use design::{Arm, Design, DesignError, Settings};
-pub use gate::{Condition, ConditionError, Demand, Finding, GateResult, Judgement, Outcome};
 pub use metric::{Better, Builtin, Metric, Unit};
 pub use result::{Comparison, Context, ReadError, SCHEMA, Tally};
 pub use run::{Execution, Progress, Record, Runner, RunnerError, Sample, execute, go_on};

@@ -10,8 +10,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::condition::GateResult;
 use crate::design::{Arm, Design, DesignError, Settings, references};
-use crate::gate::{Condition, GateResult};
 use crate::metric::Metric;
 use crate::run::{Execution, Record};
 use crate::summary::{ArmSummary, MetricSummary, ReferenceComparison};
@@ -133,11 +133,6 @@ impl Comparison {
             summaries,
             gates: Vec::new(),
         }
-    }
-
-    /// Judges the conditions and stores the results in [`gates`](Self::gates), replacing earlier ones.
-    pub fn check_conditions(&mut self, conditions: &[Condition]) {
-        self.gates = crate::gate::check_conditions(self, conditions);
     }
 
     /// Returns the index of the arm with which this one is compared; for a reference, its own index.

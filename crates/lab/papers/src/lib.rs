@@ -34,6 +34,8 @@ pub mod document;
 pub mod figure;
 pub mod memory;
 pub mod native;
+mod number;
+mod outcome;
 pub mod page;
 mod parallel;
 pub mod picture;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use crate::ReplayError;
-use crate::table::number;
+use crate::number::number;
 
 /// The paper's sweeps: name; memory that `always` and the paper's system add, in percent; passes until the paper's
 /// system is as fast as `always`.

@@ -7,7 +7,7 @@ use superhue_plot::svg::{Anchor, Ink, Svg, fit, text_width};
 
 use crate::arm::Arm;
 use crate::document::{ArmResult, Figure, Point, Spread};
-use crate::table::number;
+use crate::number::number;
 
 const WIDTH: i32 = 900;
 const LEFT: i32 = 78;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::document::{Document, Figure};
+use crate::number::number;
 
 /// Writes all figures as text.
 #[must_use]
@@ -68,18 +69,6 @@ pub fn placed(document: &Document) -> String {
         "{real} of {draws} draws are of real kernels, the others drawn. Files and their sums: {}.",
         sums.join(", ")
     )
-}
-
-/// Formats a number as short as its precision allows.
-#[must_use]
-pub fn number(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1000.0 => format!("{value:.0}"),
-        v if v >= 100.0 => format!("{value:.1}"),
-        v if v >= 1.0 => format!("{value:.2}"),
-        0.0 => "0".to_owned(),
-        _ => format!("{value:.3}"),
-    }
 }
 
 /// Cells of a figure's table, header first: misses, TLB, value and the paper's number.

@@ -15,7 +15,7 @@ use superhue_cachesim::{Counts, Machine, Placement, Random, machines};
 
 use crate::ReplayError;
 use crate::figure::{SWEPT, counted};
-use crate::table::number;
+use crate::number::number;
 use crate::workload::{
     Sink, Stride, fft, fft_bytes, product, product_bytes, strided, sweep, transpose,
     transpose_bytes,

@@ -13,6 +13,7 @@
 //! * `objects`: shared memory, which has no process of its own;
 //! * `enter`: enters completed actions into the snapshot and the record;
 //! * `huge pages`: sums over the huge pages of a process;
+//! * `publish`: accounts for the owner of a watch that can be read while it runs, and the owner's wishes;
 //! * `turns`: order of the looks, where they cost too much.
 
 mod enter;
@@ -22,10 +23,10 @@ mod huge_pages;
 mod known;
 mod look;
 mod objects;
+mod publish;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
@@ -37,7 +38,6 @@ use superhue_model::{
 use superhue_policy::Ledger;
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageScanner, ZeroPages, stat};
-use superhue_sys::busy;
 
 use crate::ceiling::{self, TotalCost};
 use crate::charge::Charge;
@@ -45,8 +45,8 @@ use crate::colors::{Census, Keeper};
 use crate::cpu::cpu_time;
 use crate::family::Family;
 use crate::given_back::{LazyFreeFinder, TornPageFinder};
-use crate::live::AccountPublisher;
 use crate::setup::Setup;
+use crate::stop::Stop;
 use crate::timeline::Timeline;
 use crate::{Config, Mechanism};
 use huge_pages::HugePages;
@@ -56,6 +56,7 @@ use turns::Turns;
 
 pub(crate) use heat::{TrackingSummary, hot_set};
 pub(crate) use objects::{KnownObject, Mappings};
+pub(crate) use publish::AccountPublisher;
 
 /// Interval between looks while something happens; `MAX_LOOK_INTERVAL` is the longest interval while nothing does.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -78,49 +79,6 @@ const REASONS: usize = 64;
 
 /// Planned actions that a dry run keeps.
 const DRY_RUN_CAPACITY: usize = 100_000;
-
-/// Request to the loop, from another thread, to end or to wake.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<(Mutex<StopState>, Condvar)>);
-
-/// State of such requests.
-#[derive(Debug, Default)]
-struct StopState {
-    to_end: bool,
-    /// A sleeping loop must look again before its time.
-    to_wake: bool,
-}
-
-impl Stop {
-    pub(crate) fn now(&self) {
-        self.asked().to_end = true;
-        self.0.1.notify_all();
-    }
-
-    /// Ends the sleep of the loop, or the next one.
-    pub(crate) fn nudge(&self) {
-        self.asked().to_wake = true;
-        self.0.1.notify_all();
-    }
-
-    pub(crate) fn is_set(&self) -> bool {
-        self.asked().to_end
-    }
-
-    fn asked(&self) -> MutexGuard<'_, StopState> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sleeps for `time`, or until a request to end or to wake; returns true if it was woken.
-    pub(crate) fn sleep(&self, time: Duration) -> bool {
-        // A sleeping thread is not busy with any process.
-        busy::note(0);
-        let sleeps = |asked: &mut StopState| !asked.to_end && !asked.to_wake;
-        let slept = self.0.1.wait_timeout_while(self.asked(), time, sleeps);
-        let (mut asked, _) = slept.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut asked.to_wake)
-    }
-}
 
 /// Observations and results of a watch.
 #[derive(Debug, Default)]

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
 use superhue_procfs::system::{SwapKind, Zram, ZramUse};
 
-use super::header::PAGE;
 use super::*;
+use crate::journal::Journal;
+use crate::zram::{PAGE, SwapUuid, first_page};
 
 const OURS: u64 = SIZE.0;
 
@@ -566,7 +569,7 @@ fn a_device_that_is_somebody_elses_by_now_is_left_alone() {
 }
 
 fn first_page_of_another() -> Vec<u8> {
-    header::first_page(SIZE, header::Uuid::random().unwrap()).unwrap()
+    first_page(SIZE, SwapUuid::random().unwrap()).unwrap()
 }
 
 #[test]

@@ -8,20 +8,13 @@
 //! 1,402,880 pages parted from the program's; with zswap before it 0 of 1,400,000.
 
 use std::fs;
-use std::path::PathBuf;
 
 use superhue_procfs::Roots;
 
 use super::SwapError;
-use crate::journal::{Journal, OwnedJournal, RestoreReport, SettingChange};
-use crate::setting::SettingsError;
-
-/// Path of the switch, below the root of sysfs.
-const SWITCH: &str = "module/zswap/parameters/enabled";
-
-/// The kernel's words for on and off.
-const ON: &str = "Y";
-const OFF: &str = "N";
+use crate::journal::{Journal, OwnedJournal, SettingChange};
+use crate::restored::RestoreReport;
+use crate::setting::{SettingsError, ZSWAP_ON, zswap_switch};
 
 /// zswap that is on: it was on, or it is switched on until this is dropped.
 #[derive(Debug)]
@@ -29,22 +22,12 @@ pub struct ZswapInUse {
     pending: Option<OwnedJournal>,
 }
 
-/// Returns the path of the switch.
-pub(crate) fn switch(sys: &std::path::Path) -> PathBuf {
-    sys.join(SWITCH)
-}
-
-/// Returns true if `text` is a value of the switch.
-pub(crate) fn is_value(text: &str) -> bool {
-    [ON, OFF].contains(&text)
-}
-
 impl ZswapInUse {
     /// Returns true if zswap is on; `None` where the kernel has none.
     #[must_use]
     pub fn is_on(roots: &Roots) -> Option<bool> {
-        let text = fs::read_to_string(switch(&roots.sys)).ok()?;
-        Some(text.trim() == ON)
+        let text = fs::read_to_string(zswap_switch(&roots.sys)).ok()?;
+        Some(text.trim() == ZSWAP_ON)
     }
 
     /// Checks that the kernel has the switch, without changing it.
@@ -52,7 +35,7 @@ impl ZswapInUse {
     /// # Errors
     /// [`SwapError::NoZswap`].
     pub fn may_switch(roots: &Roots) -> Result<(), SwapError> {
-        let path = switch(&roots.sys);
+        let path = zswap_switch(&roots.sys);
         match fs::read_to_string(&path) {
             Ok(_) => Ok(()),
             Err(_) => Err(SwapError::NoZswap { path }),
@@ -64,11 +47,11 @@ impl ZswapInUse {
     /// # Errors
     /// [`SwapError::NoZswap`], [`SwapError::ZswapOff`], [`SwapError::Journal`]; nothing has changed then.
     pub fn find_or_switch(journal: &Journal, make: bool) -> Result<Self, SwapError> {
-        let path = switch(journal.sys());
+        let path = zswap_switch(journal.sys());
         let Ok(now) = fs::read_to_string(&path) else {
             return Err(SwapError::NoZswap { path });
         };
-        if now.trim() == ON {
+        if now.trim() == ZSWAP_ON {
             return Ok(Self { pending: None });
         }
         if !make {
@@ -77,21 +60,21 @@ impl ZswapInUse {
         let change = SettingChange {
             path: path.clone(),
             original: now.trim().to_owned(),
-            wanted: ON.to_owned(),
+            wanted: ZSWAP_ON.to_owned(),
         };
         let pending = journal.begin(|| Ok(vec![change]))?;
         let switched = Self {
             pending: Some(pending),
         };
         // From here on an early return undoes the change: it drops `switched`.
-        fs::write(&path, ON).map_err(|error| SettingsError::of(&path, error))?;
+        fs::write(&path, ZSWAP_ON).map_err(|error| SettingsError::of(&path, error))?;
         let now = fs::read_to_string(&path).unwrap_or_default();
-        if now.trim() == ON {
+        if now.trim() == ZSWAP_ON {
             return Ok(switched);
         }
         Err(SwapError::Journal(SettingsError::Refused {
             path,
-            value: ON.to_owned(),
+            value: ZSWAP_ON.to_owned(),
             now: now.trim().to_owned(),
         }))
     }
@@ -127,7 +110,7 @@ mod tests {
         let find = |make| ZswapInUse::find_or_switch(&journal, make);
         assert_eq!(ZswapInUse::is_on(&roots), None);
         assert!(matches!(find(true), Err(SwapError::NoZswap { .. })));
-        let path = switch(&roots.sys);
+        let path = zswap_switch(&roots.sys);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "N\n").unwrap();
         assert_eq!(ZswapInUse::is_on(&roots), Some(false));

@@ -1,8 +1,8 @@
 use serde_json::json;
 
+use super::isolation::{Case, Partition};
 use super::*;
 use crate::findings::findings;
-use crate::isolation::document::{Case, Partition};
 use crate::{plot, table};
 
 fn arm(arm: Arm, base: f64) -> ArmResult {

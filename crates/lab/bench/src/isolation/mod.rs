@@ -11,7 +11,6 @@
 //!
 //! The partner `alone` spins in registers: the CPU is as busy as with any other partner, and the caches are left alone.
 
-pub mod document;
 mod image;
 mod run;
 mod task;

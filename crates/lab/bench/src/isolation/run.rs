@@ -9,13 +9,13 @@ use rand::seq::SliceRandom;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorRequest, ColorSet};
 
-use super::document::{Case, Isolation, Partition};
 use super::task::Task;
 use crate::BenchError;
 use crate::allocate::{allocate, allocate_set};
 use crate::arm::Arm;
 use crate::buffer::Buffer;
 use crate::clock::cpu_time;
+use crate::document::isolation::{ALONE, Case, Isolation, Partition};
 use crate::document::{Settings, SkippedPart};
 use crate::frames::FrameShuffler;
 use crate::machine::Caches;
@@ -166,7 +166,7 @@ pub fn measure(
             (
                 case.victim.clone(),
                 case.victim_bytes,
-                case.partner != super::document::ALONE,
+                case.partner != ALONE,
                 case.partner.clone(),
             )
         };

@@ -6,8 +6,8 @@ use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header, legend};
 use crate::document::Document;
+use crate::document::isolation::{Case, Isolation, JobSummary, Partition};
 use crate::findings::of_isolation;
-use crate::isolation::document::{Case, Isolation, JobSummary, Partition};
 
 const ROW: i32 = 15;
 const LEFT: i32 = MARGIN + 230;
@@ -114,7 +114,7 @@ fn draw_panel(svg: &mut Svg, panel: &Panel<'_>, top: i32, bottom: i32) {
     for group in panel {
         if let Some(case) = group.first() {
             let beside = match (case.partner.as_str(), case.partner_cpu) {
-                (crate::isolation::document::ALONE, _) => "alone".to_owned(),
+                (crate::document::isolation::ALONE, _) => "alone".to_owned(),
                 (partner, None) => format!("beside {partner}"),
                 (partner, Some(cpu)) => format!("beside {partner} on CPU {cpu}"),
             };

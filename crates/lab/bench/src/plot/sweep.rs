@@ -6,9 +6,9 @@ use superhue_plot::svg::{Anchor, Ink, Svg};
 
 use super::{HEADER, LABEL_SIZE, LINE, MARGIN, WIDTH, footer, header, legend};
 use crate::arm::Arm;
+use crate::document::summary::figures;
 use crate::document::{ArmResult, Document, SweepResult};
 use crate::findings::of_sweep;
-use crate::summary::figures;
 use crate::workload::Figure;
 
 const HEIGHT: i32 = 420;

@@ -13,8 +13,9 @@ use superhue_cachesim::{Counts, Machine, Placement, System, machines};
 
 use crate::ReplayError;
 use crate::arm::Arm;
-use crate::document::{ArmResult, Figure, Point, Spread};
+use crate::document::{Figure, Point, Spread};
 use crate::memory::{Memory, SourcedPlacement};
+use crate::outcome::{Outcome, not_modelled, result};
 use crate::parallel;
 use crate::workload::Sink;
 
@@ -167,44 +168,6 @@ impl Kind {
     }
 }
 
-/// Result of one draw.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Outcome {
-    real: bool,
-    references: u64,
-    pub(crate) misses: f64,
-    walks: f64,
-    pub(crate) value: f64,
-}
-
-impl Outcome {
-    pub(crate) fn of(real: bool, counts: &Counts, value: f64) -> Self {
-        let references = counts.references().max(1) as f64;
-        Self {
-            real,
-            references: counts.references(),
-            misses: counts.memory as f64 * 1e3 / references,
-            walks: counts.walks as f64 * 1e3 / references,
-            value,
-        }
-    }
-}
-
-pub(crate) fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmResult {
-    let spread =
-        |of: fn(&Outcome) -> f64| Spread::of(&outcomes.iter().map(of).collect::<Vec<f64>>());
-    ArmResult {
-        arm: arm.name().to_owned(),
-        draws: outcomes.len(),
-        real: outcomes.iter().filter(|outcome| outcome.real).count(),
-        references: outcomes.first().map_or(0, |outcome| outcome.references),
-        misses: spread(|outcome| outcome.misses),
-        walks: spread(|outcome| outcome.walks),
-        value: spread(|outcome| outcome.value),
-        paper,
-    }
-}
-
 /// Size to replay.
 struct Size {
     label: String,
@@ -293,19 +256,6 @@ pub(crate) fn counted<'a>(
 
 fn place(memory: &Memory, arm: Arm, bytes: u64, draw: usize) -> SourcedPlacement {
     memory.place(arm, bytes, draw)
-}
-
-/// Effects that no figure models, and `more` of one figure.
-pub(crate) fn not_modelled(more: &[&str]) -> Vec<String> {
-    let common = [
-        "Prefetching, and references that overlap: each miss is charged in full, so modelled gains are an upper end.",
-        "Instructions: their fetches, their arithmetic, interrupts, and the kernel's own references.",
-    ];
-    common
-        .iter()
-        .chain(more)
-        .map(|text| (*text).to_owned())
-        .collect()
 }
 
 /// Ratio of two medians, as gain: 1.1 is 10 % better.

@@ -18,8 +18,8 @@ use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{Figure, Point, Spread, TraceReport};
 use crate::memory::Memory;
+use crate::number::number;
 use crate::program::{self, Emulator, Plan, Replays, Watcher, mapped, word};
-use crate::table::number;
 use crate::workload::{Sink, Stencil};
 
 /// References of each program, and with `--quick`.

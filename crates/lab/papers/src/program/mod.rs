@@ -23,7 +23,8 @@ use superhue_cachesim::{Machine, Random, System};
 
 use crate::arm::Arm;
 use crate::document::{Figure, Point, TraceReport};
-use crate::figure::{Outcome, not_modelled, result};
+use crate::number::number;
+use crate::outcome::{Outcome, not_modelled, result};
 use crate::parallel;
 
 pub use emulator::{EMULATOR, Emulator, EmulatorError, Ending, PACKAGE};
@@ -422,7 +423,6 @@ fn verdict(point: &Point, cache: &str) -> Vec<String> {
     } else {
         "within what luck moves them"
     };
-    let number = crate::table::number;
     let faster = |arm: &crate::document::ArmResult| random.value.median / arm.value.median;
     vec![
         format!(

@@ -5,8 +5,8 @@ use superhue_measure::Interval;
 use superhue_measure::stats::bootstrap::{medians, middle};
 use superhue_measure::stats::quantile::{median, quantile, sorted};
 
+use super::{ArmResult, PointResult};
 use crate::arm::Arm;
-use crate::document::{ArmResult, PointResult};
 use crate::workload::Figure;
 
 /// Resamples for an interval.

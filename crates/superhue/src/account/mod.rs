@@ -3,12 +3,23 @@
 //! Counters only grow while the watch lasts (`done`, `failed`, `skipped`, `*_seconds` and names that end in `seen`); all other fields show
 //! the present state. Bytes and seconds; `None` means "not known here", never 0.
 
+mod counts;
+mod merge;
+mod tally;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use superhue_model::ByteCount;
+use superhue_model::{ByteCount, ProcessId};
+
+pub(crate) use counts::{by_name, by_reason, nonzero, waiting};
+pub(crate) use tally::Tallies;
 
 use crate::{ColorsReport, Pages};
+
+/// The members of a watch, each with the service that it belongs to.
+pub type Members = BTreeMap<ProcessId, Arc<str>>;
 
 /// Processes that an account lists one by one: those with most memory.
 pub const PROCESSES_LISTED: usize = 256;
@@ -16,7 +27,7 @@ pub const PROCESSES_LISTED: usize = 256;
 /// Services that an account lists; further ones count in the sums only.
 pub const SERVICES_LISTED: usize = 1024;
 
-/// A watch as it is now. See [`LiveWatch::account`](super::LiveWatch::account).
+/// A watch as it is now. See [`LiveWatch::account`](crate::live::LiveWatch::account).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct WatchAccount {
     /// Seconds between the beginning of the watch and this account.

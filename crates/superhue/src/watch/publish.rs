@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use superhue_heat::{HeatMap, HotSet};
 use superhue_model::{ByteCount, ProcessId};
 
-use super::controls::LiveSettings;
-use super::{
-    Controls, DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveCost, LiveMemory,
-    LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
-    Tallies, WatchAccount,
+use super::{Watch, hot_set};
+use crate::account::{
+    DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveCost, LiveMemory, LiveStalls,
+    Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount, Tallies,
+    WatchAccount, by_name, by_reason, waiting,
 };
 use crate::ceiling;
 use crate::colors::{ColorSetup, Keeper};
+use crate::controls::{Controls, LiveSettings};
 use crate::cpu::cpu_time;
 use crate::heat::Sampler;
-use crate::report::{by_name, by_reason, waiting};
-use crate::watch::{Stop, Watch, hot_set};
+use crate::stop::Stop;
 use crate::{ColorsReport, Mechanism};
 
 /// Interval between two accounts of a watch that has members; longer where accounts are expensive.

@@ -7,39 +7,28 @@
 //!
 //! The daemon has one for each rule. New members neither end the watch nor discard the heat of processes that stay.
 
-mod account;
-mod controls;
-mod merge;
-mod publish;
-mod tally;
-
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use superhue_act::Actuator;
-use superhue_model::{ProcessId, Share};
+use superhue_model::Share;
 use superhue_procfs::process::numbers_are_ours;
 
-pub use account::{
+pub use crate::account::{
     DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveColors, LiveCost, LiveMemory,
-    LiveStalls, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount, ServiceActions,
-    WatchAccount,
+    LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
+    ServiceActions, WatchAccount,
 };
-pub(crate) use controls::{Controls, MemberFeed};
-pub(crate) use publish::AccountPublisher;
-pub(crate) use tally::Tallies;
 
 use crate::attach::{AttachError, running_mechanism};
 use crate::colors::ColorSetup;
+use crate::controls::{Controls, MemberFeed};
 use crate::cpu::Work;
 use crate::family::Family;
 use crate::session::new_watch;
 use crate::setup::Setup;
+use crate::watch::AccountPublisher;
 use crate::{Config, Mechanism};
-
-/// The members of a watch, each with the service that it belongs to.
-pub type Members = BTreeMap<ProcessId, Arc<str>>;
 
 /// A watch over the processes that its owner sets. Dropping it ends it; memory stays as it is then.
 #[derive(Debug)]
@@ -185,6 +174,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use superhue_heat::{Scope, TrackerKind, choose};
+    use superhue_model::ProcessId;
     use superhue_procfs::Roots;
     use superhue_procfs::process::identify;
 

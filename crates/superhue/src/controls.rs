@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use superhue_model::Share;
 
-use super::{Members, WatchAccount};
-use crate::watch::Stop;
+use crate::account::{Members, WatchAccount};
+use crate::stop::Stop;
 
 /// Called in the watch's thread: it must not wait.
 type AccountCallback = Arc<dyn Fn() + Send + Sync>;

@@ -18,7 +18,7 @@ use superhue_procfs::{ReadError, Roots};
 use superhue_sys::seccomp::RiskyCall;
 use superhue_sys::swap::{swap_off, swap_on};
 
-use super::SwapError;
+use super::error::SwapError;
 use super::header::PAGE;
 
 /// Attempts to remove a device while another program, such as udev, has it open, and the time between them.

@@ -186,8 +186,8 @@ fn weighted(shares: [Option<f64>; 2], amounts: [ByteCount; 2]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::super::LiveMemory;
+    use super::super::ProcessAccount;
     use super::*;
-    use crate::live::ProcessAccount;
 
     fn account(pid: u32, mebibytes: u64, huge: Option<u64>) -> WatchAccount {
         let mut memory = LiveMemory::default();

@@ -8,7 +8,7 @@ use superhue_measure::stats::quantile::{quantile, sorted};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use crate::summary::Estimate;
+use super::summary::Estimate;
 
 /// Resamples of rounds for an interval; few, because each sorts thousands of jobs.
 const RESAMPLES: usize = 400;

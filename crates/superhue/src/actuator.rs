@@ -1,9 +1,10 @@
 //! The objections to a collapse: each may keep a region from becoming huge, right before the kernel is asked.
 //!
+//! The actuator first checks that the process is still the same one (`still_is`). Then it asks, in this order:
+//!
 //! ```text
-//!   process is another one by now        still_is             a number is used again
 //!   page is mapped by others             shared_pages         a collapse would copy what a child shares
-//!   refused by the kernel before         obstacles.rs         until its mapping changes
+//!   mapping forbids huge pages           obstacles.rs         its flags are read again after 2 s
 //!   pages are lazily freed               given_back.rs        MADV_FREE: they would come back
 //!   tmpfs has no room                    tmpfs_room.rs        a hole would be filled
 //!   file is not all in memory            files.rs

@@ -28,9 +28,9 @@ pub struct PlacementOptions {
     pub min_resident: u8,
     /// Time for which a partly resident region must have stopped growing.
     pub settle: Duration,
-    /// Percent of a region that must be active before `hot` promotes it, 1 to 100.
+    /// Percent of a region that must be active before `auto` or `hot` promotes it, 1 to 100.
     pub min_active: u8,
-    /// Time for which a huge page must have been idle before `hot` splits it, if it holds mostly zeroes.
+    /// Time for which a huge page must have been idle before `auto` or `hot` splits it, if it holds mostly zeroes.
     pub cold_after: Duration,
     /// Tracker of accesses; `None` is the best tracker that works.
     pub tracker: Option<TrackerKind>,

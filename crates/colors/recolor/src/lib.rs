@@ -5,8 +5,9 @@
 //! (`mm/page_alloc.c`, lists of free pages per CPU), so the page gets that frame.
 //!
 //! ```text
+//!   learn  the colors of frames of our own, by timing; each is timed twice               stock.rs: Stock::measure
 //!   look   which frame does the page have, is that color known, may the page be moved?   target.rs, frames.rs
-//!   deal   free a measured frame of the wanted color on this CPU                         stock.rs
+//!   deal   free a measured frame of the wanted color on this CPU                         stock.rs: Stock::deal
 //!   out    process_madvise(MADV_PAGEOUT): the kernel unmaps the page and writes it       round.rs
 //!   in     process_madvise(MADV_WILLNEED): the kernel reads it from swap, and the program's next use maps it
 //!   look   did it get the frame? if not, again, three rounds at most

@@ -3,7 +3,7 @@
 //! ```text
 //!   collapse     process_madvise(MADV_COLLAPSE)             CAP_SYS_NICE
 //!   split        process_madvise(MADV_COLD) of one page     CAP_SYS_NICE; else debugfs' split_huge_pages (root)
-//!                of all, if base pages map the rest of a huge page
+//!   split, torn  the same of all pages of the region        base pages map the rest of a huge page
 //! ```
 //!
 //! `reach.rs` opens, checks and keeps pidfds; the calls are those of `superhue_sys::collapse` and `superhue_sys::split`. Right before each collapse

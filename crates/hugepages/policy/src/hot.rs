@@ -21,7 +21,7 @@
 //! others costs 50 to 200 ns more with base pages. (Both follow from `min_active`.)
 //!
 //! Under `auto` a region that is wholly resident needs no sample at all. It waits until its program has stopped filling memory
-//! ([`Quota::spares_filling`]), as every region does there. `evidence.rs` says whose accesses are sampled there at all.
+//! ([`Quota::spares_filling`]), as every region does there. `evidence.rs` chooses the memory that `auto` samples.
 //!
 //! If a tracker knows ranges only (DAMON), the rate of the range times the resident pages stands in for the active pages. A range may hide a cold
 //! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule

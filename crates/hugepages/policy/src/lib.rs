@@ -11,7 +11,7 @@
 //!                |      |                            |                            still growing
 //!                |      |                            x             backoff.rs   failed just now
 //!                v      v                                          quota.rs     as many as the rate
-//!   Plan      collapse collapse                                                   and the process's patience
+//!   Plan      collapse collapse                                                   and the process's stalls
 //!                                                                  promoter.rs    and budget allow
 //!
 //!   with heat
@@ -47,7 +47,7 @@
 //!    |  +----------------------------------+   of the growth; counts as trouble
 //!    |  ^
 //!    |  +-- seen split: rests ------ split <-- splitting <---- done, or huge by anyone
-//!    |      (30 s to 1 h)                done            planned (hot only)
+//!    |      (30 s to 1 h)                done            planned
 //!    |
 //!    +--- its VMA changed --- refused  (EINVAL)
 //! ```

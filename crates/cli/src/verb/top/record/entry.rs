@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use superhue::SharedObject;
 use superhue::live::WatchAccount;
 use superhue::model::{ByteCount, ObjectId, ProcessId};
-use superhue_daemon::account::{DaemonAccount, RuleAccount};
+use superhue_daemon::account::{DaemonAccount, RuleAccount, TrialAccount};
 
 use super::super::daemon::{DaemonSample, DaemonState, Rate};
 use super::super::gathered::{Heat, OwnCpu, TopSnapshot};
@@ -316,6 +316,9 @@ struct RecordedRule {
     rate: Option<Rate>,
     hot: Option<[ByteCount; 3]>,
     trouble: Option<String>,
+    /// The last trial of the rule.
+    #[serde(default, skip_serializing_if = "is_default")]
+    trial: Option<TrialAccount>,
 }
 
 impl From<&DaemonState> for RecordedDaemon {
@@ -339,6 +342,7 @@ impl From<&DaemonSample> for RecordedAccount {
                 rate: answered.rules.get(&rule.name).copied(),
                 hot: watch.and_then(|it| it.hot_set_bytes),
                 trouble: watch.and_then(|it| it.trouble.clone()),
+                trial: rule.trial.clone(),
             }
         });
         Self {
@@ -399,6 +403,7 @@ impl From<&RecordedRule> for RuleAccount {
             name: recorded.name.clone(),
             processes: recorded.processes,
             watch: Some(Arc::new(watch)),
+            trial: recorded.trial.clone(),
             ..Self::default()
         }
     }

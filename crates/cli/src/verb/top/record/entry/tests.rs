@@ -1,4 +1,5 @@
 use superhue::survey::{Look, Memory, ProcessEntry};
+use superhue_daemon::account::TrialConclusion;
 
 use super::*;
 
@@ -63,6 +64,15 @@ fn daemon() -> DaemonState {
             name: "cache".to_owned(),
             processes: 1,
             watch: Some(Arc::new(watch)),
+            trial: Some(TrialAccount {
+                conclusion: TrialConclusion::Keep,
+                metric: "redis-cli info".to_owned(),
+                gain: Some(0.03),
+                gain_low: Some(0.0125),
+                gain_high: None,
+                pairs: 40,
+                ended_at_seconds: 1_800_000_000,
+            }),
             ..RuleAccount::default()
         }],
         ..DaemonAccount::default()

@@ -36,7 +36,8 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only watched time counts, and
-    /// --max-overhead limits it, so the split comes several times later on the clock. With auto the watch begins after a third of this time.
+    /// --max-overhead limits it, so the split comes several times later on the clock. With auto the watch begins after a third of this time, in
+    /// programs with huge pages that were not made of full regions by superhue.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]

@@ -180,7 +180,7 @@ fn share(text: &str, least: f64, most: f64) -> Result<f64, String> {
     let fits = share.filter(|share| (least..=most).contains(share));
     fits.ok_or_else(|| {
         let (least, most) = (least * 100.0, most * 100.0);
-        format!("`{text}` is not a share between {least}% and {most}%")
+        format!("`{text}` is no percentage between {least}% and {most}%")
     })
 }
 

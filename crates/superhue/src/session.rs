@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-
 use std::thread;
 use std::time::{Duration, Instant};
 

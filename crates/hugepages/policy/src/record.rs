@@ -131,7 +131,7 @@ pub(crate) struct Record<N> {
     resident: u16,
     /// Resident pages owed to promotion.
     charged: u16,
-    /// True if its last promotion added no page.
+    /// True if the promotion that made it huge added no page.
     was_full: bool,
     /// Resident pages not owed to it: those from before the first promotion that is still charged.
     baseline: u16,
@@ -182,6 +182,7 @@ impl<N: Copy + Default> Record<N> {
                 } else {
                     // It may have been promoted and split again since. So its charge shrinks to the pages that have become resident meanwhile.
                     self.stage = Stage::Watching;
+                    self.was_full = false;
                     self.trouble.fail(now, &REGION);
                 }
             }
@@ -189,6 +190,7 @@ impl<N: Copy + Default> Record<N> {
                 // The kernel has split it, or the program has given pages back. Promoting it again at once would fight that, so it counts as
                 // trouble.
                 self.stage = Stage::Watching;
+                self.was_full = false;
                 self.trouble.fail(now, &REGION);
             }
             Stage::Splitting { .. } => {
@@ -220,6 +222,7 @@ impl<N: Copy + Default> Record<N> {
         }
         // Another agent makes huge pages here; splitting again at once would fight it.
         self.stage = Stage::Done { at: now };
+        self.was_full = false;
         self.trouble.fail(now, &REGION);
         None
     }
@@ -338,6 +341,7 @@ impl<N: Copy + Default> Record<N> {
         match self.stage {
             Stage::InFlight { growth, .. } => {
                 self.stage = Stage::Watching;
+                self.was_full = false;
                 self.charged -= growth;
                 growth
             }
@@ -550,6 +554,27 @@ mod tests {
             record.done(ms(301));
             record.see(&seen(402, false), ms(310));
             assert_eq!(record.charged(), 2);
+        }
+
+        #[test]
+        fn only_our_own_huge_page_of_a_full_region_costs_nothing() {
+            assert!(promoted(512).costs_nothing());
+            assert!(!promoted(511).costs_nothing());
+            let mut record = promoted(512);
+            record.see(&seen(512, true), ms(10));
+            assert!(record.costs_nothing());
+            // Split, emptied in part, and made huge again by somebody else.
+            record.see(&seen(200, false), ms(20));
+            assert!(!record.costs_nothing());
+            record.see(&seen(512, true), ms(30));
+            record.launch_split(ms(31));
+            record.withdraw();
+            assert!(!record.costs_nothing());
+            let mut kept = promoted(512);
+            kept.launch_split(ms(3));
+            kept.done(ms(4));
+            kept.see(&seen(512, true), ms(10));
+            assert!(!kept.costs_nothing(), "somebody else makes huge pages here");
         }
 
         #[test]

@@ -320,7 +320,7 @@ pub enum ContinueError {
     },
     /// Its pairs already show a result at the present settings.
     #[error(
-        "its pairs already show `{0}`: there is nothing to continue (a smaller --smallest or --alpha asks for more)"
+        "its pairs already show `{0}`: there is nothing to continue (a lower --smallest or --alpha asks for more)"
     )]
     Shown(&'static str),
 }

@@ -416,7 +416,7 @@ impl Sampler {
         let work = Work::begin();
         let (interval, armed) = (noting.since..self.now, noting.armed);
         let length = interval.end.saturating_sub(interval.start);
-        let urgent = Urgent::raised_for(noting.resident.0);
+        let urgent = Urgent::raised_for(noting.resident.0.saturating_sub(target.spared));
         let reading = self.tracker.read(process, &noting.ranges);
         drop(urgent);
         let steady = self.resident_pages(process) <= noting.resident;

@@ -44,11 +44,12 @@ impl Watch {
             let Some(process) = self.snapshot.process_mut(id) else {
                 continue;
             };
-            if let Ok(index) = process
-                .regions
-                .binary_search_by_key(&region, |view| view.region)
-            {
-                process.regions[index].collapsed();
+            let regions = &mut process.regions;
+            let place = regions.binary_search_by_key(&region, |view| view.region);
+            let mut is_new = false;
+            if let Some(view) = place.ok().and_then(|index| regions.get_mut(index)) {
+                is_new = view.huge == Some(false);
+                view.collapsed();
             }
             for size in [&mut process.rss, &mut process.rss_anon]
                 .into_iter()
@@ -62,9 +63,14 @@ impl Watch {
                 known.collapses.0 += 1;
                 known.collapses.1 += result.took;
                 known.stir(self.snapshot.at);
+                if is_new {
+                    // A count of all regions for each few collapses would cost more than all other decisions.
+                    known.huge_pages.add(growth);
+                } else {
+                    changed.insert(id);
+                }
             }
             self.grown.entry(id).or_default().insert(region, growth);
-            changed.insert(id);
         }
         for (id, regions) in split {
             if let Some(process) = self

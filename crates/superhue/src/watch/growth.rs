@@ -15,8 +15,10 @@ const MIN_FILL_PAGES: u64 = 512;
 /// Shortest time over which growth is measured.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Time after fast growth for which a process still counts as filling.
+/// Time after fast growth for which a process still counts as filling: this long, or longer for a process with many pages. A look at them costs about a
+/// quarter of that time, and is in vain if the process was only held up for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_OF_A_PAGE: Duration = Duration::from_nanos(250);
 
 /// Growth of the memory of one process.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +48,8 @@ impl Growth {
         // Pages that fast growth adds in the elapsed time.
         let needed = u128::from(FAST) * elapsed.as_nanos() / 1_000_000_000;
         if grown >= MIN_FILL_PAGES && u128::from(grown) >= needed {
-            self.fills_until = at + PAUSE;
+            let pages = u32::try_from(pages.0).unwrap_or(u32::MAX);
+            self.fills_until = at + PAUSE.max(PAUSE_OF_A_PAGE.saturating_mul(pages));
         }
         (self.at, self.pages) = (at, pages);
     }
@@ -87,6 +90,16 @@ mod tests {
         assert!(growth.fills(ms(299)));
         growth.see(ms(300), PageCount(110_000));
         assert!(!growth.fills(ms(300)));
+    }
+
+    #[test]
+    fn a_large_process_fills_for_longer() {
+        let mut growth = Growth::new(ms(0), PageCount(2_000_000));
+        growth.see(ms(20), PageCount(2_001_000));
+        assert!(growth.fills(ms(519)) && !growth.fills(ms(521)));
+        let mut endless = Growth::new(ms(0), PageCount(0));
+        endless.see(ms(20), PageCount(u64::MAX));
+        assert!(endless.fills(ms(1_000_000)));
     }
 
     #[test]

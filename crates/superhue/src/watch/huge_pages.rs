@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use superhue_model::{ByteCount, PAGES_PER_REGION, PageCount, ProcessView, Region};
+use superhue_model::{ByteCount, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, ProcessView, Region};
 
 /// The huge pages of one process, counted when its regions change and not at every glance.
 #[derive(Debug, Clone, Copy)]
@@ -37,5 +37,13 @@ impl HugePages {
             bloat: bloat.sum::<PageCount>() + held.unwrap_or_default(),
             held,
         }
+    }
+
+    /// Adds a huge page that a collapse has made of base pages, and this many pages with it.
+    pub(super) fn add(&mut self, growth: PageCount) {
+        if let Some(mapped) = &mut self.mapped {
+            *mapped += ByteCount(HUGE_PAGE_SIZE);
+        }
+        self.bloat += growth;
     }
 }

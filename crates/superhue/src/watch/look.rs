@@ -21,6 +21,9 @@ use crate::cpu::cpu_time;
 /// more than half of the share for looks.
 pub(super) const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
+/// The same while a process fills its memory and is left alone.
+const FILLING_LOOK_AT_LEAST: Duration = Duration::from_secs(30);
+
 /// Number of processes from which on a first look at another one waits until the share of looks pays for it. One without room for a huge page waits
 /// for its turn.
 const CROWD_PROCESSES: usize = 64;
@@ -56,6 +59,7 @@ impl Watch {
         self.objects.maps_changed |= self.snapshot.processes.len() < before;
         self.known.retain(|id, _| members.contains(id));
         let mut changed = false;
+        self.filling_ends = None;
         let glancing = cpu_time();
         let mut in_full = Duration::ZERO;
         let charged = self.charge.look(self.snapshot.at, &members);
@@ -72,7 +76,15 @@ impl Watch {
                 continue;
             };
             newcomers += usize::from(glance.is_new);
-            changed |= glance.changed;
+            // Memory that is being filled is left alone, so it is no news until that ends.
+            match self.setup.pages == Pages::Auto && glance.growth.fills(self.snapshot.at) {
+                true => {
+                    let end = glance.growth.filled_until();
+                    let first = self.filling_ends.map_or(end, |first| first.min(end));
+                    self.filling_ends = Some(first);
+                }
+                false => changed |= glance.changed,
+            }
             if glance.is_due {
                 due.push((looked, Reverse(glance.resident.total), id, glance));
             }
@@ -152,10 +164,15 @@ impl Watch {
         let is_due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
-            let overdue = since >= FULL_LOOK_AT_LEAST.max(affordable);
             // A look at growing memory would be out of date at once, and it holds the program up.
-            let is_news =
-                known.is_stale || (changed && !known.refused && !(spares && growth.fills(at)));
+            let is_spared = spares && growth.fills(at);
+            let least = if is_spared {
+                FILLING_LOOK_AT_LEAST
+            } else {
+                FULL_LOOK_AT_LEAST
+            };
+            let overdue = since >= least.max(affordable);
+            let is_news = known.is_stale || (changed && !known.refused && !is_spared);
             is_news || overdue
         });
         Some(Glance {
@@ -181,7 +198,10 @@ impl Watch {
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         // The reads below hold locks of the process.
-        let urgent = Urgent::raised_for(resident.total.0);
+        let mapped = (self.known.get(&id)).and_then(|known| known.huge_pages.mapped);
+        let huge_pages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+        let spared = huge_pages * (PAGES_PER_REGION - 1);
+        let urgent = Urgent::raised_for(resident.total.0.saturating_sub(spared));
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
         if let Ok(view) = &mut seen {

@@ -131,6 +131,8 @@ pub(crate) struct Watch {
     charge: Charge,
     /// True after a plan was out of date when the actuator carried it out.
     looks_at_once: bool,
+    /// First time at which a process that fills its memory counts as having stopped, if it grows no more; `None` if none fills.
+    filling_ends: Option<Duration>,
     torn: TornPageFinder,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, ProcessState>,
@@ -183,6 +185,7 @@ impl Watch {
             lazily_freed: LazyFreeFinder::new(&config.roots),
             charge: Charge::new(&config.roots),
             looks_at_once: false,
+            filling_ends: None,
             torn: TornPageFinder::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
@@ -342,6 +345,9 @@ impl Watch {
                 .policy
                 .wants_look_within()
                 .unwrap_or(Duration::MAX);
+            if let Some(end) = self.filling_ends.filter(|_| !self.saves()) {
+                next_look = next_look.min(end.max(self.snapshot.at + MIN_LOOK_INTERVAL));
+            }
             if self.looks_at_once && !self.saves() {
                 next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }

@@ -66,7 +66,7 @@ fn daemon() -> DaemonState {
             watch: Some(Arc::new(watch)),
             trial: Some(TrialAccount {
                 conclusion: TrialConclusion::Keep,
-                metric: "redis-cli info".to_owned(),
+                metric: String::new(),
                 gain: Some(0.03),
                 gain_low: Some(0.0125),
                 gain_high: None,

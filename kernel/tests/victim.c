@@ -55,15 +55,15 @@ static void reserve_nothing(void)
 	put(SYSCTL "page_color_unassigned", "\n");
 }
 
-/* An ordinary task that fills so much memory, and keeps it. */
-static pid_t begin_hog(size_t bytes, bool huge, struct shared *shared)
+/* A task of a group that fills so much memory, and keeps it. */
+static pid_t begin_in(const char *group, size_t bytes, bool huge, struct shared *shared)
 {
 	pid_t child = fork();
 
 	if (!child) {
 		char *memory;
 
-		if (!group_put("hog", "cgroup.procs", "0"))
+		if (!group_put(group, "cgroup.procs", "0"))
 			_exit(1);
 		be_nobody();
 		memory = map(bytes);
@@ -75,6 +75,12 @@ static pid_t begin_hog(size_t bytes, bool huge, struct shared *shared)
 			pause();
 	}
 	return child;
+}
+
+/* An ordinary one: its group has no colors. */
+static pid_t begin_hog(size_t bytes, bool huge, struct shared *shared)
+{
+	return begin_in("hog", bytes, huge, shared);
 }
 
 /* One of the strict group that fills so much memory and looks at it. */
@@ -184,6 +190,115 @@ end:
 	end_groups();
 }
 
+/*
+ * A group that is not strict takes unassigned pages when it has used up its colors. If these are short because
+ * of it, a task of the group is killed, and not an ordinary one that has less of them.
+ */
+static void blamed(void)
+{
+	struct shared *lax = share(), *hog = share();
+	size_t all = settled_free_bytes();
+	long lax_kills, hog_kills;
+	bool begun, done;
+
+	group_make("hog");
+	group_make("lax");
+	if (!group_put("lax", "cpuset.colors", "0-%u", colors / 16 - 1) || !reserve(colors / 2)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
+		goto end;
+	}
+	/* A sixteenth of its own, and most of the half that is unassigned. */
+	begun = has_memory(begin_in("lax", all / 100 * (6 + 36), false, lax), lax, 200);
+	done = has_memory(begin_hog(all / 100 * 20, false, hog), hog, 200);
+	lax_kills = group_number("lax", "memory.events", "oom_kill");
+	hog_kills = group_number("hog", "memory.events", "oom_kill");
+	ksft_print_msg("the group that has 42 %% %s begun, %ld of it killed; the task that needs 20 %% %s, %ld killed\n",
+		       begun ? "has" : "has not", lax_kills, done ? "has it" : "has it not", hog_kills);
+	ksft_test_result(begun && done && lax_kills == 1 && !hog_kills,
+			 "a group that is not strict answers for the unassigned pages that it has\n");
+end:
+	reserve_nothing();
+	group_end("lax", 30);
+	end_groups();
+}
+
+/* Free pages of the colors from @first on, as /proc/page_color counts them. */
+static long free_pages(unsigned int first)
+{
+	FILE *file = fopen("/proc/page_color", "re");
+	unsigned int color;
+	char line[256];
+	long sum = 0, pages;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "%u %ld", &color, &pages) == 2 && color >= first && color < colors)
+			sum += pages;
+	if (file)
+		fclose(file);
+	return sum;
+}
+
+/* So many pages, each of which needs a page table of its own. */
+static pid_t begin_tables(size_t pages, struct shared *shared)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		char *memory;
+
+		if (!group_put("strict", "cgroup.procs", "0"))
+			_exit(1);
+		be_nobody();
+		memory = map(pages * 2 * MIB);
+		for (shared->rounds = 0; shared->rounds < pages; shared->rounds++)
+			*(volatile char *)(memory + shared->rounds * 2 * MIB) = 1;
+		shared->ready = 1;
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+/* The page tables of a group are the kernel's own memory. They do not take all that is left to those without colors. */
+static void tables(void)
+{
+	long least = 0, lowest, now_free, spilled;
+	unsigned int first = colors - colors / 8;
+	struct shared *strict = share();
+	double end = now() + 300;
+	size_t pages;
+	pid_t child;
+	FILE *file = fopen("/proc/sys/vm/min_free_kbytes", "re");
+
+	if (file && fscanf(file, "%ld", &least) == 1)
+		least = least * 1024 / PAGE / 2;
+	if (file)
+		fclose(file);
+	make_groups();
+	if (!reserve(first)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
+		goto end;
+	}
+	spilled = number_in("/proc/vmstat", "page_color_spill");
+	lowest = free_pages(first);
+	pages = lowest + lowest / 4;
+	child = begin_tables(pages, strict);
+	while (!strict->ready && now() < end && !waitpid(child, NULL, WNOHANG)) {
+		now_free = free_pages(first);
+		if (now_free < lowest)
+			lowest = now_free;
+		pause_for(0.05);
+	}
+	spilled = number_in("/proc/vmstat", "page_color_spill") - spilled;
+	ksft_print_msg("%lu of %zu page tables; of the unassigned pages %ld were free at least, half of the watermarks are %ld; %ld spilled\n",
+		       strict->rounds, pages, lowest, least, spilled);
+	ksft_test_result(strict->ready && lowest >= least && spilled > 0,
+			 "page tables of a group leave unassigned pages to others\n");
+end:
+	reserve_nothing();
+	end_groups();
+}
+
 /* Pages of a file that are outside of the unassigned colors, as this program maps it. */
 static long file_outside(int file, size_t bytes)
 {
@@ -233,7 +348,7 @@ int main(void)
 	colors = begin();
 	if (colors < 32)
 		ksft_exit_skip("fewer than 32 colors\n");
-	ksft_set_plan(5);
+	ksft_set_plan(7);
 	put("/proc/sys/vm/drop_caches", "3");
 	swap = swap_switch(false);
 	moved(false);
@@ -242,6 +357,8 @@ int main(void)
 	else
 		ksft_test_result_skip("there are no huge pages\n");
 	killed();
+	blamed();
+	tables();
 	if (swap)
 		swap_switch(true);
 	cached();

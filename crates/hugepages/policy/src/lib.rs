@@ -124,6 +124,7 @@ pub use ledger::{
     Account, Compaction, Durations, GivenUpCounts, Ledger, StallCounts, TrackedCounts,
     WaitingCounts,
 };
+pub use memory::LONGEST_FILLING;
 pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
 
 /// An interface that turns looks into plans.

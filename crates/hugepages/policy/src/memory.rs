@@ -64,7 +64,7 @@ struct SampleProgress {
 }
 
 /// Longest time for which memory that is being filled without a pause is left alone.
-pub(crate) const LONGEST_FILLING: Duration = Duration::from_secs(30);
+pub const LONGEST_FILLING: Duration = Duration::from_secs(30);
 
 /// The history of one process's private memory, or of one shared object.
 #[derive(Debug)]

@@ -369,10 +369,7 @@ impl<R: Rule> Promoter<R> {
 
     /// Returns the history of an owner, if there is one.
     pub(crate) fn owner(&self, owner: Owner) -> Option<&OwnedMemory<R::Note>> {
-        let index = (self.owners)
-            .binary_search_by_key(&owner, |memory| memory.owner)
-            .ok()?;
-        self.owners.get(index)
+        self.owners.get(place_of(&self.owners, owner)?)
     }
 
     /// Returns the regions that would be promoted if the budget were larger, best first.
@@ -637,10 +634,15 @@ fn by_owner(snapshot: &Snapshot) -> Vec<Memory<'_>> {
 
 /// Returns the memory of one owner.
 fn find_mut<N>(owners: &mut [OwnedMemory<N>], owner: Owner) -> Option<&mut OwnedMemory<N>> {
-    let index = owners
-        .binary_search_by_key(&owner, |memory| memory.owner)
-        .ok()?;
+    let index = place_of(owners, owner)?;
     owners.get_mut(index)
+}
+
+/// Returns the index of an owner.
+fn place_of<N>(owners: &[OwnedMemory<N>], owner: Owner) -> Option<usize> {
+    owners
+        .binary_search_by_key(&owner, |memory| memory.owner)
+        .ok()
 }
 
 /// Converts a number of items in memory.

@@ -91,6 +91,8 @@ enum Stage {
     Done {
         /// Time of the outcome. Looks up to then may show the state before.
         at: Tick,
+        /// True if we promoted it, and that added no page.
+        was_full: bool,
     },
     /// Its split was planned, outcome not known.
     Splitting {
@@ -131,8 +133,6 @@ pub(crate) struct Record<N> {
     resident: u16,
     /// Resident pages owed to promotion.
     charged: u16,
-    /// True if the promotion that made it huge added no page.
-    was_full: bool,
     /// Resident pages not owed to it: those from before the first promotion that is still charged.
     baseline: u16,
     huge: Option<bool>,
@@ -153,7 +153,6 @@ impl<N: Copy + Default> Record<N> {
             stage: Stage::Watching,
             resident: seen.resident,
             charged: 0,
-            was_full: false,
             baseline: 0,
             huge: seen.huge,
             note: N::default(),
@@ -182,15 +181,13 @@ impl<N: Copy + Default> Record<N> {
                 } else {
                     // It may have been promoted and split again since. So its charge shrinks to the pages that have become resident meanwhile.
                     self.stage = Stage::Watching;
-                    self.was_full = false;
                     self.trouble.fail(now, &REGION);
                 }
             }
-            Stage::Done { at } if now > at && !self.is_whole() => {
+            Stage::Done { at, .. } if now > at && !self.is_whole() => {
                 // The kernel has split it, or the program has given pages back. Promoting it again at once would fight that, so it counts as
                 // trouble.
                 self.stage = Stage::Watching;
-                self.was_full = false;
                 self.trouble.fail(now, &REGION);
             }
             Stage::Splitting { .. } => {
@@ -221,8 +218,10 @@ impl<N: Copy + Default> Record<N> {
             return Some(FULL - self.resident);
         }
         // Another agent makes huge pages here; splitting again at once would fight it.
-        self.stage = Stage::Done { at: now };
-        self.was_full = false;
+        self.stage = Stage::Done {
+            at: now,
+            was_full: false,
+        };
         self.trouble.fail(now, &REGION);
         None
     }
@@ -288,8 +287,12 @@ impl<N: Copy + Default> Record<N> {
 
     /// Returns true if promotion made it huge without adding a page: it takes no more memory than its base pages did.
     pub(crate) const fn costs_nothing(&self) -> bool {
-        let is_ours = matches!(self.stage, Stage::InFlight { .. } | Stage::Done { .. });
-        is_ours && self.was_full && self.charged == 0
+        let was_full = match self.stage {
+            Stage::InFlight { growth, .. } => growth == 0,
+            Stage::Done { was_full, .. } => was_full,
+            _ => false,
+        };
+        was_full && self.charged == 0
     }
 
     /// Returns the time of the plan, if the outcome is outstanding.
@@ -324,7 +327,6 @@ impl<N: Copy + Default> Record<N> {
         let growth = self.growth();
         self.baseline = self.resident.saturating_sub(self.charged);
         self.charged = (self.charged + growth).min(FULL);
-        self.was_full = growth == 0;
         self.stage = Stage::InFlight {
             planned: now,
             growth,
@@ -341,13 +343,15 @@ impl<N: Copy + Default> Record<N> {
         match self.stage {
             Stage::InFlight { growth, .. } => {
                 self.stage = Stage::Watching;
-                self.was_full = false;
                 self.charged -= growth;
                 growth
             }
             // Still huge, as far as is known: the next look will show it.
             Stage::Splitting { planned } => {
-                self.stage = Stage::Done { at: planned };
+                self.stage = Stage::Done {
+                    at: planned,
+                    was_full: false,
+                };
                 0
             }
             _ => 0,
@@ -358,7 +362,14 @@ impl<N: Copy + Default> Record<N> {
     pub(crate) const fn done(&mut self, now: Tick) {
         self.stage = match self.stage {
             Stage::Splitting { .. } => Stage::Split { at: now },
-            _ => Stage::Done { at: now },
+            Stage::InFlight { growth, .. } => Stage::Done {
+                at: now,
+                was_full: growth == 0,
+            },
+            _ => Stage::Done {
+                at: now,
+                was_full: false,
+            },
         };
     }
 
@@ -370,8 +381,10 @@ impl<N: Copy + Default> Record<N> {
         let growth = growth.min(FULL - self.charged);
         self.baseline = FULL - self.charged - growth;
         self.charged += growth;
-        self.was_full = growth == 0;
-        self.done(now);
+        self.stage = Stage::Done {
+            at: now,
+            was_full: growth == 0,
+        };
         growth
     }
 

@@ -39,6 +39,11 @@ impl HugePages {
         }
     }
 
+    /// Returns their number; 0 where the kernel does not report it.
+    pub(super) fn count(&self) -> u64 {
+        self.mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE
+    }
+
     /// Adds a huge page that a collapse has made of base pages, and this many pages with it.
     pub(super) fn add(&mut self, growth: PageCount) {
         if let Some(mapped) = &mut self.mapped {

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, ProcessView, VirtAddr, VmaKind};
+use superhue_model::{PAGES_PER_REGION, ProcessId, ProcessView, VirtAddr, VmaKind};
+use superhue_policy::LONGEST_FILLING;
 use superhue_procfs::ReadError;
 use superhue_procfs::process::{StatmPages, activity, memory_use, resident_now, view};
 use superhue_sys::urgency::Urgent;
@@ -21,9 +22,6 @@ use crate::cpu::cpu_time;
 /// more than half of the share for looks.
 pub(super) const FULL_LOOK_AT_LEAST: Duration = Duration::from_secs(2);
 
-/// The same while a process fills its memory and is left alone.
-const FILLING_LOOK_AT_LEAST: Duration = Duration::from_secs(30);
-
 /// Number of processes from which on a first look at another one waits until the share of looks pays for it. One without room for a huge page waits
 /// for its turn.
 const CROWD_PROCESSES: usize = 64;
@@ -37,6 +35,8 @@ const NOTABLE_SHARE: u64 = 1000;
 struct Glance {
     resident: StatmPages,
     growth: Growth,
+    /// True if it is left alone because it is being filled.
+    is_spared: bool,
     /// True if it was not known before.
     is_new: bool,
     /// True if the size of a known process differs notably from the last one.
@@ -77,7 +77,7 @@ impl Watch {
             };
             newcomers += usize::from(glance.is_new);
             // Memory that is being filled is left alone, so it is no news until that ends.
-            match self.setup.pages == Pages::Auto && glance.growth.fills(self.snapshot.at) {
+            match glance.is_spared {
                 true => {
                     let end = glance.growth.filled_until();
                     let first = self.filling_ends.map_or(end, |first| first.min(end));
@@ -131,8 +131,7 @@ impl Watch {
     fn glance_at(&mut self, id: ProcessId, newcomers: usize) -> Option<Glance> {
         let resident = resident_now(&self.roots, id.pid).ok()?;
         if let Some(sampler) = &mut self.setup.sampler {
-            let mapped = self.known.get(&id).and_then(|it| it.huge_pages.mapped);
-            let huge_pages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+            let huge_pages = (self.known.get(&id)).map_or(0, |known| known.huge_pages.count());
             sampler.resident(id, resident.anonymous(), huge_pages);
         }
         let at = self.snapshot.at;
@@ -160,14 +159,13 @@ impl Watch {
             self.known.insert(id, known);
             return None;
         }
-        let spares = self.setup.pages == Pages::Auto;
+        let is_spared = self.setup.pages == Pages::Auto && growth.fills(at);
         let is_due = self.known.get(&id).is_none_or(|known| {
             let since = at.saturating_sub(known.looked);
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
             // A look at growing memory would be out of date at once, and it holds the program up.
-            let is_spared = spares && growth.fills(at);
             let least = if is_spared {
-                FILLING_LOOK_AT_LEAST
+                LONGEST_FILLING
             } else {
                 FULL_LOOK_AT_LEAST
             };
@@ -178,6 +176,7 @@ impl Watch {
         Some(Glance {
             resident,
             growth,
+            is_spared,
             is_new,
             changed: changed && !is_new,
             is_due,
@@ -198,8 +197,7 @@ impl Watch {
         let ran = activity(&self.roots, id.pid).ok();
         let (begun, cpu_before) = (Instant::now(), cpu_time());
         // The reads below hold locks of the process.
-        let mapped = (self.known.get(&id)).and_then(|known| known.huge_pages.mapped);
-        let huge_pages = mapped.unwrap_or_default().0 / HUGE_PAGE_SIZE;
+        let huge_pages = (self.known.get(&id)).map_or(0, |known| known.huge_pages.count());
         let spared = huge_pages * (PAGES_PER_REGION - 1);
         let urgent = Urgent::raised_for(resident.total.0.saturating_sub(spared));
         let mut seen = view(&self.roots, &mut self.scanner, id);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use superhue::model::parse_duration;
+use superhue::parse;
 
 use crate::named::metric_kinds;
 use crate::placement_args::PlacementArgs;
@@ -174,10 +175,7 @@ fn parse_block(text: &str) -> Result<Duration, String> {
 }
 
 fn share(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').map(str::trim);
-    let number: Option<f64> = number.and_then(|number| number.parse().ok());
-    let share = number.map(|percent| percent / 100.0);
-    let fits = share.filter(|share| (least..=most).contains(share));
+    let fits = parse::percentage(text).filter(|share| (least..=most).contains(share));
     fits.ok_or_else(|| {
         let (least, most) = (least * 100.0, most * 100.0);
         format!("`{text}` is no percentage between {least}% and {most}%")

@@ -4,16 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue::model::parse_duration;
-use superhue::parse::LONGEST_TIME;
+use superhue::parse::{self, LONGEST_TIME};
 
 /// Reads a percentage from 0 to below 100 as a share; the sign may be left out.
 pub fn parse_percentage(text: &str) -> Result<f64, String> {
-    let number = text.trim();
-    let number = number.strip_suffix('%').unwrap_or(number).trim();
-    let percent: Option<f64> = number.parse().ok();
-    percent
-        .filter(|percent| (0.0..100.0).contains(percent))
-        .map(|percent| percent / 100.0)
+    parse::percentage(text)
+        .filter(|share| (0.0..1.0).contains(share))
         .ok_or_else(|| format!("`{text}` is no percentage from 0%, below 100% (e.g. 0.5%)"))
 }
 

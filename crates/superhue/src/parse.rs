@@ -35,16 +35,22 @@ pub fn rate(text: &str) -> Result<ByteCount, String> {
     Ok(rate)
 }
 
+/// Parses a percentage, with or without its sign, and returns it as a share; `None` if the text is no number.
+#[must_use]
+pub fn percentage(text: &str) -> Option<f64> {
+    let number = text.trim();
+    let number = number.strip_suffix('%').unwrap_or(number).trim_end();
+    let percent: f64 = number.parse().ok()?;
+    Some(percent / 100.0)
+}
+
 /// Parses a percentage above 0 and up to 100, and returns it as a share.
 ///
 /// # Errors
 /// A sentence that names the fault of the text.
 pub fn max_overhead(text: &str) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
-    let percent: Option<f64> = number.parse().ok();
-    percent
-        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
-        .map(|percent| percent / 100.0)
+    percentage(text)
+        .filter(|share| *share > 0.0 && *share <= 1.0)
         .ok_or_else(|| format!("`{text}` is no percentage above 0 and up to 100 (e.g. 1%)"))
 }
 
@@ -186,6 +192,9 @@ mod tests {
         for text in ["0%", "101", "12.5%", "", "%", "-3"] {
             assert!(percent(text).is_err(), "{text}");
         }
+        assert_eq!(percentage("2"), percentage(" 2 % "));
+        assert_eq!(percentage("2%"), Some(0.02));
+        assert_eq!(percentage("two%"), None);
         assert_eq!(time("0s"), Ok(Duration::ZERO));
         assert!(time("9000h").is_err());
         assert_eq!(tracker("idle"), Ok(TrackerKind::Idle));

@@ -282,7 +282,7 @@ fn wrong_suites_are_told_with_their_place_and_run_nothing() {
             "2:13",
             "less than runs",
         ),
-        (with("smallest = '3'", ""), "1:12", "no percentage"),
+        (with("smallest = 'three'", ""), "1:12", "no percentage"),
         (with("seed = -1", ""), "1:8", "from 0"),
         (with("timeout = '3'", ""), "1:11", ""),
         (with("title = ", ""), "1:9", ""),

@@ -45,7 +45,7 @@ use toml::Spanned;
 use super::arms::configuration;
 use crate::args::{CompareArgs, parse_ready};
 use crate::output::{FAILED, Failure, USAGE};
-use crate::values::parse_some_time;
+use crate::values::{parse_percentage, parse_some_time};
 use crate::verb::document::read_document;
 
 /// Longer files are no suites.
@@ -200,7 +200,7 @@ impl SuiteFile {
         let seed = reader.value(raw.seed.as_ref(), |&seed| {
             u64::try_from(seed).map_err(|_| "a seed is a number from 0".to_owned())
         })?;
-        let smallest = reader.value(raw.smallest.as_ref(), |text| percentage(text))?;
+        let smallest = reader.value(raw.smallest.as_ref(), |text| parse_percentage(text))?;
         let timeout = reader.value(raw.timeout.as_ref(), |time| parse_some_time(time))?;
         let settings = Settings {
             runs: least,
@@ -402,16 +402,6 @@ impl Reader<'_> {
             is_chosen: true,
         })
     }
-}
-
-/// A percentage from 0, below 100, as a share.
-fn percentage(text: &str) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').map(str::trim);
-    let percent: Option<f64> = number.and_then(|number| number.parse().ok());
-    percent
-        .filter(|percent| (0.0..100.0).contains(percent))
-        .map(|percent| percent / 100.0)
-        .ok_or_else(|| format!("`{text}` is no percentage from 0%, below 100% (e.g. 3%)"))
 }
 
 /// `a, b, c`

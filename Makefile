@@ -48,7 +48,7 @@ demo: release ## Decide for real programs whether huge pages are worth it (5 min
 # The build includes the tests, so that dependencies have the same features, and are not compiled a second time for them. Most tests wait for
 # programs that they watch.
 test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
-test: ## Run every test
+test: ## Run the tests that need no other kernel, package or cluster
 	@scripts/setup build test
 	cargo build --workspace --lib --bins --tests --examples
 	cargo test --workspace --no-fail-fast

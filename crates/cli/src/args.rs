@@ -95,11 +95,11 @@ pub enum Verb {
     /// give --metric-command.
     ///
     /// The trial switches private memory that the policy makes huge during the trial; with --present also memory that is huge already, which is
-    /// huge again at the end. After the verdict keep the policy's memory stays huge. After any other end, Ctrl-C, SIGTERM and SIGHUP
+    /// huge again at the end. After the verdict "keep" the policy's memory stays huge. After any other end, Ctrl-C, SIGTERM and SIGHUP
     /// included, it is split again. If superhue is killed, the memory stays as it is, which is harmless.
     ///
-    /// If frames had been scattered, a split alone makes off faster than the program was before. The report says so, and --swap scatters them again. Standard error gets a
-    /// line on the progress every ten seconds or so if it is no terminal.
+    /// A split leaves frames side by side. Where they were scattered, the program is faster in the state "off" than before the trial. The report
+    /// says so, and --swap scatters them again. Standard error gets a line on the progress every ten seconds or so if it is no terminal.
     ///
     /// Capability: that of `attach`.
     #[command(after_help = trial_args::EXIT_HELP)]
@@ -132,7 +132,7 @@ pub enum Verb {
     ///
     /// Capability: none for your own processes, CAP_SYS_PTRACE for others'.
     Status(StatusArgs),
-    /// Estimate which services would gain from huge pages, how much, and name the obstacles. Changes nothing.
+    /// Estimate which services would gain from huge pages, how much, and name the obstacles. Changes no setting and no page size.
     ///
     /// The table shows for each service: CPUs, resident memory, the share that is huge, memory that could be huge, the estimated share of its CPU
     /// time that huge pages would save, and the next step. Instead of an estimate it may show a state: idle (ask again under load), blocked (something
@@ -159,7 +159,7 @@ pub enum Verb {
         rustdoc::broken_intra_doc_links,
         reason = "a table in TOML, for readers of the help"
     )]
-    /// Place the memory of services by rules, for as long as the machine runs: the system service
+    /// Apply rules to the memory of services: the system service
     ///
     /// Rules are in conf.d/*.toml and superhue.toml of the configuration folder.
     /// The first rule that matches a process decides about its memory:

@@ -1,4 +1,4 @@
-//! Options for the placement of memory, which `run`, `attach`, `trial` and the arms of `compare` share.
+//! Options for the placement of memory.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use superhue::{
 
 use crate::named::{allocator_advice, pages, placements, trackers};
 
-/// Placement of memory: options that `run`, `attach` and the arms of `compare` share.
+/// Placement of memory: options of `run`, `attach`, `trial` and the arms of `compare`.
 #[derive(Debug, Clone, Args)]
 pub struct PlacementArgs {
     /// Policy that selects the memory for huge pages of 2 MiB (transparent huge pages, THP).
@@ -35,14 +35,14 @@ pub struct PlacementArgs {
     /// With --pages auto or hot: the share of a region's pages that must be accessed.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
-    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only watched time counts, and
-    /// --max-overhead limits it, so the split comes several times later on the clock. With auto the watch begins after a third of this time, in
+    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time under observation
+    /// counts, and --max-overhead limits it, so the split comes several times later by the clock. With auto the watch begins after a third of this time, in
     /// programs with huge pages that were not made of full regions by superhue.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes about 1 ms (12 ms at
+    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. A collapse takes about 1 ms (0.24 s at
     /// most, as measured), in which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
     /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
     /// answer, try 100us; its huge pages then come late (3 MiB/s). [default: 10ms, but none for a process that `run` started less than

@@ -1,5 +1,7 @@
 //! The objections to a collapse: each may keep a region from becoming huge, right before the kernel is asked.
 //!
+//! The user's bounds, pins and memory that is gone stop a collapse elsewhere: `superhue_model::SkipReason` lists all reasons.
+//!
 //! The actuator first checks that the process is still the same one (`still_is`). Then it asks, in this order:
 //!
 //! ```text

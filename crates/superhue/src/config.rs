@@ -77,7 +77,7 @@ impl Config {
                     true => Duration::ZERO,
                     false => STARTING,
                 },
-                while_filling: false,
+                while_growing: false,
             }),
         }
     }

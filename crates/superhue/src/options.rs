@@ -24,7 +24,7 @@ pub struct PlacementOptions {
     /// Resident memory that promotion may add; `None` is the policy's own default (1 % of anonymous memory for `auto`, 5 % for `resident` and `hot`, no limit
     /// for `always`).
     pub budget: Option<Share>,
-    /// Percent of a region that must be resident before `resident` promotes it, 1 to 100.
+    /// Percent of a region that must be resident before `resident`, or `auto` without a tracker, promotes it, 1 to 100.
     pub min_resident: u8,
     /// Time for which a partly resident region must have stopped growing.
     pub settle: Duration,

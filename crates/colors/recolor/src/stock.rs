@@ -1,8 +1,8 @@
 //! Page frames of known colors, ready to be dealt.
 //!
 //! ```text
-//!   stock    |3|1|7|-|2|?|...     a file in memory; -: dealt   ?: no color that could be measured
-//!   deal     fallocate(PUNCH_HOLE) of a 7: its frame is the next that this CPU hands out
+//!   stock    |3|1|7|-|2|?|...     a file in memory; -: dealt   ?: no color that could be measured        Stock::measure
+//!   deal     fallocate(PUNCH_HOLE) of a 7: its frame is the next that this CPU hands out                 Stock::deal
 //! ```
 //!
 //! Frames of unwanted colors are kept, up to a limit: if given back, they would be the very ones that the kernel hands

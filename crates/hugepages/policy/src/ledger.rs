@@ -162,7 +162,7 @@ impl GivenUpCounts {
 /// Regions that wait, by the first thing they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WaitingCounts {
-    /// Full enough, but the number of resident pages changed a moment ago.
+    /// The memory is being filled, the region changed a moment ago, or it lacks samples.
     pub settling: u64,
     /// A failure of the region, its process or the whole machine has to pass.
     pub backing_off: u64,

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   look     merge the snapshot into the history                     memory.rs             OwnedMemory::look
+//!   filling  is the memory being filled? then it waits               memory.rs             OwnedMemory::is_filling
 //!   ripe     does the rule want the region as it is?                 resident.rs, hot.rs   Rule::ripeness
 //!   free     does no failure, rest or stall stand in its way?        memory.rs             OwnedMemory::propose
 //!   choose   as many as rate and budget allow; with heat the most    here                  Promoter::take

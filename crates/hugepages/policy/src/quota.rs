@@ -29,9 +29,9 @@
 //! Short ones are done together, up to a fifth of what 100 ms allow: the program runs between any two of them, but the watch, which looks and
 //! decides for all processes, should not wake up for each.
 //!
-//! The bound does not apply to a process that fills its memory. It waits for its own page faults, huge pages spare it some of them, and a region
-//! collapsed now need not be collapsed later, when clients wait for answers. A process fills its memory if it grows in a second by an eighth beyond
-//! its largest size. On request, the bound does not apply either to a process that has only just begun: no client waits for its answers yet.
+//! By default the bound does not apply to a process that grows fast. It waits for its own page faults, huge pages spare it some of them, and a region
+//! collapsed now need not be collapsed later, when clients wait for answers. A process grows fast if it grows in a second by an eighth beyond its
+//! largest size. On request, the bound does not apply either to a process that has only just begun: no client waits for its answers yet.
 
 use std::time::Duration;
 
@@ -130,9 +130,9 @@ const TOGETHER: u64 = 5;
 /// Assumed duration of a collapse before one was seen.
 const USUAL: Duration = Duration::from_micros(500);
 
-/// A process that grows by more than this part (one eighth) within this time fills its memory.
+/// A process that grows by more than this part (one eighth) within this time grows fast.
 const NOTABLE_PART: u64 = 8;
-const FILLING: Duration = Duration::from_secs(1);
+const GROWTH_WINDOW: Duration = Duration::from_secs(1);
 
 /// A bound on the time that collapses take from each process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,8 +141,8 @@ pub(crate) struct MaxStall {
     allowed: u64,
     /// Time from the first sight of a process for which the bound does not apply.
     grace: Duration,
-    /// True if it applies to a process that fills its memory too.
-    while_filling: bool,
+    /// True if it applies to a process that grows fast too.
+    while_growing: bool,
 }
 
 impl MaxStall {
@@ -151,7 +151,7 @@ impl MaxStall {
         Self {
             allowed: nanos(bound.allowed).clamp(1, nanos(WINDOW)),
             grace: bound.grace,
-            while_filling: bound.while_filling,
+            while_growing: bound.while_growing,
         }
     }
 
@@ -261,8 +261,8 @@ impl Stall {
 
     /// Returns true if the bound does not apply to it.
     fn is_free(&self, now: Tick, max: MaxStall) -> bool {
-        let is_filling = self.grown.is_some_and(|grown| now.since(grown) < FILLING);
-        (is_filling && !max.while_filling) || now.since(self.since) < max.grace
+        let is_growing = self.grown.is_some_and(|grown| now.since(grown) < GROWTH_WINDOW);
+        (is_growing && !max.while_growing) || now.since(self.since) < max.grace
     }
 
     /// Returns the number of collapses that may be made now, if `under_way` are already planned.
@@ -414,17 +414,17 @@ mod tests {
 
         fn bound(allowed: Duration) -> MaxStall {
             MaxStall::new(crate::StallBound {
-                while_filling: false,
+                while_growing: false,
                 ..crate::StallBound::always(allowed)
             })
         }
 
         #[test]
-        fn who_has_just_begun_is_not_held_to_it() {
+        fn max_stall_spares_a_process_that_starts() {
             let max = Some(MaxStall::new(crate::StallBound {
                 allowed: Duration::from_millis(1),
                 grace: Duration::from_secs(30),
-                while_filling: true,
+                while_growing: true,
             }));
             let mut stall = Stall::new(ms(5));
             stall.spend(ms(20_000), Duration::from_secs(1), max);
@@ -517,11 +517,11 @@ mod tests {
             stall.see(8000, ms(0));
             stall.see(80_000, ms(10));
             stall.spend(ms(10), Duration::from_millis(10), max);
-            assert_eq!(stall.available(ms(20), max, 0), 0, "although it fills");
+            assert_eq!(stall.available(ms(20), max, 0), 0, "although it grows");
         }
 
         #[test]
-        fn who_fills_its_memory_is_not_held_up() {
+        fn max_stall_spares_a_process_that_grows() {
             let max = Some(bound(Duration::from_millis(10)));
             let mut stall = Stall::new(Tick::START);
             stall.see(8000, ms(0));

@@ -113,7 +113,7 @@ pub struct Quota {
     /// Bytes of huge pages that may be made per second, with half a second's worth at once; `None` for no limit. 2 GiB/s by default, about what one
     /// core copies.
     pub rate: Option<ByteCount>,
-    /// Time that collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound, the default.
+    /// Time that collapses may take out of every 100 ms of a process, one collapse at least; `None` for no bound. The command sets 10 ms.
     pub max_stall: Option<StallBound>,
     /// True to leave memory alone while its program fills it.
     pub spares_filling: bool,
@@ -149,8 +149,8 @@ pub struct StallBound {
     pub allowed: Duration,
     /// Time from the first sight of a process for which the bound does not apply.
     pub grace: Duration,
-    /// True if the bound applies to a process that fills its memory too: one that grows in a second by an eighth beyond its largest size.
-    pub while_filling: bool,
+    /// True if the bound applies to a process that grows fast too: by an eighth beyond its largest size in a second.
+    pub while_growing: bool,
 }
 
 impl StallBound {
@@ -160,7 +160,7 @@ impl StallBound {
         Self {
             allowed,
             grace: Duration::ZERO,
-            while_filling: true,
+            while_growing: true,
         }
     }
 

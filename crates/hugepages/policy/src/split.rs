@@ -1,7 +1,7 @@
 //! Splits of huge pages: the choice, the reasons and the time.
 //!
 //! This module serves `hot` and `auto` ([`Active::split`](crate::Active::split)); `torn.rs` and `promoter/overdrawn.rs` split for other reasons. A split copies
-//! no data, and it frees pages of zeroes (Linux 6.12). A huge page is split for one of two reasons:
+//! no data, and it frees pages of zeroes (Linux 6.12). This module splits for one of two reasons:
 //!
 //! * **It is cold and mostly zeroes**: watched for 30 s (`cold_after`) and five samples in a row without an access, and half of it (`min_zero`) or
 //!   more is zeroes.

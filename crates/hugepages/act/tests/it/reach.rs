@@ -134,7 +134,7 @@ fn who_is_told_to_stop_leaves_the_rest() {
 }
 
 #[test]
-fn collapses_that_took_the_time_of_their_owner_leave_the_rest() {
+fn a_plan_stops_at_its_bound_on_stalls() {
     let _shared = shared();
     let children = [
         ScratchChild::start().unwrap(),

@@ -586,11 +586,11 @@ pub(crate) fn subject() -> impl Strategy<Value = Scheme> {
     let max_stall = || {
         prop_oneof![
             2 => Just(None),
-            1 => (0u64..200_000, 0u64..3000, any::<bool>()).prop_map(|(us, ms, while_filling)| {
+            1 => (0u64..200_000, 0u64..3000, any::<bool>()).prop_map(|(us, ms, while_growing)| {
                 Some(StallBound {
                     allowed: Duration::from_micros(us),
                     grace: Duration::from_millis(ms),
-                    while_filling,
+                    while_growing,
                 })
             }),
         ]

@@ -17,7 +17,7 @@ const LOOP_INTERVAL: Duration = Duration::from_millis(20);
 
 fn bound(allowed: Duration) -> StallBound {
     StallBound {
-        while_filling: false,
+        while_growing: false,
         ..StallBound::always(allowed)
     }
 }
@@ -46,7 +46,7 @@ fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessI
 }
 
 #[test]
-fn a_process_is_held_up_for_its_share_of_the_time_only() {
+fn collapses_keep_to_max_stall() {
     // Pages that promotion added to the last region are no growth of the process itself.
     for resident in [512, 500, 8] {
         let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 200, resident));

@@ -261,7 +261,9 @@ impl Stall {
 
     /// Returns true if the bound does not apply to it.
     fn is_free(&self, now: Tick, max: MaxStall) -> bool {
-        let is_growing = self.grown.is_some_and(|grown| now.since(grown) < GROWTH_WINDOW);
+        let is_growing = self
+            .grown
+            .is_some_and(|grown| now.since(grown) < GROWTH_WINDOW);
         (is_growing && !max.while_growing) || now.since(self.since) < max.grace
     }
 

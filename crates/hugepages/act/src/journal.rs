@@ -260,13 +260,20 @@ impl Journal {
             }
             Err(error) => return Err(unusable(error)),
         };
+        let (mut dead, mut theirs) = (Vec::new(), Vec::new());
         for name in files(&folder).map_err(unusable)? {
             match self.take_over(&folder, &name).map_err(unusable)? {
-                JournalState::InUse(_) => report.in_use += 1,
-                JournalState::Dead(pending) => report.add(pending.undo()),
+                JournalState::InUse(changes) => {
+                    report.in_use += 1;
+                    theirs.extend(changes);
+                }
+                JournalState::Dead(pending) => dead.push(pending),
                 JournalState::Refused(left) => report.left.push(left),
                 JournalState::Gone => {}
             }
+        }
+        for pending in dead {
+            report.add(pending.undo_beside(&theirs));
         }
         Ok(report)
     }
@@ -289,33 +296,47 @@ impl Journal {
                 path: change.path.clone(),
             });
         }
-        if let Some(change) = changes
-            .iter()
-            .find(|change| !change.is_a_setting(&self.sys))
-        {
-            let text = format!(
-                "`{}` is no value to write back to {}",
-                change.original,
-                change.path.display()
-            );
-            return Err(self.error(io::Error::new(io::ErrorKind::InvalidData, text)));
+        turn.write_settings(changes)
+    }
+
+    /// Undoes changes, but leaves settings alone that another superhue needs as they are. That one puts them back.
+    pub(crate) fn end(&self, pending: OwnedJournal) -> RestoreReport {
+        match self.theirs_beside(&pending) {
+            Ok((_lock, theirs)) => pending.undo_beside(&theirs),
+            Err(_) => pending.undo(),
         }
-        turn.write(changes.into_iter().map(Change::from).collect())
+    }
+
+    /// Returns a lock, and the changes of other superhues that still run.
+    fn theirs_beside(&self, pending: &OwnedJournal) -> Result<(File, Vec<Change>), StateError> {
+        let lock = self.lock(&pending.folder)?;
+        let mut theirs = Vec::new();
+        for name in files(&pending.folder)? {
+            if name != pending.name
+                && let JournalState::InUse(changes) = self.take_over(&pending.folder, &name)?
+            {
+                theirs.extend(changes);
+            }
+        }
+        Ok((lock, theirs))
     }
 
     /// Makes other superhues wait that want to journal or undo something, and undoes what dead ones left.
     pub(crate) fn turn(&self) -> Result<JournalLock<'_>, SettingsError> {
         let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
         let lock = self.lock(&folder).map_err(|error| self.error(error))?;
-        let mut theirs = Vec::new();
+        let (mut dead, mut theirs) = (Vec::new(), Vec::new());
         for name in files(&folder).map_err(|error| self.error(error))? {
             let found = self.take_over(&folder, &name);
             match found.map_err(|error| self.error(error))? {
-                JournalState::Dead(pending) => drop(pending.undo()),
+                JournalState::Dead(pending) => dead.push(pending),
                 JournalState::InUse(changes) => theirs.extend(changes),
                 // A refused or removed journal protects no running superhue.
                 JournalState::Refused(_) | JournalState::Gone => {}
             }
+        }
+        for pending in dead {
+            drop(pending.undo_beside(&theirs));
         }
         Ok(JournalLock {
             journal: self,
@@ -336,7 +357,14 @@ impl Journal {
     fn write(&self, folder: &Arc<Folder>, changes: Vec<Change>) -> io::Result<OwnedJournal> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
-        let name = format!("{pid}.{}.json", COUNT.fetch_add(1, Ordering::Relaxed));
+        // A killed superhue with this number, or one of another PID namespace, may have left a journal that must stay.
+        let taken = folder.names()?;
+        let name = loop {
+            let name = format!("{pid}.{}.json", COUNT.fetch_add(1, Ordering::Relaxed));
+            if !taken.iter().any(|it| *it == *name) {
+                break name;
+            }
+        };
         let held = self.write_as(folder, OsStr::new(&name), &changes)?;
         Ok(OwnedJournal {
             changes,
@@ -447,6 +475,30 @@ impl JournalLock<'_> {
         })
     }
 
+    /// Returns the change of this setting by a superhue that still runs.
+    pub(crate) fn setting_of_others(&self, path: &Path) -> Option<&SettingChange> {
+        let mut settings = self.theirs.iter().filter_map(Change::setting);
+        settings.find(|change| change.path == path)
+    }
+
+    /// Journals changes of settings to come.
+    pub(crate) fn write_settings(
+        &self,
+        changes: Vec<SettingChange>,
+    ) -> Result<OwnedJournal, SettingsError> {
+        let mut refused = changes.iter();
+        if let Some(change) = refused.find(|change| !change.is_a_setting(&self.journal.sys)) {
+            let text = format!(
+                "`{}` is no value to write back to {}",
+                change.original,
+                change.path.display()
+            );
+            let error = io::Error::new(io::ErrorKind::InvalidData, text);
+            return Err(self.journal.error(error));
+        }
+        self.write(changes.into_iter().map(Change::from).collect())
+    }
+
     /// Journals the changes to come.
     pub(crate) fn write(&self, changes: Vec<Change>) -> Result<OwnedJournal, SettingsError> {
         let written = self.journal.write(&self.folder, changes);
@@ -503,10 +555,20 @@ impl OwnedJournal {
     ///
     /// If a change could not be taken back, the journal stays for a later attempt.
     pub(crate) fn undo(self) -> RestoreReport {
+        self.undo_beside(&[])
+    }
+
+    /// Takes every change back, except settings that others have journalled too.
+    fn undo_beside(self, theirs: &[Change]) -> RestoreReport {
+        let is_theirs = |change: &SettingChange| {
+            let mut settings = theirs.iter().filter_map(Change::setting);
+            settings.any(|it| it.path == change.path)
+        };
         let mut report = RestoreReport::default();
         let mut failed = false;
         for change in self.changes.iter().rev() {
             let undone = match change {
+                Change::Setting(change) if is_theirs(change) => Ok(()),
                 Change::Setting(change) => write_original(change, &mut report),
                 Change::Zram(made) => remove_zram(made, &*self.machine, &mut report),
             };

@@ -65,12 +65,19 @@ impl FromStr for Setting {
         if is_inside && is_word {
             Ok(Self {
                 knob: knob.to_owned(),
-                value: value.to_owned(),
+                value: as_the_kernel_shows(value),
             })
         } else {
             Err(fail())
         }
     }
+}
+
+/// Returns a number without a sign and zeroes in front, as the kernel shows it; another word as it is.
+fn as_the_kernel_shows(value: &str) -> String {
+    let digits = value.strip_prefix('+').unwrap_or(value);
+    let number: Option<u64> = digits.parse().ok();
+    number.map_or_else(|| value.to_owned(), |number| number.to_string())
 }
 
 impl fmt::Display for Setting {
@@ -177,6 +184,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Setting>().unwrap().to_string(), text);
         }
+        // As the kernel shows it, or the change could not be verified.
+        let number: Setting = "khugepaged/pages_to_scan=+04096".parse().unwrap();
+        assert_eq!(number.to_string(), "khugepaged/pages_to_scan=4096");
         for text in [
             "",
             "enabled",

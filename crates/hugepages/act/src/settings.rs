@@ -113,10 +113,11 @@ fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
     }
     let now = read_setting(&entry.path).map_err(|error| SettingsError::of(&entry.path, error))?;
     if now == entry.wanted {
-        Ok(())
-    } else {
-        Err(refused(now))
+        return Ok(());
     }
+    // The kernel took another value than the wanted one. The journal would take that for the change of somebody else.
+    let _ = fs::write(&entry.path, &entry.original);
+    Err(refused(now))
 }
 
 #[cfg(test)]

@@ -31,19 +31,14 @@ impl SwapOnDemand {
     pub(super) fn find(roots: &Roots, make: bool) -> Result<Self, SwapError> {
         let journal = Journal::default();
         let found = SwapInUse::find(roots);
-        if !make || found.is_ok() {
-            let zswap = ZswapInUse::find_or_switch(&journal, false);
-            match (found, zswap) {
-                (Ok(swap), Ok(zswap)) => return Ok(Self::with(State::InUse(swap, zswap))),
-                (Err(error), _) | (_, Err(error)) if !make => return Err(error),
-                (_, Err(error @ SwapError::NoZswap { .. })) => return Err(error),
-                _ => {}
-            }
-        } else {
-            SwapInUse::may_make(roots)?;
+        if make {
+            // Found or made later, with a look at the journals: what is on now may end with another superhue.
             ZswapInUse::may_switch(roots)?;
+            found.map(drop).or_else(|_| SwapInUse::may_make(roots))?;
+            return Ok(Self::with(State::Wanted));
         }
-        Ok(Self::with(State::Wanted))
+        let zswap = ZswapInUse::find_or_switch(&journal, false)?;
+        Ok(Self::with(State::InUse(found?, zswap)))
     }
 
     fn with(state: State) -> Self {

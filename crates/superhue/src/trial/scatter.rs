@@ -170,6 +170,10 @@ impl PageMover for SwapMover {
     }
 
     fn room(&self) -> u64 {
+        // An administrator may have switched zswap off since.
+        if ZswapInUse::is_on(&self.roots) != Some(true) {
+            return 0;
+        }
         self.swap.room().map_or(0, |room| room.0 / BASE_PAGE_SIZE)
     }
 

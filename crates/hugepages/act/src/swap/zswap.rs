@@ -16,10 +16,10 @@ use crate::journal::{Journal, OwnedJournal, SettingChange};
 use crate::restored::RestoreReport;
 use crate::setting::{SettingsError, ZSWAP_ON, zswap_switch};
 
-/// zswap that is on: it was on, or it is switched on until this is dropped.
+/// zswap that is on: it was on, or it is switched on until the last superhue that needs it drops this.
 #[derive(Debug)]
 pub struct ZswapInUse {
-    pending: Option<OwnedJournal>,
+    pending: Option<(Journal, OwnedJournal)>,
 }
 
 impl ZswapInUse {
@@ -42,30 +42,49 @@ impl ZswapInUse {
         }
     }
 
-    /// Finds zswap on; otherwise, if `make`, journals the change and switches it on.
+    /// Finds zswap on; otherwise, if `make`, journals the change and switches it on. Where another superhue has switched it on, `make` journals the
+    /// same change, so that zswap stays on when that one ends.
     ///
     /// # Errors
     /// [`SwapError::NoZswap`], [`SwapError::ZswapOff`], [`SwapError::Journal`]; nothing has changed then.
     pub fn find_or_switch(journal: &Journal, make: bool) -> Result<Self, SwapError> {
         let path = zswap_switch(journal.sys());
-        let Ok(now) = fs::read_to_string(&path) else {
-            return Err(SwapError::NoZswap { path });
+        let read = || match fs::read_to_string(&path) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(_) => Err(SwapError::NoZswap { path: path.clone() }),
         };
-        if now.trim() == ZSWAP_ON {
-            return Ok(Self { pending: None });
-        }
+        let is_on = read()? == ZSWAP_ON;
         if !make {
-            return Err(SwapError::ZswapOff { path });
+            return match is_on {
+                true => Ok(Self { pending: None }),
+                false => Err(SwapError::ZswapOff { path }),
+            };
         }
-        let change = SettingChange {
+        let turn = match journal.turn() {
+            Ok(turn) => turn,
+            // A caller that may keep no journal could switch nothing either.
+            Err(_) if is_on => return Ok(Self { pending: None }),
+            Err(error) => return Err(error.into()),
+        };
+        // The turn may have undone the change of a dead one.
+        let now = read()?;
+        let original = match turn.setting_of_others(&path) {
+            Some(theirs) if now == ZSWAP_ON => theirs.original.clone(),
+            None if now == ZSWAP_ON => return Ok(Self { pending: None }),
+            _ => now.clone(),
+        };
+        let pending = turn.write_settings(vec![SettingChange {
             path: path.clone(),
-            original: now.trim().to_owned(),
+            original,
             wanted: ZSWAP_ON.to_owned(),
-        };
-        let pending = journal.begin(|| Ok(vec![change]))?;
+        }])?;
+        drop(turn);
         let switched = Self {
-            pending: Some(pending),
+            pending: Some((journal.clone(), pending)),
         };
+        if now == ZSWAP_ON {
+            return Ok(switched);
+        }
         // From here on an early return undoes the change: it drops `switched`.
         fs::write(&path, ZSWAP_ON).map_err(|error| SettingsError::of(&path, error))?;
         let now = fs::read_to_string(&path).unwrap_or_default();
@@ -79,21 +98,23 @@ impl ZswapInUse {
         }))
     }
 
-    /// Switches zswap off again if it was off, and returns the report.
+    /// Switches zswap off again if it was off and no other superhue needs it, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
-        self.pending
-            .take()
-            .map(OwnedJournal::undo)
+        self.end()
+    }
+
+    fn end(&mut self) -> RestoreReport {
+        let pending = self.pending.take();
+        pending
+            .map(|(journal, pending)| journal.end(pending))
             .unwrap_or_default()
     }
 }
 
 impl Drop for ZswapInUse {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            let _ = pending.undo();
-        }
+        let _ = self.end();
     }
 }
 
@@ -121,6 +142,16 @@ mod tests {
         assert!(find(true).unwrap().finish().restored.is_empty());
         assert_eq!(ZswapInUse::is_on(&roots), Some(true));
         assert_eq!(on.finish().restored.len(), 1);
+        assert_eq!(ZswapInUse::is_on(&roots), Some(false));
+        // It stays on until the last one that needs it ends, whichever that is.
+        let [first, second] = [(); 2].map(|()| find(true).unwrap());
+        assert!(first.finish().restored.is_empty());
+        assert_eq!(ZswapInUse::is_on(&roots), Some(true));
+        let mut killed = find(true).unwrap();
+        drop(killed.pending.take());
+        assert!(journal.recover().unwrap().restored.is_empty());
+        assert_eq!(ZswapInUse::is_on(&roots), Some(true));
+        assert_eq!(second.finish().restored.len(), 1);
         assert_eq!(ZswapInUse::is_on(&roots), Some(false));
         // A killed superhue leaves a journal.
         let mut killed = find(true).unwrap();

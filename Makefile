@@ -131,6 +131,7 @@ lint: ## Check format, lints, documentation and scripts
 	scripts/fill table --check
 	scripts/bounds table --check
 	scripts/figures --check
+	scripts/schemas --check
 	scripts/papers table --check
 	scripts/round-results --check
 	scripts/house --words --check

@@ -15,7 +15,7 @@ use superhue_model::Share;
 use superhue_procfs::process::numbers_are_ours;
 
 pub use crate::account::{
-    DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveColors, LiveCost, LiveMemory,
+    ActionCounts, DURATION_BOUNDS_SECONDS, DurationBucket, LiveColors, LiveCost, LiveMemory,
     LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
     ServiceActions, WatchAccount,
 };

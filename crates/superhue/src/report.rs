@@ -11,7 +11,7 @@ use superhue_model::{Action, ByteCount, counted};
 use superhue_policy::StallCounts;
 use superhue_sys::process::own_usage;
 
-use crate::account::{by_name, by_reason, nonzero, waiting};
+use crate::account::{ActionCounts, nonzero, waiting};
 use crate::allocator::AllocatorReport;
 use crate::ceiling;
 use crate::colors::ColorsReport;
@@ -149,22 +149,11 @@ pub struct CoverageReport {
 pub struct CollapseReport {
     /// Requests to the kernel.
     pub tried: u64,
-    /// Done.
-    pub done: u64,
-    /// Refused, by errno.
-    pub failed: BTreeMap<String, u64>,
-    /// Skipped on purpose, by reason.
-    pub skipped: BTreeMap<&'static str, u64>,
-    /// Requested for a process that had ended.
-    pub vanished: u64,
+    /// Outcomes.
+    #[serde(flatten)]
+    pub counts: ActionCounts,
     /// Regions that waited in the end, by the reason for waiting.
-    pub waiting: BTreeMap<&'static str, u64>,
-    /// Seconds that the kernel took for all of them.
-    pub seconds: f64,
-    /// Seconds within which the kernel finished 99 of 100.
-    pub p99_seconds: f64,
-    /// Seconds that the longest took.
-    pub longest_seconds: f64,
+    pub waiting: BTreeMap<String, u64>,
     /// Delays of processes.
     pub stall: StallReport,
 }
@@ -233,16 +222,11 @@ impl StallReport {
 /// Results of splits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SplitReport {
-    /// Done.
-    pub done: u64,
-    /// Refused, by errno.
-    pub failed: BTreeMap<String, u64>,
-    /// Skipped on purpose, by reason.
-    pub skipped: BTreeMap<&'static str, u64>,
+    /// Outcomes.
+    #[serde(flatten)]
+    pub counts: ActionCounts,
     /// Memory that splits returned, by the looks after them: pages of zeroes.
     pub returned_bytes: ByteCount,
-    /// Seconds that the kernel took for all of them.
-    pub seconds: f64,
 }
 
 /// Tracking of accesses, and its cost.
@@ -283,7 +267,7 @@ pub struct ProcessesReport {
     /// Programs whose memory could not be read, and why.
     pub unreadable: BTreeMap<String, String>,
     /// Processes given up for good, by reason.
-    pub given_up: BTreeMap<&'static str, u64>,
+    pub given_up: BTreeMap<String, u64>,
 }
 
 /// Resources that Superhue itself used.
@@ -370,6 +354,16 @@ fn tracking_report(config: &Config, watched: &WatchResults) -> Option<TrackingRe
     })
 }
 
+/// Appends the actions that failed, and those that were skipped.
+fn write_refusals(line: &mut String, counts: &ActionCounts) {
+    for (errno, count) in &counts.failed {
+        let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
+    }
+    for (reason, count) in &counts.skipped {
+        let _ = write!(line, ", {count} not tried ({reason})");
+    }
+}
+
 /// Returns the meaning of an error of `madvise(2)` for a collapse or split, in a few words.
 fn meaning(errno: &str) -> &'static str {
     match errno {
@@ -404,7 +398,6 @@ impl Report {
             None
         };
         let ledger = &watched.ledger;
-        let (collapses, splits) = (&ledger.collapses, &ledger.splits);
         let (pages, pages_because) = match &watched.tracked.chosen {
             Some(chosen) => (chosen.pages, chosen.because.clone()),
             None => (
@@ -442,23 +435,14 @@ impl Report {
                 samples: timeline.samples(),
             },
             collapses: CollapseReport {
-                tried: collapses.tried(),
-                done: collapses.done,
-                failed: by_name(&collapses.failed),
-                skipped: by_reason(&collapses.skipped),
-                vanished: collapses.vanished,
+                tried: ledger.collapses.tried(),
+                counts: ActionCounts::of(&ledger.collapses),
                 waiting: waiting(ledger),
-                seconds: collapses.took.total().as_secs_f64(),
-                p99_seconds: collapses.took.quantile(0.99).as_secs_f64(),
-                longest_seconds: collapses.took.longest().as_secs_f64(),
                 stall: StallReport::new(config, ledger.stalls),
             },
             splits: SplitReport {
-                done: splits.done,
-                failed: by_name(&splits.failed),
-                skipped: by_reason(&splits.skipped),
+                counts: ActionCounts::of(&ledger.splits),
                 returned_bytes: ledger.returned.bytes(),
-                seconds: splits.took.total().as_secs_f64(),
             },
             objects: objects_report(&watched.objects),
             tracking: tracking_report(config, &watched),
@@ -615,26 +599,21 @@ impl Report {
     }
 
     fn collapse_line(&self) -> String {
-        let c = &self.collapses;
-        let mut line = format!("collapses: {} tried, {} done", c.tried, c.done);
-        for (errno, count) in &c.failed {
-            let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
-        }
-        for (reason, count) in &c.skipped {
-            let _ = write!(line, ", {count} not tried ({reason})");
-        }
+        let (collapses, c) = (&self.collapses, &self.collapses.counts);
+        let mut line = format!("collapses: {} tried, {} done", collapses.tried, c.done);
+        write_refusals(&mut line, c);
         if c.vanished > 0 {
             let _ = write!(line, ", {} too late", c.vanished);
         }
-        if c.tried > 0 {
+        if collapses.tried > 0 {
             let (p99, longest) = (c.p99_seconds * 1e3, c.longest_seconds * 1e3);
             let _ = write!(
                 line,
                 "; each took {p99:.2} ms (99 %), {longest:.2} ms at most{}",
-                c.stall.describe()
+                collapses.stall.describe()
             );
         }
-        for (what, count) in &c.waiting {
+        for (what, count) in &collapses.waiting {
             let _ = write!(line, "; {count} waited in the end ({what})");
         }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
@@ -652,18 +631,13 @@ impl Report {
     }
 
     fn split_line(&self) -> Option<String> {
-        let splits = &self.splits;
+        let splits = &self.splits.counts;
         if splits.done == 0 && splits.failed.is_empty() && splits.skipped.is_empty() {
             return None;
         }
         let mut line = format!("taken back: {}", counted(splits.done, "huge page"));
-        for (errno, count) in &splits.failed {
-            let _ = write!(line, ", {count} failed with {errno} ({})", meaning(errno));
-        }
-        for (reason, count) in &splits.skipped {
-            let _ = write!(line, ", {count} not tried ({reason})");
-        }
-        let _ = write!(line, "; {} returned", splits.returned_bytes);
+        write_refusals(&mut line, splits);
+        let _ = write!(line, "; {} returned", self.splits.returned_bytes);
         Some(line)
     }
 
@@ -733,7 +707,7 @@ impl Report {
 }
 
 /// Returns a share in percent, as people write it: without the error of the last binary digit.
-fn in_percent(share: f64) -> f64 {
+pub(crate) fn in_percent(share: f64) -> f64 {
     let percent = share * 100.0;
     format!("{percent:.9}").parse().unwrap_or(percent)
 }

@@ -1,28 +1,59 @@
 //! Counts of a policy's ledger, by the words that accounts and reports have for them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use superhue_model::{Errno, SkipReason};
-use superhue_policy::Ledger;
+use superhue_policy::{Account, Durations, Ledger};
 
-/// Returns refusals by the names of their errors.
-pub(crate) fn by_name(failed: &BTreeMap<Errno, u64>) -> BTreeMap<String, u64> {
-    let named = failed
-        .iter()
-        .map(|(errno, &count)| (errno.to_string(), count));
-    named.collect()
+use super::{ActionCounts, DURATION_BOUNDS_SECONDS, DurationBucket};
+
+impl ActionCounts {
+    /// Returns the counts of one kind of action, without `buckets`.
+    pub(crate) fn of(account: &Account) -> Self {
+        let failed = account.failed.iter();
+        let skipped = account.skipped.iter();
+        Self {
+            done: account.done,
+            failed: failed.map(|(errno, &n)| (errno.to_string(), n)).collect(),
+            skipped: skipped
+                .map(|(reason, &n)| (reason.describe().to_owned(), n))
+                .collect(),
+            vanished: account.vanished,
+            seconds: account.took.total().as_secs_f64(),
+            p99_seconds: account.took.quantile(0.99).as_secs_f64(),
+            longest_seconds: account.took.longest().as_secs_f64(),
+            buckets: Vec::new(),
+        }
+    }
+
+    /// Returns the counts with the number of actions by duration.
+    pub(crate) fn with_buckets(account: &Account) -> Self {
+        Self {
+            buckets: buckets(&account.took),
+            ..Self::of(account)
+        }
+    }
 }
 
-/// Returns skipped actions by the text of their reason.
-pub(crate) fn by_reason(skipped: &BTreeMap<SkipReason, u64>) -> BTreeMap<&'static str, u64> {
-    let named = skipped
-        .iter()
-        .map(|(reason, &count)| (reason.describe(), count));
-    named.collect()
+fn buckets(took: &Durations) -> Vec<DurationBucket> {
+    let mut before = 0;
+    let mut bucket = |at_most_seconds: Option<f64>| {
+        let up_to = at_most_seconds.map_or(took.count(), |bound| {
+            took.count_within(Duration::from_secs_f64(bound))
+        });
+        let count = up_to.saturating_sub(before);
+        before = up_to;
+        DurationBucket {
+            at_most_seconds,
+            count,
+        }
+    };
+    let bounds = DURATION_BOUNDS_SECONDS.into_iter().map(Some);
+    bounds.chain([None]).map(&mut bucket).collect()
 }
 
 /// Returns the number of regions that wait, by the reason for waiting.
-pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
+pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<String, u64> {
     nonzero([
         ("still being filled or sampled", ledger.waiting.settling),
         ("after a failure", ledger.waiting.backing_off),
@@ -33,8 +64,7 @@ pub(crate) fn waiting(ledger: &Ledger) -> BTreeMap<&'static str, u64> {
 }
 
 /// Leaves out counts of zero.
-pub(crate) fn nonzero<const N: usize>(
-    all: [(&'static str, u64); N],
-) -> BTreeMap<&'static str, u64> {
-    all.into_iter().filter(|&(_, count)| count > 0).collect()
+pub(crate) fn nonzero<const N: usize>(all: [(&str, u64); N]) -> BTreeMap<String, u64> {
+    let some = all.into_iter().filter(|&(_, count)| count > 0);
+    some.map(|(name, count)| (name.to_owned(), count)).collect()
 }

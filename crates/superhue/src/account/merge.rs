@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use superhue_model::ByteCount;
 
 use super::{
-    LiveActions, LiveCost, LiveStalls, PROCESSES_LISTED, SERVICES_LISTED, ServiceAccount,
+    ActionCounts, LiveCost, LiveStalls, PROCESSES_LISTED, SERVICES_LISTED, ServiceAccount,
     ServiceActions, WatchAccount,
 };
 
@@ -112,7 +112,7 @@ fn add_reasons(all: &mut BTreeMap<String, String>, one: &BTreeMap<String, String
     }
 }
 
-fn add_actions(all: &mut LiveActions, one: &LiveActions) {
+fn add_actions(all: &mut ActionCounts, one: &ActionCounts) {
     all.done += one.done;
     add_counts(&mut all.failed, &one.failed);
     add_counts(&mut all.skipped, &one.skipped);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use superhue_model::{ByteCount, ProcessId};
 
-pub(crate) use counts::{by_name, by_reason, nonzero, waiting};
+pub(crate) use counts::{nonzero, waiting};
 pub(crate) use tally::Tallies;
 
 use crate::{ColorsReport, Pages};
@@ -57,9 +57,9 @@ pub struct WatchAccount {
     /// Programs whose accesses could not be tracked, likewise.
     pub untracked: BTreeMap<String, String>,
     /// Results of collapses.
-    pub collapses: LiveActions,
+    pub collapses: ActionCounts,
     /// Results of splits.
-    pub splits: LiveActions,
+    pub splits: ActionCounts,
     /// Regions that wait, by the reason for waiting, at the last decision.
     pub waiting: BTreeMap<String, u64>,
     /// Memory that collapses have added over all time.
@@ -149,9 +149,9 @@ impl LiveMemory {
     }
 }
 
-/// Results of actions of one kind.
+/// Outcomes of actions of one kind, and the time that they took.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct LiveActions {
+pub struct ActionCounts {
     /// Done.
     pub done: u64,
     /// Refused by the kernel, by errno.
@@ -166,8 +166,9 @@ pub struct LiveActions {
     pub p99_seconds: f64,
     /// Seconds that the longest took.
     pub longest_seconds: f64,
-    /// Number of actions by duration, bounded by [`DURATION_BOUNDS_SECONDS`]; the last bucket holds the actions above all bounds.
-    #[serde(default)]
+    /// Number of actions by duration, bounded by [`DURATION_BOUNDS_SECONDS`]; the last bucket holds the actions above all bounds. Empty in
+    /// the report of a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<DurationBucket>,
 }
 

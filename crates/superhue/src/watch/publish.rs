@@ -10,9 +10,8 @@ use superhue_model::{ByteCount, ProcessId};
 
 use super::{Watch, hot_set};
 use crate::account::{
-    DURATION_BOUNDS_SECONDS, DurationBucket, LiveActions, LiveCost, LiveMemory, LiveStalls,
-    Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount, Tallies,
-    WatchAccount, by_name, by_reason, waiting,
+    ActionCounts, LiveCost, LiveMemory, LiveStalls, Members, PROCESSES_LISTED, ProcessAccount,
+    SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount, waiting,
 };
 use crate::ceiling;
 use crate::colors::{ColorSetup, Keeper};
@@ -236,9 +235,9 @@ impl Watch {
                 .collect(),
             unreadable: watched.unreadable.clone(),
             untracked: watched.tracked.untracked.clone(),
-            collapses: actions(&ledger.collapses),
-            splits: actions(&ledger.splits),
-            waiting: owned(waiting(ledger)),
+            collapses: ActionCounts::with_buckets(&ledger.collapses),
+            splits: ActionCounts::with_buckets(&ledger.splits),
+            waiting: waiting(ledger),
             growth_bytes: ledger.grown.bytes(),
             charged_bytes: ledger.charged,
             budget_bytes: ledger.budget,
@@ -322,39 +321,4 @@ impl Watch {
         let services = services.into_iter();
         account.services = services.map(|(label, it)| (label.to_owned(), it)).collect();
     }
-}
-
-fn actions(all: &superhue_policy::Account) -> LiveActions {
-    LiveActions {
-        done: all.done,
-        failed: by_name(&all.failed),
-        skipped: owned(by_reason(&all.skipped)),
-        vanished: all.vanished,
-        seconds: all.took.total().as_secs_f64(),
-        p99_seconds: all.took.quantile(0.99).as_secs_f64(),
-        longest_seconds: all.took.longest().as_secs_f64(),
-        buckets: buckets(&all.took),
-    }
-}
-
-fn buckets(took: &superhue_policy::Durations) -> Vec<DurationBucket> {
-    let mut before = 0;
-    let mut bucket = |at_most_seconds: Option<f64>| {
-        let up_to = at_most_seconds.map_or(took.count(), |bound| {
-            took.count_within(Duration::from_secs_f64(bound))
-        });
-        let count = up_to.saturating_sub(before);
-        before = up_to;
-        DurationBucket {
-            at_most_seconds,
-            count,
-        }
-    };
-    let bounds = DURATION_BOUNDS_SECONDS.into_iter().map(Some);
-    bounds.chain([None]).map(&mut bucket).collect()
-}
-
-fn owned(counts: BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
-    let owned = counts.into_iter().map(|(name, n)| (name.to_owned(), n));
-    owned.collect()
 }

@@ -334,7 +334,8 @@ pub struct CompareArgs {
     /// Measure nothing: show a result written by --report again, draw it with --plot, export it, or judge it by --fail-if.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["arms", "command", "report", "load", "metrics", "prepare", "parameter_scan",
-                                "parameter_list", "suite"])]
+                                "parameter_step_size", "parameter_list", "suite", "only", "time", "runs", "warmup",
+                                "ready", "patience", "timeout", "smallest", "seed", "show_output", "ignore_failure"])]
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub suite: SuiteArgs,

@@ -66,13 +66,13 @@ impl TargetArgs {
     /// Returns the options as they would be typed again.
     pub fn typed(&self) -> String {
         if let Some(unit) = &self.unit {
-            return format!("--unit {unit}");
+            return format!("--unit {}", shell_words::quote(unit));
         }
         if let Some(path) = &self.cgroup {
-            return format!("--cgroup {}", path.display());
+            return format!("--cgroup {}", shell_words::quote(&path.to_string_lossy()));
         }
         if let Some(user) = &self.user {
-            return format!("--user {user}");
+            return format!("--user {}", shell_words::quote(user));
         }
         if self.all {
             return "--all".to_owned();
@@ -123,5 +123,7 @@ mod tests {
         assert_eq!(named.typed(), "7 'a b'");
         named.user = Some("alice".to_owned());
         assert_eq!(named.typed(), "--user alice");
+        named.unit = Some(r"app-a\x2db.scope".to_owned());
+        assert_eq!(named.typed(), r"--unit 'app-a\x2db.scope'");
     }
 }

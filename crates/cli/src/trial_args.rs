@@ -37,7 +37,9 @@ pub struct TrialArgs {
     pub present: bool,
     /// Measure nothing: show a result written by --json or --report again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Result",
-          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report", "earlier"])]
+          conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "report", "earlier", "metric",
+                                "metric_regex", "prometheus", "query", "metric_kind", "guards", "smallest", "limit",
+                                "learn", "block", "alpha", "seed", "swap", "present", "pages", "budget"])]
     pub from: Option<PathBuf>,
     /// Print the result with every pair as JSON on standard output instead of sentences.
     #[arg(long, help_heading = "Result")]

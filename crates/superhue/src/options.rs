@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
 
+use crate::report::in_percent;
 use crate::{ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
 
 /// Options of placement.
@@ -88,7 +89,7 @@ impl fmt::Display for PlacementOptions {
         if let Some(budget) = self.budget {
             write!(f, ", budget {budget}")?;
         }
-        write!(f, ", at most {}% of a CPU", self.max_overhead * 100.0)?;
+        write!(f, ", at most {}% of a CPU", in_percent(self.max_overhead))?;
         match self.max_stall {
             None => {}
             Some(Duration::ZERO) => f.write_str(", stalls without a bound")?,
@@ -140,11 +141,12 @@ mod tests {
             rate: Some(ByteCount(64 << 20)),
             tracker: Some(TrackerKind::Idle),
             max_stall: Some(Duration::ZERO),
+            max_overhead: 0.07,
             ..PlacementOptions::default()
         };
         assert_eq!(
             options.to_string(),
-            "resident, at most 1% of a CPU, stalls without a bound, rate 64.0 MiB, min-resident 90%, settle 1s, tracker idle"
+            "resident, at most 7% of a CPU, stalls without a bound, rate 64.0 MiB, min-resident 90%, settle 1s, tracker idle"
         );
     }
 }

@@ -60,11 +60,11 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
     before.apply();
     let advice =
         result.map_err(|AdviseError::Read(error)| Failure::new(code_of_read(&error), error))?;
+    if ended {
+        note("interrupted: the result is of what was watched until then");
+    }
     if args.json {
         return print_json(&advice);
-    }
-    if ended {
-        note("interrupted: what follows was found until then");
     }
     print_as_it_is(&text(&advice, args, is_named))
 }

@@ -70,12 +70,13 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         // At the end, since a process that holds superhue up makes this verb begin anew.
         resctrl_hint::show_for(&args.colors.colors);
     }
-    if let Some(file) = report_file {
-        file.write_json(&report)
-            .map_err(|error| Failure::new(FAILED, error))?;
-    }
-    if args.json {
-        return print_json(&report);
-    }
-    Ok(ExitCode::SUCCESS)
+    let written = report_file.map_or(Ok(()), |file| {
+        let written = file.write_json(&report);
+        written.map_err(|error| Failure::new(FAILED, error))
+    });
+    let code = match args.json {
+        true => print_json(&report)?,
+        false => ExitCode::SUCCESS,
+    };
+    written.map(|()| code)
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use superhue::advise::toml_string;
 use superhue::model::counted;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
@@ -60,13 +61,18 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
         present: args.present,
         ..plan
     };
-    let trial = conduct(plan, options)?;
+    let (trial, written) = conduct(plan, options)?;
     show(&trial, args.json, advice)?;
-    Ok(code_of_outcome(&trial, args.json))
+    let code = code_of_outcome(&trial, args.json);
+    written.map(|()| code)
 }
 
-/// Runs a trial and writes its files. An earlier trial and the files are opened before anything is measured.
-pub(super) fn conduct(mut plan: TrialPlan, options: &TrialOptions) -> Result<Trial, Failure> {
+/// Runs a trial and writes its files. An earlier trial and the files are opened before anything is measured. A file that could not be written is
+/// the second value: the result must be shown all the same.
+pub(super) fn conduct(
+    mut plan: TrialPlan,
+    options: &TrialOptions,
+) -> Result<(Trial, Result<(), Failure>), Failure> {
     let earlier = options.test.earlier.as_deref();
     plan.earlier = earlier.map(read_trial).transpose()?.map(Box::new);
     let outputs = Outputs::open(options.report.as_ref(), &options.plots)?;
@@ -89,8 +95,8 @@ pub(super) fn conduct(mut plan: TrialPlan, options: &TrialOptions) -> Result<Tri
         written.map_err(|error| Failure::new(FAILED, error))
     });
     let drawn = outputs.pictures.draw(|| trial_plot::to_svg(&trial));
-    both(report, drawn)?;
-    Ok(trial)
+    let written = both(report, drawn);
+    Ok((trial, written))
 }
 
 /// Returns the exit status of a trial. With `json`, standard error gets the reason for a trial without a verdict.
@@ -150,7 +156,8 @@ fn to_keep(args: &TrialArgs, trial: &Trial) -> Option<String> {
     let pages = trial.policy.pages.as_deref().unwrap_or("auto");
     Some(match &args.targets.unit {
         Some(unit) => format!(
-            "to have it from now on: a rule with unit = \"{unit}\" and pages = \"{pages}\" (superhue daemon)"
+            "to have it from now on: a rule with unit = {} and pages = \"{pages}\" (superhue daemon)",
+            toml_string(unit)
         ),
         None => format!(
             "to have it from now on: superhue attach --pages {pages} {}",
@@ -203,6 +210,12 @@ pub(super) fn plan(options: &TrialOptions, config: Config) -> Result<TrialPlan, 
         );
     }
     let TrialOptions { metric, test, .. } = options;
+    if let Some(block) = test.block.filter(|&block| 2 * block >= test.limit) {
+        return Err(format!(
+            "--for {:?} has no room for a pair of blocks of {block:?} (--block): give at least four times the block, so that there are two pairs",
+            test.limit
+        ));
+    }
     let source = match (&metric.metric, &metric.query) {
         (Some(command), _) => {
             let regex = metric.metric_regex.as_deref().map(expression).transpose()?;

@@ -471,6 +471,19 @@ fn comparisons_that_make_no_sense() {
         ),
         (&["--arm", "never", "--smallest", "200"], &["--smallest"]),
     ];
+    // Options that a kept result cannot obey.
+    for (verb, options) in [
+        ("compare", &["--smallest", "5%"][..]),
+        ("compare", &["-n", "9"]),
+        ("compare", &["--only", "redis"]),
+        ("compare", &["--ready", "tcp:1"]),
+        ("trial", &["--alpha", "1%"]),
+        ("trial", &["--smallest", "1%"]),
+        ("trial", &["--pages", "hot"]),
+    ] {
+        let arguments = [&[verb, "--from", "x.json"], options].concat();
+        refused(&run(&arguments), 2, &["--from", options[0]]);
+    }
     let folder = folder();
     let trace = folder.path().join("trace").display().to_string();
     for (options, words) in wrong {

@@ -415,6 +415,8 @@ fn a_full_disk_leaves_files_as_they_were() {
         format!("\"$0\" compare --from '{record}' --plot \"$1/old.png\"").as_str(),
         "\"$0\" heat --from \"$3\" --plot \"$1/new.png\" --plot \"$1/new.svg\"",
         "\"$0\" heat --from \"$3\" --plot \"$1/old.png\"",
+        "\"$0\" heat --from \"$3\" --plot \"$1/old.png\" --json",
+        "\"$0\" attach --dry-run --for 50ms --json --report \"$1/new.json\" $$",
         "\"$0\" attach --dry-run --for 50ms --quiet --report \"$1/old.json\" $$",
         "\"$0\" attach --dry-run --for 50ms --quiet --report \"$1/new.json\" $$",
         "\"$0\" compare -n 2 --arm never --arm kernel --report \"$1/old.json\" --plot \"$1/new.png\" -- true",
@@ -423,6 +425,9 @@ fn a_full_disk_leaves_files_as_they_were() {
             return;
         };
         assert_eq!(said.status.code(), Some(1), "{line}: {said:?}");
+        // The result itself is not lost with the file.
+        let is_printed = text(&said.stdout).contains("\"schema\"");
+        assert_eq!(is_printed, line.contains("--json"), "{line}: {said:?}");
         let names = fs::read_to_string(folder.path().join("names")).unwrap();
         let names: Vec<&str> = names.lines().collect();
         assert_eq!(names, ["filling", "old.json", "old.png"], "{line}");

@@ -699,7 +699,7 @@ fn a_killed_trial_harms_nobody() {
 fn what_cannot_be_measured_is_told_before_anything_is_changed() {
     let Some(target) = target(8) else { return };
     let (pid, before) = (target.pid().to_string(), huge(target.pid()));
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&["--metric", "echo many"], 1, "many"),
         (&["--metric", "exit 7"], 1, "failed"),
         (&["--metric", "yes"], 1, "1 MiB"),
@@ -717,6 +717,7 @@ fn what_cannot_be_measured_is_told_before_anything_is_changed() {
         (&["--pages", "never"], 2, "cannot be used multiple times"),
         (&["--guard", "p99 < 5ms"], 2, "--guard-command"),
         (&["--guard", "rss < 1M"], 1, "nothing was changed"),
+        (&["--block", "5m", "--for", "10m"], 2, "no room"),
         (&["--guard-command", "a=echo 1"], 2, "has no limit"),
         (
             &["--prometheus", "http://127.0.0.1:1", "--query", "up"],

@@ -34,7 +34,7 @@ use crate::tlb::{NO_BASE_ENTRIES, TlbReport, TlbSetting};
 use crate::why::{Machine, Reason};
 use crate::{ProcessStatus, probe};
 use estimate::{Estimate, HotMemory, Interval};
-pub use verdict::{LEAST_GAIN, NoGain, State, Verdict};
+pub use verdict::{LEAST_GAIN, NoGain, State, Verdict, toml_string};
 
 /// The version of the document.
 pub const SCHEMA: &str = "superhue-advise/1";
@@ -544,9 +544,14 @@ fn watch_all(
         let Some((id, found)) = processes.get_mut(place) else {
             continue;
         };
+        if interrupted() {
+            found.unknown_because = Some(INTERRUPTED.to_owned());
+            continue;
+        }
         match watch::watch(roots, &mut tracker, *id, each, interrupted) {
-            Ok(Some(one)) => seen.push((place, one)),
-            Ok(None) => {
+            Ok(Some(one)) if one.windows > 0 || !interrupted() => seen.push((place, one)),
+            Ok(_) if interrupted() => found.unknown_because = Some(INTERRUPTED.to_owned()),
+            Ok(_) => {
                 let why = "none of its memory was in base pages when it was watched";
                 found.unknown_because = Some(why.to_owned());
             }
@@ -600,6 +605,9 @@ fn watch_all(
         }
     }
 }
+
+/// Reason for an unknown gain.
+const INTERRUPTED: &str = "interrupted before it was watched";
 
 /// Takes over the observations of a process that do not depend on the TLB.
 fn take_seen(one: &watch::ProcessObservations, found: &mut ProcessAdvice) {

@@ -227,9 +227,15 @@ fn rule(service: &str) -> String {
         }
     };
     let name: String = name.chars().map(plain).collect();
-    // The name of a unit may hold characters that a TOML string must escape.
-    let unit = service.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("[[rule]]\nname = \"{name}\"\nunit = \"{unit}\"")
+    let unit = toml_string(service);
+    format!("[[rule]]\nname = \"{name}\"\nunit = {unit}")
+}
+
+/// Returns the name of a unit as a string of TOML: systemd puts backslashes into names.
+#[must_use]
+pub fn toml_string(name: &str) -> String {
+    let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{escaped}\"")
 }
 
 /// Groups processes by service.

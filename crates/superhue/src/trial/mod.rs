@@ -202,12 +202,13 @@ pub fn run(
     let lever = lever.map_err(TrialError::Thread)?;
     let limit = plan.limit.as_secs_f64();
     let block = plan.block.map(|block| block.as_secs_f64());
+    let earlier_pairs = plan.earlier.as_ref().map_or(0, |it| it.pairs.len());
     let mut course = TrialRun {
         plan,
         meter,
         lever,
         begun,
-        coin: Coin::new(plan.seed),
+        coin: Coin::new(seed_of(plan.seed, earlier_pairs)),
         evidence,
         timetable: Timetable::new(block, limit, reading.as_secs_f64()),
         trial,
@@ -284,6 +285,12 @@ fn may_look(
         }
     };
     first.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Returns the seed of the order of blocks. A trial that continues an earlier one tosses coins of its own, also with the same `--seed`: with the same
+/// ones, a drift that looked like an effect once would look like it again.
+fn seed_of(seed: u64, earlier_pairs: usize) -> u64 {
+    seed ^ (earlier_pairs as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Returns bytes that huge pages map in all of them; `None` where the kernel does not report it.
@@ -861,5 +868,17 @@ fn frames_of(seen: FrameSurvey) -> TrialFrames {
         moved_pages: seen.moved,
         through: seen.through,
         not_moved_because: seen.why_not,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seed_of;
+
+    #[test]
+    fn a_continued_trial_tosses_other_coins() {
+        assert_eq!(seed_of(7, 0), 7);
+        assert_ne!(seed_of(7, 40), 7);
+        assert_ne!(seed_of(7, 40), seed_of(7, 80));
     }
 }

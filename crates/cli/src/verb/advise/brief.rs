@@ -125,7 +125,7 @@ fn of(one: &ServiceAdvice, processes: &[ProcessAdvice]) -> Row {
     };
     let largest = members().max_by_key(|found| found.rss_bytes);
     let target = match unit(&one.service) {
-        Some(unit) => format!("--unit {unit}"),
+        Some(unit) => format!("--unit {}", shell_words::quote(unit)),
         None => largest.map_or_else(String::new, |found| found.pid.to_string()),
     };
     let obstacle = largest.and_then(|found| found.obstacles.first());

@@ -59,12 +59,13 @@ pub fn bench(args: &BenchArgs) -> VerbResult {
             format!("nothing could be measured: {}", reasons.join("; ")),
         ));
     }
-    publish::documents(args.output.as_deref(), &document)?;
-    publish::drawings(args.output.as_deref(), &document)?;
+    let written = publish::documents(args.output.as_deref(), &document)
+        .and_then(|_| publish::drawings(args.output.as_deref(), &document));
     if document.interrupted {
         note("interrupted: the result is of what was done");
     }
-    publish::result(&document, args.json)
+    let code = publish::result(&document, args.json)?;
+    written.map(|_| code)
 }
 
 fn settings(args: &BenchArgs) -> Result<Settings, Failure> {

@@ -46,14 +46,15 @@ pub(super) fn show(args: &ColorsArgs, path: &Path) -> VerbResult {
         return Err(Failure::new(USAGE, format!("{}: {error}", path.display())));
     }
     let document = Document::new(&file.problem, &file.starts, oracle, &result);
-    if let Some(report) = outputs.report {
+    let written = outputs.report.map_or(Ok(()), |report| {
         let written = report.write_json(&document);
-        written.map_err(|error| Failure::new(FAILED, error))?;
-    }
+        written.map_err(|error| Failure::new(FAILED, error))
+    });
     let code = match args.json {
         true => print_json(&document)?,
         false => print_as_it_is(&text::text(&document, args.width.wide))?,
     };
+    written?;
     verdict(path, &document, code)
 }
 

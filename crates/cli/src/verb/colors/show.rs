@@ -29,12 +29,12 @@ pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) ->
             Ok(())
         }
     };
-    both(report, drawn)?;
-    if args.json {
-        print_json(document)
-    } else {
-        print_as_it_is(&table::text(document, args.width.wide))
-    }
+    let written = both(report, drawn);
+    let code = match args.json {
+        true => print_json(document)?,
+        false => print_as_it_is(&table::text(document, args.width.wide))?,
+    };
+    written.map(|()| code)
 }
 
 /// Shows a kept verification, and draws it again.

@@ -49,7 +49,7 @@ pub(super) fn trial(args: &RuleTrialArgs, socket: &Path, json: bool) -> VerbResu
         present: true,
         ..plan(&args.options, config).map_err(usage)?
     };
-    let trial = conduct(plan, &args.options).inspect_err(|failure| {
+    let (trial, written) = conduct(plan, &args.options).inspect_err(|failure| {
         if failure.code == UNABLE.into() {
             note(RIGHTS);
         }
@@ -59,7 +59,8 @@ pub(super) fn trial(args: &RuleTrialArgs, socket: &Path, json: bool) -> VerbResu
         note(&format!("the daemon does not keep the result: {error}"));
     }
     show(&trial, json, |trial| advice(trial, &rule.name, &rule.place))?;
-    Ok(code_of_outcome(&trial, json))
+    let code = code_of_outcome(&trial, json);
+    written.map(|()| code)
 }
 
 /// The connection that holds the rule, for the trial's search for processes and for the result at the end.

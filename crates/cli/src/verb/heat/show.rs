@@ -1,5 +1,7 @@
 //! Destinations of the result: standard output, a report, pictures.
 
+use std::process::ExitCode;
+
 use superhue_plot::{Heat, to_svg};
 
 use crate::args::HeatArgs;
@@ -23,11 +25,12 @@ pub(super) fn write(args: &HeatArgs, outputs: Outputs, heat: &Heat) -> VerbResul
     };
     // A full disk may have room for a picture, if not for the report.
     let drawn = outputs.pictures.draw(|| to_svg(heat));
-    both(report, drawn)?;
-    match json.filter(|_| args.json) {
+    let written = both(report, drawn);
+    let code = match json.filter(|_| args.json) {
         Some(json) => print_document(&(json + "\n")),
-        None if quiet => Ok(std::process::ExitCode::SUCCESS),
+        None if quiet => Ok(ExitCode::SUCCESS),
         None if args.list_pages => print_as_it_is(&table::by_page(heat, room())),
         None => print_as_it_is(&table::by_mapping(heat, room(), args.width.wide)),
-    }
+    }?;
+    written.map(|()| code)
 }

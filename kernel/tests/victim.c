@@ -2,7 +2,8 @@
 /*
  * Somebody without colors has nearly all memory, or reads more files than there is room for; and a strict group
  * wants what its colors have. It is neither killed nor given other pages: what is in its way is moved, and while
- * its colors are reserved nobody else comes there. Who has too much is killed, as in any kernel.
+ * its colors are reserved nobody else comes there. Who has too much is killed, as in any kernel. What the kernel
+ * itself needs for the group leaves room to the others, and does not get into the colors of other groups.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -55,7 +56,7 @@ static void reserve_nothing(void)
 	put(SYSCTL "page_color_unassigned", "\n");
 }
 
-/* A task of a group that fills so much memory, and keeps it. */
+/* A task of a group that fills so much memory, looks at it, and keeps it. */
 static pid_t begin_in(const char *group, size_t bytes, bool huge, struct shared *shared)
 {
 	pid_t child = fork();
@@ -70,6 +71,7 @@ static pid_t begin_in(const char *group, size_t bytes, bool huge, struct shared 
 		if (huge)
 			madvise(memory, bytes, MADV_HUGEPAGE);
 		fill(memory, bytes);
+		shared->spoilt = !intact(memory, bytes);
 		shared->ready = 1;
 		for (;;)
 			pause();
@@ -83,35 +85,27 @@ static pid_t begin_hog(size_t bytes, bool huge, struct shared *shared)
 	return begin_in("hog", bytes, huge, shared);
 }
 
-/* One of the strict group that fills so much memory and looks at it. */
 static pid_t begin_strict(size_t bytes, struct shared *shared)
 {
-	pid_t child = fork();
-
-	if (!child) {
-		char *memory;
-
-		if (!group_put("strict", "cgroup.procs", "0"))
-			_exit(1);
-		be_nobody();
-		memory = map(bytes);
-		fill(memory, bytes);
-		shared->spoilt = !intact(memory, bytes);
-		shared->ready = 1;
-		for (;;)
-			pause();
-	}
-	return child;
+	return begin_in("strict", bytes, false, shared);
 }
 
-/* Waits until a child has its memory, or is gone; whether it has. */
-static bool has_memory(pid_t child, struct shared *shared, double seconds)
+/* Waits until a child has its memory, or is gone, and calls @watch meanwhile; whether it has. */
+static bool is_done(pid_t child, struct shared *shared, double seconds, void (*watch)(void))
 {
 	double end = now() + seconds;
 
-	while (!shared->ready && now() < end && !waitpid(child, NULL, WNOHANG))
+	while (!shared->ready && now() < end && !waitpid(child, NULL, WNOHANG)) {
+		if (watch)
+			watch();
 		pause_for(0.05);
+	}
 	return shared->ready;
+}
+
+static bool has_memory(pid_t child, struct shared *shared)
+{
+	return is_done(child, shared, 200, NULL);
 }
 
 static bool make_groups(void)
@@ -137,9 +131,9 @@ static void moved(bool huge)
 	pid_t victim;
 
 	make_groups();
-	begun = has_memory(begin_hog(all / 100 * 82, huge, hog), hog, 200);
+	begun = has_memory(begin_hog(all / 100 * 82, huge, hog), hog);
 	victim = begin_strict(wanted, strict);
-	done = has_memory(victim, strict, 200);
+	done = has_memory(victim, strict);
 	outside = outside_of(victim);
 	killed = group_number("strict", "memory.events", "oom_kill") + group_number("hog", "memory.events", "oom_kill");
 	evicted = number_in("/proc/vmstat", "page_color_evict") - evicted;
@@ -166,19 +160,20 @@ static void killed(void)
 	make_groups();
 	if (!reserve(colors / PART)) {
 		ksft_test_result_fail("colors cannot be reserved\n");
+		ksft_test_result_fail("colors cannot be reserved\n");
 		goto end;
 	}
 	holder = begin_hog(all / 100 * 60, false, hog);
-	begun = has_memory(holder, hog, 200);
+	begun = has_memory(holder, hog);
 	outside = outside_of(holder);
 	/* There is as much for both, but not of the colors that are left to them. */
 	rival = begin_hog(all / 100 * 33, false, other);
-	second = has_memory(rival, other, 200);
+	second = has_memory(rival, other);
 	if (second)
 		outside += outside_of(rival);
 	hogs = group_number("hog", "memory.events", "oom_kill");
 	victim = begin_strict(wanted, strict);
-	done = has_memory(victim, strict, 200);
+	done = has_memory(victim, strict);
 	kills = group_number("strict", "memory.events", "oom_kill");
 	ksft_print_msg("of two hogs %ld were killed, and had %ld pages outside; the group %s %zu MiB, %ld outside, %ld killed\n",
 		       hogs, outside, done ? "has" : "has not", wanted / MIB, outside_of(victim), kills);
@@ -208,8 +203,8 @@ static void blamed(void)
 		goto end;
 	}
 	/* A sixteenth of its own, and most of the half that is unassigned. */
-	begun = has_memory(begin_in("lax", all / 100 * (6 + 36), false, lax), lax, 200);
-	done = has_memory(begin_hog(all / 100 * 20, false, hog), hog, 200);
+	begun = has_memory(begin_in("lax", all / 100 * (6 + 36), false, lax), lax);
+	done = has_memory(begin_hog(all / 100 * 20, false, hog), hog);
 	lax_kills = group_number("lax", "memory.events", "oom_kill");
 	hog_kills = group_number("hog", "memory.events", "oom_kill");
 	ksft_print_msg("the group that has 42 %% %s begun, %ld of it killed; the task that needs 20 %% %s, %ld killed\n",
@@ -222,8 +217,47 @@ end:
 	end_groups();
 }
 
-/* Free pages of the colors from @first on, as /proc/page_color counts them. */
-static long free_pages(unsigned int first)
+/*
+ * A group that is not strict, but has all its pages inside of its colors, does not answer for others: it is not killed
+ * when unassigned pages are short, although it has more than any that have these.
+ */
+static void spared(void)
+{
+	struct shared *lax = share();
+	size_t all = settled_free_bytes();
+	long outside, lax_kills, hog_kills;
+	bool begun;
+
+	group_make("hog");
+	group_make("lax");
+	if (!group_put("lax", "cpuset.colors", "0-%u", colors / 2 - 1) || !reserve(colors / 2)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
+		goto end;
+	}
+	begun = has_memory(begin_in("lax", all / 100 * 18, false, lax), lax);
+	outside = group_number("lax", "cpuset.colors.stat", "outside");
+	for (int hogs = 0; hogs < 5; hogs++) {
+		struct shared *hog = share();
+
+		has_memory(begin_hog(all / 100 * 12, false, hog), hog);
+	}
+	lax_kills = group_number("lax", "memory.events", "oom_kill");
+	hog_kills = group_number("hog", "memory.events", "oom_kill");
+	ksft_print_msg("the group that has 18 %% has %ld pages outside, %ld of it killed; of five tasks that need 12 %% each %ld\n",
+		       outside, lax_kills, hog_kills);
+	if (outside)
+		ksft_test_result_skip("not all pages of a group that is not strict are inside\n");
+	else
+		ksft_test_result(begun && !lax_kills && hog_kills > 0,
+				 "a group that has no unassigned pages does not answer for them\n");
+end:
+	reserve_nothing();
+	group_end("lax", 30);
+	end_groups();
+}
+
+/* Free pages of the colors from @first on, before @end, as /proc/page_color counts them. */
+static long free_pages(unsigned int first, unsigned int end)
 {
 	FILE *file = fopen("/proc/page_color", "re");
 	unsigned int color;
@@ -231,14 +265,14 @@ static long free_pages(unsigned int first)
 	long sum = 0, pages;
 
 	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "%u %ld", &color, &pages) == 2 && color >= first && color < colors)
+		if (sscanf(line, "%u %ld", &color, &pages) == 2 && color >= first && color < end)
 			sum += pages;
 	if (file)
 		fclose(file);
 	return sum;
 }
 
-/* So many pages, each of which needs a page table of its own. */
+/* So many page tables, each for one page: what is only read is the page of zeros, and takes no memory. */
 static pid_t begin_tables(size_t pages, struct shared *shared)
 {
 	pid_t child = fork();
@@ -251,7 +285,7 @@ static pid_t begin_tables(size_t pages, struct shared *shared)
 		be_nobody();
 		memory = map(pages * 2 * MIB);
 		for (shared->rounds = 0; shared->rounds < pages; shared->rounds++)
-			*(volatile char *)(memory + shared->rounds * 2 * MIB) = 1;
+			(void)*(volatile char *)(memory + shared->rounds * 2 * MIB);
 		shared->ready = 1;
 		for (;;)
 			pause();
@@ -259,15 +293,28 @@ static pid_t begin_tables(size_t pages, struct shared *shared)
 	return child;
 }
 
-/* The page tables of a group are the kernel's own memory. They do not take all that is left to those without colors. */
+/* What is unassigned where an eighth of the colors is, and how many pages of that were free at least. */
+static unsigned int first_unassigned;
+static long lowest;
+
+static void watch_unassigned(void)
+{
+	long pages = free_pages(first_unassigned, colors);
+
+	if (pages < lowest)
+		lowest = pages;
+}
+
+/*
+ * The page tables of a group are the kernel's own memory. They do not take all that is left to those without colors,
+ * nor what is reserved for other groups.
+ */
 static void tables(void)
 {
-	long least = 0, lowest, now_free, spilled;
-	unsigned int first = colors - colors / 8;
+	long least = 0, spilled, others;
 	struct shared *strict = share();
-	double end = now() + 300;
 	size_t pages;
-	pid_t child;
+	bool done;
 	FILE *file = fopen("/proc/sys/vm/min_free_kbytes", "re");
 
 	if (file && fscanf(file, "%ld", &least) == 1)
@@ -275,25 +322,24 @@ static void tables(void)
 	if (file)
 		fclose(file);
 	make_groups();
-	if (!reserve(first)) {
+	if (!reserve(first_unassigned)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
 		ksft_test_result_fail("colors cannot be reserved\n");
 		goto end;
 	}
 	spilled = number_in("/proc/vmstat", "page_color_spill");
-	lowest = free_pages(first);
+	others = free_pages(colors / PART, first_unassigned);
+	lowest = free_pages(first_unassigned, colors);
 	pages = lowest + lowest / 4;
-	child = begin_tables(pages, strict);
-	while (!strict->ready && now() < end && !waitpid(child, NULL, WNOHANG)) {
-		now_free = free_pages(first);
-		if (now_free < lowest)
-			lowest = now_free;
-		pause_for(0.05);
-	}
+	done = is_done(begin_tables(pages, strict), strict, 300, watch_unassigned);
 	spilled = number_in("/proc/vmstat", "page_color_spill") - spilled;
-	ksft_print_msg("%lu of %zu page tables; of the unassigned pages %ld were free at least, half of the watermarks are %ld; %ld spilled\n",
-		       strict->rounds, pages, lowest, least, spilled);
-	ksft_test_result(strict->ready && lowest >= least && spilled > 0,
+	others -= free_pages(colors / PART, first_unassigned);
+	ksft_print_msg("%lu of %zu page tables; of the unassigned pages %ld were free at least, half of the watermarks are %ld; %ld spilled, %ld to colors of others\n",
+		       strict->rounds, pages, lowest, least, spilled, others);
+	ksft_test_result(done && lowest >= least && spilled > 0,
 			 "page tables of a group leave unassigned pages to others\n");
+	/* Others may have lost some to the lists of CPUs. */
+	ksft_test_result(done && others < spilled / 4, "page tables of a group are in its own colors rather than in those of others\n");
 end:
 	reserve_nothing();
 	end_groups();
@@ -314,23 +360,104 @@ static long file_outside(int file, size_t bytes)
 	return after - before;
 }
 
-/* More of files than there is room for in the colors that are left to all. */
-static void cached(void)
+/* A file on the disk without a name; -1 if there is no disk. */
+static int open_file(void)
+{
+	int file = open(FILE_PATH, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	unlink(FILE_PATH);
+	return file;
+}
+
+/* Writes more than there is room for in an eighth of the colors; how much. */
+static size_t write_much(int file)
 {
 	static char block[MIB];
 	size_t bytes = 0, most = number_in("/proc/meminfo", "MemTotal:") * 1024 / 8 * 5 / 4;
-	int file = open(FILE_PATH, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	while (bytes < most && write(file, block, MIB) == (ssize_t)MIB)
+		bytes += MIB;
+	fsync(file);
+	return bytes;
+}
+
+/* Reads a file again and again, until it is killed. */
+static pid_t begin_reader(int file)
+{
+	static char block[MIB];
+	pid_t child = fork();
+
+	if (!child) {
+		be_nobody();
+		for (off_t at = 0;; at += MIB)
+			if (pread(file, block, MIB, at) <= 0)
+				at = -(off_t)MIB;
+	}
+	return child;
+}
+
+/* How many pages spill while so many page tables of a group are made; -1 if they are not. */
+static long spilled_by_tables(size_t pages)
+{
+	struct shared *strict = share();
+	long spilled = number_in("/proc/vmstat", "page_color_spill");
+
+	if (!is_done(begin_tables(pages, strict), strict, 200, NULL))
+		return -1;
+	return number_in("/proc/vmstat", "page_color_spill") - spilled;
+}
+
+/*
+ * Files fill the unassigned colors, as they do on any machine that has run for a while. What page tables of a group
+ * need is reclaimed of them: hardly any is in reserved colors.
+ */
+static void busy(void)
+{
+	const long pages = 4096;
+	int file = open_file();
+	long spilled, beside;
+	size_t bytes;
+	pid_t reader;
+
+	if (file < 0) {
+		ksft_test_result_skip("there is no disk\n");
+		return;
+	}
+	make_groups();
+	if (!reserve(first_unassigned)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
+		goto end;
+	}
+	bytes = write_much(file);
+	spilled = spilled_by_tables(pages);
+	reader = begin_reader(file);
+	pause_for(2);
+	beside = spilled_by_tables(pages);
+	kill(reader, SIGKILL);
+	waitpid(reader, NULL, 0);
+	ksft_print_msg("for %ld page tables, after %zu MiB of a file, %ld pages spilled; while it was read, %ld\n", pages,
+		       bytes / MIB, spilled, beside);
+	ksft_test_result(bytes && spilled >= 0 && spilled < pages / 4 && beside >= 0,
+			 "page tables of a group are unassigned where files fill memory\n");
+end:
+	reserve_nothing();
+	end_groups();
+	close(file);
+}
+
+/* More of files than there is room for in the colors that are left to all. */
+static void cached(void)
+{
+	int file = open_file();
+	size_t bytes = 0;
 	long outside = -1, spilled = number_in("/proc/vmstat", "page_color_spill");
 
 	if (file < 0) {
 		ksft_test_result_skip("there is no disk\n");
 		return;
 	}
-	unlink(FILE_PATH);
-	if (reserve(colors - colors / 8)) {
-		while (bytes < most && write(file, block, MIB) == (ssize_t)MIB)
-			bytes += MIB;
-		fsync(file);
+	if (reserve(first_unassigned)) {
+		bytes = write_much(file);
 		outside = file_outside(file, bytes);
 		spilled = number_in("/proc/vmstat", "page_color_spill") - spilled;
 	}
@@ -348,7 +475,8 @@ int main(void)
 	colors = begin();
 	if (colors < 32)
 		ksft_exit_skip("fewer than 32 colors\n");
-	ksft_set_plan(7);
+	first_unassigned = colors - colors / 8;
+	ksft_set_plan(10);
 	put("/proc/sys/vm/drop_caches", "3");
 	swap = swap_switch(false);
 	moved(false);
@@ -358,7 +486,9 @@ int main(void)
 		ksft_test_result_skip("there are no huge pages\n");
 	killed();
 	blamed();
+	spared();
 	tables();
+	busy();
 	if (swap)
 		swap_switch(true);
 	cached();

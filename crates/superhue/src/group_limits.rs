@@ -18,7 +18,7 @@
 //!
 //! A policy without a budget (`always`) may add 1/32 of the limit in all: the kernel takes none of it back before the program needs all of its limit.
 //!
-//! The kernel can reclaim cached files, but only at the limit, where it counts each time (`max` of `memory.events`). They count as free in groups
+//! The kernel can reclaim cached files, but only at the limit, where it counts each time (`max` of `memory.events.local`). They count as free in groups
 //! that have been at their limit anyway.
 //!
 //! Below the limit, two signs show that a group is short of memory, and then Superhue collapses nothing in it for a second: the group reached a limit
@@ -268,7 +268,10 @@ impl GroupState {
             && !self.at_limit.is_some_and(is_known)
         {
             let times = files.times_at_limit();
-            if self.at_limit.is_some_and(|(before, _)| times > before) {
+            // Between readings far apart, nobody knows when it happened.
+            let is_recent = |looked: Duration| at.saturating_sub(looked) <= 2 * SHORTAGE;
+            let is_new = |(before, looked): (u64, Duration)| times > before && is_recent(looked);
+            if self.at_limit.is_some_and(is_new) {
                 self.short_until = at + SHORTAGE;
             }
             self.at_limit = Some((times, at));
@@ -510,6 +513,26 @@ mod tests {
         assert_eq!(fake.after(100, 0), SHORT, "met just now");
         assert_eq!(fake.after(999, 0), SHORT);
         assert_eq!(fake.after(1, 0), None);
+    }
+
+    #[test]
+    fn a_limit_that_others_met_is_no_shortage() {
+        let mut fake = Fake::new();
+        let events = |max: u32| format!("high 0\nmax {max}\noom 0\noom_kill 0\n");
+        fake.write("a", "memory.events", events(5));
+        fake.write("a", "memory.events.local", events(0));
+        fake.write("a/b", "memory.events", events(0));
+        fake.write("a/b", "memory.events.local", events(0));
+        assert_eq!(fake.after(0, 0), None);
+        fake.write("a", "memory.events", events(6));
+        assert_eq!(fake.after(100, 0), None, "that of a neighbour below a");
+        fake.write("a", "memory.events.local", events(1));
+        assert_eq!(fake.after(100, 0), SHORT, "a itself");
+        assert_eq!(fake.after(1000, 0), None);
+        fake.write("a/b", "memory.events.local", events(1));
+        assert_eq!(fake.after(2001, 0), None, "some time ago");
+        fake.write("a/b", "memory.events.local", events(2));
+        assert_eq!(fake.after(2000, 0), SHORT);
     }
 
     #[test]

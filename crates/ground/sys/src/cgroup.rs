@@ -157,7 +157,7 @@ impl Group {
                 .filter_map(|(limit, used)| Some((open(limit)?, open(used)?)))
                 .collect(),
             stat: open("memory.stat"),
-            events: open("memory.events"),
+            events: open("memory.events.local").or_else(|| open("memory.events")),
             fail_count: open("memory.failcnt"),
             oom_control: open("memory.oom_control"),
             pressure: open("memory.pressure"),
@@ -203,8 +203,9 @@ impl Group {
         ByteCount(both("total_").or_else(|| both("")).unwrap_or(0))
     }
 
-    /// Returns the number of times that the group and those below it have reached a limit (`high`, `max`, `oom` and `oom_kill` of
-    /// `memory.events`; under version 1 `memory.failcnt` and the `oom_kill` of `memory.oom_control`). An unreadable count is 0.
+    /// Returns the number of times that the group has reached a limit of its own (`high`, `max`, `oom` and `oom_kill` of `memory.events.local`;
+    /// under version 1 `memory.failcnt` and the `oom_kill` of `memory.oom_control`). An unreadable count is 0. Kernels before 5.2 have only
+    /// `memory.events`, which counts the groups below too.
     #[must_use]
     pub fn times_at_limit(&self) -> u64 {
         let events = self.events.as_ref().and_then(|file| text(file).ok());
@@ -373,6 +374,11 @@ mod tests {
         let events = "low 9\nhigh 1\nmax 20\noom 300\noom_kill 4000\noom_group_kill 9\n";
         let (_folder, new) = group(&[("memory.events", events)]);
         assert_eq!(new.times_at_limit(), 4321);
+        let (_folder, own) = group(&[
+            ("memory.events", events),
+            ("memory.events.local", "max 2\n"),
+        ]);
+        assert_eq!(own.times_at_limit(), 2, "not those of the groups below");
         let (_folder, old) = group(&[
             ("memory.failcnt", "7\n"),
             (

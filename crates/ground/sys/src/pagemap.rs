@@ -8,7 +8,9 @@ use std::os::fd::AsFd;
 
 use rustix::io::{Errno, pread};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
-use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, PageCount, Region, VirtAddr, VirtRange};
+use superhue_model::{
+    BASE_PAGE_SHIFT, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, Region, VirtAddr, VirtRange,
+};
 
 /// The page belongs to a file, or to memory shared between processes (`PAGE_IS_FILE`).
 pub const PAGE_IS_FILE: u64 = 1 << 2;
@@ -124,6 +126,9 @@ pub enum PageCategories {
     Any(u64),
 }
 
+/// Wanted pages that one call finds at most: 256 MiB, some 2 ms in base pages.
+const PAGES_AT_ONCE: u64 = 65_536;
+
 /// Calls `each` with the runs of wanted pages in `range`, ascending, until it returns false. Each run has those categories of `told` that
 /// hold. `runs` is scratch space; its length limits the runs read from the kernel at a time.
 ///
@@ -131,7 +136,9 @@ pub enum PageCategories {
 /// kernel collects runs in a buffer of 512, notes the address each time the buffer is full, and after a complete walk leaves
 /// the note as it was (`do_pagemap_scan` in `fs/proc/task_mmu.c`, seen on 6.18). A caller that continues there gets the same pages
 /// twice. So a vector that is not full ends the walk, and after a full one the walk continues behind the last run.
-/// twice. So a vector that is not full ends the walk, and a full one is continued behind the last run.
+///
+/// The kernel holds `mmap_lock` for reading until it has found 512 runs. A range of equal pages would keep the process from mapping memory for
+/// 8 ms in each GiB, so a call ends after [`PAGES_AT_ONCE`] (`max_pages`). A long run then comes in parts, which end with regions.
 ///
 /// # Errors
 /// As for [`pagemap_scan`].
@@ -153,18 +160,34 @@ pub fn for_each_run(
             category_mask: all,
             category_anyof_mask: any,
             return_mask: told,
+            max_pages: PAGES_AT_ONCE,
             ..PmScanArg::default()
         };
         let (count, stopped) = scan(&pagemap, rest, masks, runs)?;
         let is_full = count == runs.len();
         let found = runs.get(..count).unwrap_or_default();
-        if !found.iter().all(&mut each) {
+        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
+        let pages: u64 = found
+            .iter()
+            .map(|run| (run.end - run.start) >> BASE_PAGE_SHIFT)
+            .sum();
+        let mut next = reported.max(stopped);
+        let has_all = pages >= PAGES_AT_ONCE;
+        if has_all {
+            // The call may have ended within a huge page.
+            let whole = VirtAddr(reported.0 & !(HUGE_PAGE_SIZE - 1));
+            next = if whole > rest.start { whole } else { reported };
+        }
+        let parts = found.iter().filter(|run| run.start < next.0);
+        let mut parts = parts.map(|run| PageRegion {
+            end: run.end.min(next.0),
+            ..*run
+        });
+        if !parts.all(|run| each(&run)) {
             break;
         }
-        let reported = found.last().map_or(rest.start, |run| VirtAddr(run.end));
-        let next = reported.max(stopped);
         // A walk that stops where it began would never end.
-        if !is_full || next <= rest.start {
+        if !(is_full || has_all) || next <= rest.start {
             break;
         }
         rest.start = next;
@@ -240,4 +263,85 @@ pub fn shared_pages(pagemap: impl AsFd, region: Region) -> Result<PageCount, Err
 
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use superhue_model::BASE_PAGE_SIZE;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    /// Ends a test where the kernel has no `PAGEMAP_SCAN`.
+    fn walk(range: VirtRange, runs: &mut [PageRegion]) -> Option<Vec<(u64, u64)>> {
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let mut found = Vec::new();
+        let wanted = PageCategories::All(PAGE_IS_PRESENT);
+        let walked = for_each_run(&pagemap, range, wanted, 0, runs, |run| {
+            found.push((run.start, run.end));
+            true
+        });
+        match walked {
+            Ok(()) => Some(found),
+            Err(Errno::NOTTY | Errno::INVAL) => {
+                superhue_testing::skip("pagemap-scan", "PAGEMAP_SCAN needs Linux 6.7");
+                None
+            }
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+
+    #[test]
+    fn a_long_run_is_walked_in_parts_and_to_its_end() {
+        let pages = 2 * PAGES_AT_ONCE + 700;
+        let length = (pages << BASE_PAGE_SHIFT).next_multiple_of(HUGE_PAGE_SIZE);
+        let mut scratch = Scratch::untouched(usize::try_from(length).unwrap()).unwrap();
+        let range = scratch.range();
+        scratch.map_by_base_pages().unwrap();
+        assert_eq!(scratch.peek_lines(), 0);
+        for most in [1, 2, 100] {
+            let mut runs = vec![PageRegion::default(); most];
+            for start in [range.start.0, range.start.0 + BASE_PAGE_SIZE] {
+                let part = VirtRange {
+                    start: VirtAddr(start),
+                    end: range.end,
+                };
+                let Some(found) = walk(part, &mut runs) else {
+                    return;
+                };
+                assert!(found.len() >= 2, "{found:x?}");
+                assert_eq!(found[0].0, start);
+                assert_eq!(found.last().unwrap().1, range.end.0);
+                for two in found.windows(2) {
+                    assert_eq!(two[0].1, two[1].0, "{found:x?}");
+                    assert_eq!(two[0].1 % HUGE_PAGE_SIZE, 0, "{found:x?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gaps_are_walked_in_one_call() {
+        // Nothing but a few pages of it is in memory.
+        let length = 64 << 30;
+        let mut scratch = Scratch::untouched(length).unwrap();
+        let start = scratch.range().start.0;
+        let pages = [0, 1, 70_000, length / 8192, length / 4096 - 1];
+        for page in pages {
+            scratch.touch_page(page);
+        }
+        for most in [1, 2, 100] {
+            let mut runs = vec![PageRegion::default(); most];
+            let Some(found) = walk(scratch.range(), &mut runs) else {
+                return;
+            };
+            let held = |page: usize| start + 4096 * page as u64;
+            let all = found
+                .iter()
+                .flat_map(|(first, end)| (*first..*end).step_by(4096));
+            assert!(all.eq(pages.map(held)), "{found:x?}");
+        }
+    }
 }

@@ -20,6 +20,11 @@ pub const MIN_ACTIVE_DEFAULT: u8 = 25;
 /// Time that collapses may take out of every 100 ms of a process.
 pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
 
+/// Longest time for which a sample of accesses may hold `mmap_lock` of a process, where no bound on stalls was chosen.
+///
+/// At the most that clearing an accessed bit takes, this allows 3.5 GiB of base pages.
+pub const MAX_LOCK_DEFAULT: Duration = Duration::from_millis(100);
+
 /// Time after a program is first seen in which the default bound on collapses does not hold: regions collapsed then need no collapse later, when
 /// clients wait for the program's answers.
 const STARTING: Duration = Duration::from_secs(30);
@@ -79,6 +84,17 @@ impl Config {
                 },
                 while_growing: false,
             }),
+        }
+    }
+
+    /// Returns the longest time for which a sample of accesses may hold `mmap_lock`: the chosen bound on stalls, or else [`MAX_LOCK_DEFAULT`]; `None`
+    /// is no bound.
+    #[must_use]
+    pub fn lock_bound(&self) -> Option<Duration> {
+        match self.options.max_stall {
+            Some(Duration::ZERO) => None,
+            Some(allowed) => Some(allowed),
+            None => Some(MAX_LOCK_DEFAULT),
         }
     }
 

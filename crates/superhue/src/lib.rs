@@ -103,7 +103,9 @@ pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring,
     pool_for_colors,
 };
-pub use config::{Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT};
+pub use config::{
+    Config, MAX_LOCK_DEFAULT, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT,
+};
 pub use cpu::cpu_time;
 pub use launch::{InheritedState, LaunchError};
 pub use mechanism::Mechanism;

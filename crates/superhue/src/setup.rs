@@ -170,7 +170,8 @@ fn sampler(config: &Config) -> Result<(Sampler, String), ChooseError> {
         max_overhead: config.options.max_overhead,
         own_part: ceiling::SAMPLES,
         by_cpu_time: true,
-        max_stall: config.stall_bound().map(|bound| bound.allowed),
+        max_lock: config.lock_bound(),
+        max_real_time: (config.stall_bound()).map_or_else(Default::default, |bound| bound.allowed),
         ..Sampling::default()
     };
     let because = format!("tracker {}: {}", chosen.tracker.kind(), chosen.why);

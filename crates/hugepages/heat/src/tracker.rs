@@ -133,6 +133,21 @@ pub enum TrackError {
         /// The attempt, the kernel's error, and the remedy.
         why: String,
     },
+    /// A sample would hold `mmap_lock` of the process for too long.
+    #[error(
+        "a sample of {process} would keep it from mapping memory for {expected:?}, and {allowed:?} are allowed: it clears {entries} accessed bits in one \
+         go; remedy: --tracker damon, huge pages, or a larger --max-stall"
+    )]
+    TooLong {
+        /// The process.
+        process: ProcessId,
+        /// Page-table entries whose bits it would clear.
+        entries: u64,
+        /// Time that this takes at most.
+        expected: Duration,
+        /// Time that is allowed.
+        allowed: Duration,
+    },
     /// Another user clears accessed bits of the same memory.
     #[error(
         "{by} watches the same memory: two that clear accessed bits blind each other; {remedy}"

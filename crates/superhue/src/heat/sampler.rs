@@ -349,8 +349,13 @@ impl Sampler {
         let work = Work::begin();
         let ranges = self.ranges(process).map_err(TrackError::from);
         let resident = self.resident_pages(process);
-        let urgent = self.urgency(resident.0.saturating_sub(target.spared));
-        let armed = ranges.and_then(|ranges| Ok((ranges, self.tracker.arm(process)?)));
+        let entries = resident.0.saturating_sub(target.spared);
+        let held = self.held(target, entries);
+        let urgent = self.urgency(entries, held);
+        let armed = ranges.and_then(|ranges| {
+            self.object(process, entries, held)?;
+            Ok((ranges, self.tracker.arm(process)?))
+        });
         drop(urgent);
         let (took, own) = work.end();
         self.now += took;
@@ -379,14 +384,45 @@ impl Sampler {
             ranges,
             armed: ArmingResult { took: own, ..armed },
             resident,
+            entries,
         });
         Ok(())
     }
 
-    /// Schedules the thread before others while it clears `entries` accessed bits, for which the kernel holds `mmap_lock`; 0 entries are not known.
-    fn urgency(&self, entries: u64) -> Urgent {
-        let held = u32::try_from(entries).map_or(Duration::MAX, |it| CLEARING.saturating_mul(it));
-        let bound = self.config.max_stall.unwrap_or_default();
+    /// Returns the time for which a sample of `entries` is to hold `mmap_lock`: by the last one, or else the most that it may take.
+    fn held(&self, target: &Target, entries: u64) -> Duration {
+        let each = match target.locked_entries {
+            0 => CLEARING,
+            before => divided(target.locked, before).min(CLEARING),
+        };
+        let each = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(each.saturating_mul(entries))
+    }
+
+    /// Returns an error if a sample may not hold `mmap_lock` for so long.
+    fn object(
+        &self,
+        process: ProcessId,
+        entries: u64,
+        expected: Duration,
+    ) -> Result<(), TrackError> {
+        match self.config.max_lock {
+            Some(allowed) if expected > allowed && self.tracker.kind() != TrackerKind::Damon => {
+                Err(TrackError::TooLong {
+                    process,
+                    entries,
+                    expected,
+                    allowed,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Schedules the thread before others while it clears `entries` accessed bits, for which the kernel holds `mmap_lock` for `held`; 0 entries are not
+    /// known.
+    fn urgency(&self, entries: u64, held: Duration) -> Urgent {
+        let bound = self.config.max_real_time;
         let is_short = entries > 0 && held <= bound.min(LONGEST_CLEARING);
         match is_short && self.tracker.kind() == TrackerKind::Ptwalk {
             true => Urgent::first(),
@@ -441,7 +477,7 @@ impl Sampler {
             Ok(change) => {
                 self.samples += 1;
                 target.cost.flushed &= armed.flushed;
-                target.locked = armed.locked;
+                (target.locked, target.locked_entries) = (armed.locked, noting.entries);
                 let busy = std::mem::take(&mut target.resample);
                 target.pace.sampled(self.now, change, cost, busy);
                 tracing::debug!(%process, ?length, moved = change.moved, "sampled");
@@ -530,6 +566,12 @@ impl Sampler {
     pub fn hot_set(&self) -> HotSet {
         HotSet::of_all(self.targets.values().map(|target| &target.map))
     }
+}
+
+/// Returns `time` for each of `count`.
+fn divided(time: Duration, count: u64) -> Duration {
+    let nanos = time.as_nanos() / u128::from(count.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

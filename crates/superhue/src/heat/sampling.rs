@@ -22,9 +22,12 @@ pub struct Sampling {
     pub settle: bool,
     /// True if a sample of a process that waits for a CPU lasts longer, up to four times: by what it waited.
     pub by_cpu_time: bool,
-    /// Bound on the time for which superhue may hold `mmap_lock` of a process in 100 ms. Up to that, and 10 ms, accessed bits are cleared in real time,
-    /// so that the lock is not held for longer because others have the CPU.
-    pub max_stall: Option<Duration>,
+    /// Longest time for which one sample may hold `mmap_lock` of a process: clearing the accessed bits takes it for all page tables at once
+    /// (`clear_refs_write` in fs/proc/task_mmu.c). A process with more page-table entries than that allows is not sampled. `None` is no bound.
+    pub max_lock: Option<Duration>,
+    /// Accessed bits are cleared in real time if that takes no longer than this, or 10 ms, so that the lock is not held for longer because others
+    /// have the CPU.
+    pub max_real_time: Duration,
 }
 
 impl Default for Sampling {
@@ -37,7 +40,8 @@ impl Default for Sampling {
             scope: Scope::Anonymous,
             settle: true,
             by_cpu_time: false,
-            max_stall: None,
+            max_lock: None,
+            max_real_time: Duration::ZERO,
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct SampleInterval {
     pub(super) ranges: Vec<VirtRange>,
     pub(super) armed: ArmingResult,
     pub(super) resident: PageCount,
+    /// Page-table entries whose accessed bits were cleared.
+    pub(super) entries: u64,
 }
 
 /// Longest time of a sample, in multiples of its interval.
@@ -62,6 +64,8 @@ pub(super) struct Target {
     pub(super) resample: bool,
     /// Time for which the last sample held its page tables locked.
     pub(super) locked: Duration,
+    /// Page-table entries that it went through; 0 before the first sample.
+    pub(super) locked_entries: u64,
     /// Number of page-table entries that huge pages spare it.
     pub(super) spared: u64,
     /// Keeps other trackers from clearing the same accessed bits; taken with the first sample.
@@ -85,6 +89,7 @@ impl Target {
             since: at,
             resample: false,
             locked: Duration::ZERO,
+            locked_entries: 0,
             spared: 0,
             lock: None,
         }
@@ -119,6 +124,7 @@ mod tests {
                 flushed: true,
             },
             resident: PageCount(0),
+            entries: 0,
         }
     }
 

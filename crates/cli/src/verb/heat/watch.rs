@@ -166,7 +166,7 @@ impl WatchedProcess {
                 Err(error @ TrackError::Unusable { .. }) => {
                     return Err(Failure::new(UNABLE, error));
                 }
-                Err(error @ TrackError::Foreign { .. }) => {
+                Err(error @ (TrackError::Foreign { .. } | TrackError::TooLong { .. })) => {
                     return Err(Failure::new(FAILED, error));
                 }
             }
@@ -313,7 +313,8 @@ fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling 
         scope,
         settle: false,
         by_cpu_time: false,
-        max_stall: None,
+        max_lock: None,
+        max_real_time: Duration::ZERO,
     }
 }
 

@@ -14,7 +14,7 @@ use superhue::model::{ByteCount, ProcessId};
 use superhue::procfs::Roots;
 use superhue::survey::{self, Survey};
 use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
-use superhue::{SharedObject, Targets, cpu_time, shared_objects, status_of};
+use superhue::{MAX_LOCK_DEFAULT, SharedObject, Targets, cpu_time, shared_objects, status_of};
 
 use crate::output::{FAILED, Failure};
 use crate::top_args::{TopArgs, ViewName};
@@ -462,7 +462,9 @@ impl Tracking {
             scope: Scope::All,
             settle: false,
             by_cpu_time: false,
-            max_stall: None,
+            // What is only looked at should not notice.
+            max_lock: Some(MAX_LOCK_DEFAULT),
+            max_real_time: Duration::ZERO,
         };
         Ok(Self {
             sampler: Sampler::new(roots.clone(), chosen.tracker, sampling),

@@ -207,6 +207,43 @@ fn a_process_that_replaced_its_memory_is_looked_at_anew() {
 }
 
 #[test]
+fn a_sample_that_would_hold_the_lock_for_too_long_is_not_taken() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    fake.with(|script| script.touched = 7);
+    let mut sampler = sampler(&fake);
+    sampler.config.max_lock = Some(Duration::from_nanos(1));
+    sampler.add(id);
+    let refused = run(&mut sampler, Duration::from_secs(1));
+    let [
+        SampleOutcome {
+            result: Err(TrackError::TooLong {
+                entries, expected, ..
+            }),
+            ..
+        },
+    ] = &refused[..]
+    else {
+        panic!("{refused:?}");
+    };
+    assert!(*entries > 0);
+    assert_eq!(*expected, CLEARING * u32::try_from(*entries).unwrap());
+    assert_eq!(fake.with(|script| script.armed), 0);
+    // Once allowed, the time that a sample took counts, not the most that it may take.
+    sampler.config.max_lock = Some(*expected);
+    fake.with(|script| script.costs = Duration::from_micros(1));
+    let taken = run(&mut sampler, MINUTE);
+    assert!(taken.len() > 10, "{taken:?}");
+    sampler.config.max_lock = Some(*expected / 2);
+    sampler.resample_soon(id);
+    let taken = run(&mut sampler, 2 * MINUTE);
+    assert!(taken.iter().all(|sampled| sampled.result.is_ok()));
+    // Without a bound all goes.
+    sampler.config.max_lock = None;
+    assert!(sampler.object(id, u64::MAX, Duration::MAX).is_ok());
+}
+
+#[test]
 fn trouble_is_told_and_not_asked_for_again_at_once() {
     let (_child, id) = Child::start();
     let fake = Fake::default();

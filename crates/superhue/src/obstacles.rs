@@ -99,10 +99,9 @@ impl Obstacles {
             .ok()
             .and_then(|status| status.thp_enabled);
         let disabled = allowed == Some(false);
-        let mappings = vmas
-            .iter()
-            .map(|vma| (vma.vma.range, Mapping::of(vma, disabled)));
-        let mappings = mappings.collect();
+        let mappings = urgency::suspended(|| Mapping::all(&self.roots, id, &vmas, disabled));
+        let ranges = vmas.iter().map(|vma| vma.vma.range);
+        let mappings = ranges.zip(mappings).collect();
         let now = Instant::now();
         let until = now + BELIEVED.max((now - begun) * PACE);
         self.known.insert(id, CachedMappings { mappings, until });
@@ -117,7 +116,55 @@ impl Obstacles {
             Reason::Forbidden => Some(SkipReason::Forbidden),
             Reason::Disabled => Some(SkipReason::Disabled),
             Reason::Userfaultfd => Some(SkipReason::Userfaultfd),
+            Reason::Interleaved => Some(SkipReason::Interleaved),
             _ => Some(SkipReason::OtherKind),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use superhue_model::VirtAddr;
+
+    use super::*;
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
+Size:               4096 kB
+Rss:                4096 kB
+VmFlags: rd wr mr mw me ac
+";
+
+    #[test]
+    fn what_takes_turns_between_nodes_stays_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let node = roots.sys.join("devices/system/node");
+        let process = roots.proc.join("7");
+        for folder in [&node, &process] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(process.join("smaps"), SMAPS).unwrap();
+        let policies = "7f0000000000 interleave:0-1 anon=1024 dirty=1024 N0=512 N1=512\n";
+        fs::write(process.join("numa_maps"), policies).unwrap();
+        let id = ProcessId {
+            pid: 7,
+            start_ticks: 1,
+        };
+        let target = Target::at(id, Region::containing(VirtAddr(0x7f00_0020_0000)));
+        let object = |nodes: &str| {
+            fs::write(node.join("has_memory"), nodes).unwrap();
+            Obstacles::new(&roots).object(&target)
+        };
+        assert_eq!(object("0-1\n"), Some(SkipReason::Interleaved));
+        assert_eq!(object("0\n"), None);
+        fs::write(
+            process.join("numa_maps"),
+            "7f0000000000 bind:0-1 anon=1024\n",
+        )
+        .unwrap();
+        assert_eq!(object("0-1\n"), None);
     }
 }

@@ -64,10 +64,20 @@ pub struct MappingStatus {
     pub anonymous_bytes: Option<ByteCount>,
     /// Part of `anonymous_bytes` that huge pages map.
     pub huge_bytes: Option<ByteCount>,
+    /// Shared memory and files that huge pages map.
+    pub other_huge_bytes: Option<ByteCount>,
     /// Page size that it was made with, for hugetlbfs.
     pub page_bytes: Option<ByteCount>,
     /// True for private anonymous memory, which can be collapsed.
     pub promotable: bool,
+}
+
+impl MappingStatus {
+    /// Returns all its memory that huge pages map; `None` where the kernel does not show it.
+    #[must_use]
+    pub fn all_huge(&self) -> Option<ByteCount> {
+        Some(self.huge_bytes? + self.other_huge_bytes.unwrap_or_default())
+    }
 }
 
 /// Returns the status of one process, with its mappings.
@@ -100,6 +110,11 @@ pub fn explained(roots: &Roots, pid: u32, machine: &Machine) -> Result<ProcessSt
     Ok(shown)
 }
 
+/// Returns the shared memory and files that huge pages map. Kernels before 5.4 make no huge pages of files, and count none.
+fn other_huge(memory: &MemoryUse) -> Option<ByteCount> {
+    Some(memory.shmem_huge? + memory.file_huge.unwrap_or_default())
+}
+
 /// Returns the mappings with resident memory, most first.
 fn mappings(vmas: Vec<VmaUse>) -> Vec<MappingStatus> {
     let mut mappings: Vec<MappingStatus> = vmas
@@ -111,6 +126,7 @@ fn mappings(vmas: Vec<VmaUse>) -> Vec<MappingStatus> {
             rss_bytes: vma.memory.rss,
             anonymous_bytes: vma.memory.anonymous,
             huge_bytes: vma.memory.anon_huge,
+            other_huge_bytes: other_huge(&vma.memory),
             page_bytes: vma.kernel_page_size,
             promotable: vma.vma.is_promotable(),
         })
@@ -192,7 +208,7 @@ impl ProcessStatus {
         self.rss_bytes = memory.rss.or(self.rss_bytes);
         self.anonymous_bytes = memory.anonymous.or(self.anonymous_bytes);
         self.huge_bytes = memory.anon_huge;
-        self.other_huge_bytes = memory.shmem_huge.zip(memory.file_huge).map(|(a, b)| a + b);
+        self.other_huge_bytes = other_huge(memory);
         let anonymous = self.anonymous_bytes.filter(|anonymous| anonymous.0 > 0);
         self.coverage = memory
             .anon_huge

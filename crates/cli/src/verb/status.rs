@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use superhue::model::counted;
+use superhue::model::{ByteCount, counted};
 use superhue::procfs::{ReadError, Roots};
 use superhue::why::Machine;
 use superhue::{
@@ -228,7 +228,7 @@ fn mappings_table(process: &ProcessStatus, wide: bool) -> String {
         table.row([
             mapping.range.to_string(),
             size(mapping.rss_bytes),
-            size(mapping.huge_bytes),
+            size(mapping.all_huge()),
             pages(mapping).to_owned(),
             mapping.name.clone().unwrap_or_default(),
         ]);
@@ -281,17 +281,43 @@ fn objects_table(objects: &[SharedObject], wide: bool) -> String {
 }
 
 fn pages(mapping: &MappingStatus) -> &'static str {
-    let huge = mapping.huge_bytes.unwrap_or_default();
     if mapping
         .page_bytes
         .is_some_and(|page| page.0 > superhue::model::BASE_PAGE_SIZE)
     {
-        "hugetlb"
-    } else if huge.0 > 0 && Some(huge) == mapping.anonymous_bytes {
-        "2 MiB"
-    } else if huge.0 > 0 {
-        "mixed"
-    } else {
-        "4 KiB"
+        return "hugetlb";
+    }
+    match mapping.all_huge() {
+        None => "?",
+        Some(ByteCount(0)) => "4 KiB",
+        huge if huge == mapping.rss_bytes => "2 MiB",
+        Some(_) => "mixed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue::model::{VirtAddr, VirtRange};
+
+    use super::*;
+
+    #[test]
+    fn pages_of_shared_memory_count_and_what_is_unknown_is_not_small() {
+        let mapping = |huge: Option<u64>, other: Option<u64>| MappingStatus {
+            range: VirtRange::new(VirtAddr(0), VirtAddr(8 << 20)).unwrap(),
+            name: None,
+            rss_bytes: Some(ByteCount(4 << 20)),
+            anonymous_bytes: Some(ByteCount(0)),
+            huge_bytes: huge.map(ByteCount),
+            other_huge_bytes: other.map(ByteCount),
+            page_bytes: None,
+            promotable: false,
+        };
+        assert_eq!(pages(&mapping(None, None)), "?");
+        assert_eq!(pages(&mapping(Some(0), Some(0))), "4 KiB");
+        assert_eq!(pages(&mapping(Some(0), None)), "4 KiB");
+        assert_eq!(pages(&mapping(Some(0), Some(2 << 20))), "mixed");
+        assert_eq!(pages(&mapping(Some(0), Some(4 << 20))), "2 MiB");
+        assert_eq!(pages(&mapping(Some(4 << 20), None)), "2 MiB");
     }
 }

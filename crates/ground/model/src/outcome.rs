@@ -28,6 +28,8 @@ pub enum SkipReason {
     Userfaultfd,
     /// The program has installed guard pages in the region (`MADV_GUARD_INSTALL`).
     Guarded,
+    /// Its pages are interleaved between NUMA nodes, and a huge page would put them all on one.
+    Interleaved,
     /// Pages are pinned: buffers of I/O.
     Pinned,
     /// The memory is of a kind that is never huge.
@@ -70,6 +72,7 @@ impl SkipReason {
             Self::Disabled => "switched off for the process (prctl)",
             Self::Userfaultfd => "watched by a userfaultfd",
             Self::Guarded => "guard pages lie in it (MADV_GUARD_INSTALL)",
+            Self::Interleaved => "interleaved between NUMA nodes",
             Self::Pinned => "pages of it are pinned (buffers of I/O)",
             Self::OtherKind => "of a kind of memory that is never huge",
             Self::NoRoomOnTmpfs => "its tmpfs has no room for what a huge page would add",
@@ -173,13 +176,14 @@ mod tests {
     }
 
     impl SkipReason {
-        const EXAMPLES: [Self; 20] = [
+        const EXAMPLES: [Self; 21] = [
             Self::DryRun,
             Self::Shared,
             Self::Forbidden,
             Self::Disabled,
             Self::Userfaultfd,
             Self::Guarded,
+            Self::Interleaved,
             Self::Pinned,
             Self::OtherKind,
             Self::GivenBack,

@@ -7,11 +7,12 @@
 //! |----------------------------|---------------------------------------|----------------------------------|
 //! | `EAGAIN`, `EBUSY`, unknown | a page is locked, pinned, off the LRU | the region, 100 ms to 30 s       |
 //! | `ENOMEM`                   | no free huge page                     | everything, 250 ms to 60 s       |
-//! | `EINVAL`                   | this VMA cannot hold huge pages       | the region, until its VMA changes|
+//! | `EINVAL`                   | this VMA cannot hold huge pages, or all pages are write-protected since a fork | the region, until its VMA changes, or 30 s to 1 h |
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not supported          | the process, for good            |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
+//! | interleaved between nodes  | a huge page would be on one of them   | the region, 1 s to 8 s           |
 //! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
 //! | pinned                     | buffers of I/O stay for a long time   | the region, 30 s to 1 h          |
 //! | given back meanwhile, or freed lazily | a collapse would allocate them again  | the region, like a failed one    |
@@ -77,7 +78,7 @@ pub(crate) const PROCESS: Scale = Scale {
     longest: Duration::from_secs(60),
 };
 
-/// Back-off of a region that was split for us, so that it is not promoted again soon; and of one that is pinned.
+/// Back-off of a region that was split for us, so that it is not promoted again soon; of one that is pinned; and of one that the kernel refused.
 pub(crate) const REST: Scale = Scale {
     first: Duration::from_secs(30),
     longest: Duration::from_secs(3600),
@@ -122,6 +123,11 @@ impl Wait {
     /// Returns true if there was trouble that neither success nor time has made good.
     pub(crate) const fn is_troubled(&self) -> bool {
         self.level > 0
+    }
+
+    /// Returns the wait on another scale after as many failures in a row.
+    pub(crate) fn on(&self, scale: &Scale) -> Duration {
+        scale.delay(self.level)
     }
 
     /// Begins a wait, longer than the last one.
@@ -198,6 +204,7 @@ impl Consequence {
                 | SkipReason::Disabled
                 | SkipReason::Userfaultfd
                 | SkipReason::Guarded
+                | SkipReason::Interleaved
                 | SkipReason::NotWritten
                 | SkipReason::OtherKind => Self::RegionShared,
                 SkipReason::Pinned => Self::RegionPinned,

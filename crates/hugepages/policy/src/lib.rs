@@ -49,7 +49,7 @@
 //!    |  +-- seen split: rests ------ split <-- splitting <---- done, or huge by anyone
 //!    |      (30 s to 1 h)                done            planned
 //!    |
-//!    +--- its VMA changed --- refused  (EINVAL)
+//!    +--- its VMA changed, or 30 s to 1 h --- refused  (EINVAL)
 //! ```
 //!
 //! A split that fails leaves the region done, and waiting. One that took effect counts in the ledger once a look has shown it, with the pages that

@@ -49,7 +49,8 @@ pub(crate) struct Sums {
     pub(crate) behind_probe: u64,
     /// Earliest time at which one of the waiting regions will be ready.
     pub(crate) due: EarliestTick,
-    /// Pages that splits freed.
+    /// Splits that took effect, and the pages that they freed.
+    pub(crate) splits: u64,
     pub(crate) returned: u64,
     /// Regions whose accesses crowd on a few pages.
     pub(crate) compaction: Compaction,
@@ -172,6 +173,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                     let RegionChange { expired, was_split } = record.see(&seen, now);
                     sums.expired += u64::from(expired);
                     if let Some(returned) = was_split {
+                        sums.splits += 1;
                         sums.returned += u64::from(returned);
                         rule.was_split(&mut record.note, now);
                     }
@@ -194,6 +196,9 @@ impl<N: Copy + Default> OwnedMemory<N> {
             }
             sums.regions += 1;
             sums.charged += u64::from(record.charged());
+            if let Some(until) = record.refused_until() {
+                sums.due.add(until);
+            }
             if let Some(planned) = record.in_flight_since() {
                 self.in_flight += 1;
                 sums.in_flight += 1;
@@ -460,6 +465,7 @@ fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, sums: &mut
     // A huge page of zeroes only leaves no pages behind when it is split.
     let whole = lost.region.range();
     if lost.is_split() && view.is_mapped(&whole) {
+        sums.splits += 1;
         sums.returned += u64::from(FULL);
     }
 }

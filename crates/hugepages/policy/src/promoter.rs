@@ -44,6 +44,9 @@ const AFTER_SPLIT: Duration = Duration::from_millis(100);
 /// Time to the next look at memory that is being filled.
 const WHILE_FILLING: Duration = Duration::from_millis(50);
 
+/// Number of splits after which a kernel that has freed nothing gets no more requests.
+const MAX_FUTILE_SPLITS: u64 = 16;
+
 /// Number of regions to keep of those that do not fit the budget.
 const PRICED_OUT: usize = 32;
 
@@ -72,6 +75,8 @@ pub(crate) struct Promoter<R: Rule> {
     behind_probe: bool,
     torn: TornSplits,
     overdrawn: BudgetOverrun,
+    /// Splits of whole huge pages that took effect, and the pages that they freed.
+    splits: (u64, u64),
     ledger: Ledger,
 }
 
@@ -104,6 +109,7 @@ impl<R: Rule> Promoter<R> {
             behind_probe: false,
             torn: TornSplits::default(),
             overdrawn: BudgetOverrun::default(),
+            splits: (0, 0),
             ledger: Ledger::default(),
         }
     }
@@ -237,9 +243,14 @@ impl<R: Rule> Promoter<R> {
         (excess > 0).then_some(excess)
     }
 
-    /// Returns the pages that splits have freed so far.
-    pub(crate) const fn returned(&self) -> u64 {
-        self.ledger.returned.0
+    /// Returns true if splits free nothing: before Linux 6.12 the kernel keeps pages of zeroes.
+    pub(crate) const fn splits_are_futile(&self) -> bool {
+        self.splits.0 >= MAX_FUTILE_SPLITS && self.splits.1 == 0
+    }
+
+    /// Returns true if a split of this torn huge page is under way.
+    pub(crate) fn is_torn(&self, owner: Owner, region: Region) -> bool {
+        self.torn.is_in_flight(owner, region)
     }
 
     /// Returns the rule.
@@ -427,6 +438,7 @@ impl<R: Rule> Promoter<R> {
             return 0;
         };
         let is_gone = memory.is_gone();
+        let is_object = memory.owner.process().is_none();
         let consequence = Consequence::of(result.effect).about(&result.action);
         let was_tried = !matches!(result.effect, Effect::Skipped { .. });
         if was_tried && matches!(result.action, Action::Collapse { .. }) {
@@ -475,7 +487,11 @@ impl<R: Rule> Promoter<R> {
                 return 0;
             }
             Consequence::RegionRefused => {
-                return u64::from(record.refuse(now));
+                let freed = record.refuse(now);
+                if let Some(until) = record.refused_until() {
+                    self.due.add(until);
+                }
+                return u64::from(freed);
             }
             Consequence::RegionWaits => {
                 record.trouble.fail(now, &REGION);
@@ -513,6 +529,11 @@ impl<R: Rule> Promoter<R> {
                 }
                 return u64::from(freed);
             }
+            // All processes that mapped the object when it was planned have ended; it may have others, and its charge stays.
+            Consequence::ProcessGone if is_object => {
+                record.trouble.fail(now, &REGION);
+                record.withdraw()
+            }
             Consequence::ProcessGone => {
                 let freed = record.withdraw();
                 return u64::from(freed) + memory.vanish(now);
@@ -545,6 +566,8 @@ impl<R: Rule> Policy for Promoter<R> {
         self.charged = sums.charged;
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
+        self.splits.0 += sums.splits;
+        self.splits.1 += sums.returned;
         let news = self.torn.look(&views, now);
         sums.returned += news.returned;
         sums.expired += news.expired;
@@ -649,4 +672,56 @@ fn place_of<N>(owners: &[OwnedMemory<N>], owner: Owner) -> Option<usize> {
 /// Converts a number of items in memory.
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::{ObjectId, ObjectView, RegionView, VirtAddr, VirtRange};
+
+    use super::*;
+    use crate::Scheme;
+
+    #[test]
+    fn an_object_whose_mapper_ended_keeps_its_charge() {
+        let mut scheme = Scheme::always();
+        scheme.quota.budget = None;
+        let mut policy = scheme.policy();
+        let window = |number: u64, huge: bool| RegionView {
+            region: Region::containing(VirtAddr(number << 21)),
+            resident: PageCount(if huge { 512 } else { 400 }),
+            huge: Some(huge),
+        };
+        let mut snapshot = Snapshot::default();
+        let mut decide = |ms: u64, regions: Vec<RegionView>, effect: Effect| {
+            snapshot.at = Duration::from_millis(ms);
+            snapshot.objects = vec![ObjectView {
+                id: ObjectId {
+                    device: (0, 1),
+                    inode: 7,
+                },
+                is_file: false,
+                fills: false,
+                resident: PageCount(1024).bytes(),
+                mapped: vec![VirtRange::new(VirtAddr(0), VirtAddr(8 << 20)).unwrap()],
+                regions,
+                heat: None,
+            }];
+            let actions = policy.decide(&snapshot).actions;
+            let results = actions.iter().map(|&action| ActionResult {
+                action,
+                effect,
+                took: Duration::from_millis(1),
+            });
+            let results = results.collect();
+            policy.learn(snapshot.at, &Outcome { results });
+            (actions.len(), policy.ledger().charged)
+        };
+        let one = PageCount(112).bytes();
+        assert_eq!(decide(0, vec![window(0, false)], Effect::Done), (1, one));
+        // Another region of it grows, and all who mapped it end before the collapse.
+        let both = vec![window(0, true), window(1, false)];
+        assert_eq!(decide(1000, both.clone(), Effect::Vanished), (1, one));
+        let two = PageCount(224).bytes();
+        assert_eq!(decide(2000, both, Effect::Done), (1, two));
+    }
 }

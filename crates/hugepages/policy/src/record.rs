@@ -17,7 +17,7 @@ use std::time::Duration;
 use superhue_model::{Action, Memory, PageCount, Region, VirtRange};
 
 use crate::FULL;
-use crate::backoff::{REGION, Wait};
+use crate::backoff::{REGION, REST, Wait};
 use crate::candidate::{PromotionReadiness, Rule};
 use crate::clock::Tick;
 
@@ -106,8 +106,11 @@ enum Stage {
     },
     /// Would have been promoted (dry run).
     Listed,
-    /// `EINVAL`: hopeless until the VMA changes.
-    Refused,
+    /// `EINVAL`: hopeless until the VMA changes. Kernels before 6.18 also say so of pages that are all write-protected since a fork, which passes.
+    Refused {
+        /// Time of the next attempt.
+        until: Tick,
+    },
 }
 
 /// Changes that a look shows.
@@ -166,7 +169,10 @@ impl<N: Copy + Default> Record<N> {
             self.resident = seen.resident;
             self.huge = seen.huge;
         }
-        self.trouble.forget(now, &REGION);
+        // A refused region waits for longer than that.
+        if self.refused_until().is_none() {
+            self.trouble.forget(now, &REGION);
+        }
         let mut news = RegionChange::default();
         match self.stage {
             Stage::InFlight { planned, .. } | Stage::Splitting { planned }
@@ -196,11 +202,14 @@ impl<N: Copy + Default> Record<N> {
                 news.was_split = self.settle_split(now);
             }
             Stage::Split { at } if now > at => news.was_split = self.settle_split(now),
-            Stage::Refused if self.vma != seen.vma => self.stage = Stage::Watching,
+            Stage::Refused { until } if self.vma != seen.vma || now >= until => {
+                self.stage = Stage::Watching;
+            }
             _ => {}
         }
         self.vma = seen.vma;
-        if matches!(self.stage, Stage::Watching | Stage::Refused) && self.huge != Some(true) {
+        if matches!(self.stage, Stage::Watching | Stage::Refused { .. }) && self.huge != Some(true)
+        {
             let grown = self.resident.saturating_sub(self.baseline);
             self.charged = self.charged.min(grown);
         }
@@ -393,12 +402,22 @@ impl<N: Copy + Default> Record<N> {
         self.stage = Stage::Listed;
     }
 
-    /// Records that the VMA cannot hold huge pages. Returns the growth taken off the charge.
+    /// Returns the time of the next attempt, if the kernel refused the last one.
+    pub(crate) const fn refused_until(&self) -> Option<Tick> {
+        match self.stage {
+            Stage::Refused { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Records that the kernel refused to collapse it. Returns the growth taken off the charge.
     pub(crate) fn refuse(&mut self, now: Tick) -> u16 {
         let growth = self.withdraw();
-        self.stage = Stage::Refused;
         // The VMA of a heap that grows by a page at a time changes every time.
         self.trouble.fail(now, &REGION);
+        self.stage = Stage::Refused {
+            until: now.after(self.trouble.on(&REST)),
+        };
         growth
     }
 
@@ -649,21 +668,28 @@ mod tests {
         }
 
         #[test]
-        fn refusal_lasts_until_the_vma_changes() {
+        fn refusal_lasts_until_the_vma_changes_or_half_a_minute() {
             let mut record = Record::new(&seen(400, false), ms(0));
             record.launch(ms(1));
             assert_eq!(record.refuse(ms(2)), 112);
-            record.see(&seen(500, false), ms(1_000_000));
+            assert_eq!(record.refused_until(), Some(ms(30_002)));
+            record.see(&seen(500, false), ms(30_001));
             assert_eq!(record.ripe_at(&Always), None);
+            let mut later = record;
+            later.see(&seen(500, false), ms(30_002));
+            assert!(later.ripe_at(&Always).is_some());
+            later.launch(ms(30_003));
+            later.refuse(ms(30_004));
+            assert_eq!(later.refused_until(), Some(ms(90_004)));
             let mut grown = seen(500, false);
             grown.vma.end = VirtAddr(66 << 20);
-            record.see(&grown, ms(1_000_001));
+            record.see(&grown, ms(30_001));
             assert!(record.ripe_at(&Always).is_some());
 
             // The VMA at the time of the plan counts, not the first one ever.
-            record.launch(ms(1_000_002));
-            record.refuse(ms(1_000_003));
-            record.see(&grown, ms(2_000_000));
+            record.launch(ms(30_002));
+            record.refuse(ms(30_003));
+            record.see(&grown, ms(60_000));
             assert_eq!(record.ripe_at(&Always), None);
         }
     }

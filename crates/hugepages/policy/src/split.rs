@@ -22,6 +22,7 @@
 //!
 //! * for 10 s (a third of `cold_after`) after it became one ([`is_due`]);
 //! * while an action on it is under way, and for a while after an attempt that failed (`Record::is_splittable`);
+//! * if splits free nothing, as before Linux 6.12: 16 of them show it (`Promoter::splits_are_futile`);
 //! * if it is shared memory, whose zeroes the kernel does not free, or if its process cannot be reached or may not be split
 //!   (`OwnedMemory::may_split`).
 //!
@@ -125,6 +126,10 @@ impl Splitter {
         &mut self,
         promoter: &mut Promoter<impl Rule<Note = AccessHistory>>,
     ) -> Vec<Action> {
+        if promoter.splits_are_futile() {
+            self.questions.clear();
+            return Vec::new();
+        }
         let wanted = wanted(promoter);
         let mut found = self.find(promoter, &wanted);
         let left = MAX_PENDING_SPLITS.saturating_sub(found.under_way);
@@ -169,7 +174,7 @@ impl Splitter {
                 if record.is_splitting() {
                     found.under_way += 1;
                     found.coming += u64::from(release(record, now).unwrap_or(0));
-                } else if may_split {
+                } else if may_split && !promoter.is_torn(memory.owner, record.region) {
                     self.sort_in(record, (owner, index), now, wanted, &mut found);
                 }
             }

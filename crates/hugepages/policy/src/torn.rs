@@ -130,6 +130,12 @@ impl TornSplits {
         true
     }
 
+    /// Returns true if the outcome of this split is outstanding.
+    pub(crate) fn is_in_flight(&self, owner: Owner, region: Region) -> bool {
+        let tried = self.tried.get(&(owner, region));
+        tried.is_some_and(|tried| tried.in_flight.is_some())
+    }
+
     /// Returns the number of splits whose outcome is outstanding.
     pub(crate) fn in_flight(&self) -> u64 {
         let under_way = self
@@ -258,5 +264,52 @@ mod tests {
             assert_eq!((ledger.splits.done, ledger.in_flight), (1, 0));
             assert_eq!(ledger.returned, PageCount(500));
         }
+    }
+
+    #[test]
+    fn one_that_is_beyond_the_budget_too_is_split_once() {
+        use crate::Scheme;
+        use superhue_model::{
+            ActionResult, Outcome, RegionView, Share, Snapshot, VirtRange, Vma, VmaKind,
+        };
+        let mut scheme = Scheme::always();
+        scheme.quota.budget = Some(Share::BasisPoints(1000));
+        let mut policy = scheme.policy();
+        let mut snapshot = Snapshot::default();
+        let mut decide = |ms: u64, used: u64, huge: bool, torn: &[(u64, u64)]| {
+            let (start, end) = (VirtAddr(2 << 20), VirtAddr(4 << 20));
+            snapshot.at = Duration::from_millis(ms);
+            snapshot.put(ProcessView {
+                vmas: vec![Vma {
+                    range: VirtRange::new(start, end).unwrap(),
+                    kind: VmaKind::Anonymous,
+                    writable: true,
+                }],
+                regions: vec![RegionView {
+                    region: Region::containing(start),
+                    resident: PageCount(if huge { PAGES_PER_REGION } else { 400 }),
+                    huge: Some(huge),
+                }],
+                rss_anon: Some(PageCount(used).bytes()),
+                ..view(torn)
+            });
+            let actions = policy.decide(&snapshot).actions;
+            let results = actions.iter().map(|&action| ActionResult {
+                action,
+                effect: Effect::Done,
+                took: Duration::from_micros(50),
+            });
+            let results = results.collect();
+            policy.learn(snapshot.at, &Outcome { results });
+            actions
+        };
+        let collapsed = decide(0, 10_000, false, &[]);
+        assert!(
+            matches!(collapsed[..], [Action::Collapse { .. }]),
+            "{collapsed:?}"
+        );
+        assert_eq!(decide(1000, 100, true, &[]), []);
+        let split = decide(2500, 100, true, &[(2, 300)]);
+        assert!(matches!(split[..], [Action::Split { .. }]), "{split:?}");
     }
 }

@@ -26,7 +26,7 @@ pub(super) const USER: Probe = Probe {
     name: "User-mode faults (userfaultfd)",
     how: "userfaultfd(UFFD_USER_MODE_ONLY); a thread touched a hole and waited, UFFDIO_COPY \
           filled it, the thread went on",
-    used_for: "`uffd-move`: whoever touches a page on its way waits until it is back",
+    used_for: "`uffd-move`: an access to a page on its way waits until it is back",
     run: user,
 };
 

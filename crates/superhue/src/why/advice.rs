@@ -33,8 +33,12 @@ pub(super) fn advice(reason: Reason, backing: Backing, pid: u32, machine: &Machi
              set it, and so does `superhue run --pages never`"
         }
         Reason::Userfaultfd => {
-            "it is possible when whoever watches the memory has unregistered it (live migration, \
+            "it is possible when the process that watches the memory has unregistered it (live migration, \
              snapshots, a garbage collector)"
+        }
+        Reason::Interleaved => {
+            "superhue leaves it alone, for the kernel puts a huge page on one node; huge pages from the first touch keep taking turns by 2 MiB \
+             (madvise(MADV_HUGEPAGE) by the program, or --system enabled=always)"
         }
         Reason::Guarded => {
             "nothing: the guard pages would be lost (MADV_GUARD_INSTALL); an allocator that sets fewer of them, or larger \

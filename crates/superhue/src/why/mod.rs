@@ -171,7 +171,7 @@ pub(crate) fn explain(
     disabled: bool,
     machine: &Machine,
 ) -> Result<Why, ReadError> {
-    let mut mappings: Vec<Mapping> = vmas.iter().map(|vma| Mapping::of(vma, disabled)).collect();
+    let mut mappings = Mapping::all(roots, id, vmas, disabled);
     let mut scanner = PageScanner::new();
     let uses = scanner.window_uses(roots, id, vmas)?;
     let mut windows: Vec<Window> = uses.iter().map(|window| shape(window, vmas)).collect();

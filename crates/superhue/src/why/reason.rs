@@ -5,7 +5,7 @@ use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, PAGES_PER_REGION, PageCount, ProcessId, Region, VmaKind,
 };
 use superhue_procfs::Roots;
-use superhue_procfs::process::{VmFlags, VmaUse, has_guard_pages};
+use superhue_procfs::process::{VmFlags, VmaUse, has_guard_pages, interleaved};
 
 /// Reason why no huge page maps resident memory: the first of these that holds, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -31,6 +31,8 @@ pub enum Reason {
     Disabled,
     /// A userfaultfd watches the memory.
     Userfaultfd,
+    /// Its pages are interleaved between NUMA nodes (`numactl --interleave`), and a huge page would put them all on one.
+    Interleaved,
     /// Guard pages lie among its pages (`MADV_GUARD_INSTALL`).
     Guarded,
     /// Pages were merged with equal ones (KSM).
@@ -53,7 +55,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, in the order in which they are tried.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Hugetlb,
         Self::Special,
         Self::NotWhole,
@@ -64,6 +66,7 @@ impl Reason {
         Self::Forbidden,
         Self::Disabled,
         Self::Userfaultfd,
+        Self::Interleaved,
         Self::Guarded,
         Self::Merged,
         Self::CopyOnWrite,
@@ -90,6 +93,7 @@ impl Reason {
             Self::Disabled => "switched off for the process (prctl)",
             Self::Userfaultfd => "watched by a userfaultfd",
             Self::Guarded => "guard pages lie among its pages",
+            Self::Interleaved => "interleaved between NUMA nodes",
             Self::Merged => "merged with equal pages (KSM)",
             Self::FreedLazily => "freed lazily by the program (MADV_FREE)",
             Self::NoRoom => "its control group has no room for a huge page",
@@ -183,10 +187,12 @@ pub(crate) struct Mapping {
     pub(super) no_room: bool,
     /// True for a file of which the kernel makes huge pages.
     pub(super) is_local_file: bool,
+    /// Its pages are interleaved between NUMA nodes.
+    pub(super) interleaved: bool,
 }
 
 impl Mapping {
-    pub(crate) fn of(vma: &VmaUse, disabled: bool) -> Self {
+    pub(super) fn of(vma: &VmaUse, disabled: bool) -> Self {
         let backing = Backing::of(vma);
         let has_offset = backing.is_shared_memory() || backing == Backing::File;
         let difference = vma.part.misaligned_by(vma.vma.range.start);
@@ -199,7 +205,20 @@ impl Mapping {
             merged: vma.memory.ksm.is_some_and(|merged| merged.0 > 0),
             no_room: false,
             is_local_file: matches!(vma.vma.kind, VmaKind::File(_)),
+            interleaved: false,
         }
+    }
+
+    /// Returns the mappings behind `vmas` of a process, in the same order.
+    pub(crate) fn all(roots: &Roots, id: ProcessId, vmas: &[VmaUse], disabled: bool) -> Vec<Self> {
+        // Where the policies cannot be read, none is known.
+        let interleaved = interleaved(roots, id.pid).unwrap_or_default();
+        vmas.iter()
+            .map(|vma| Self {
+                interleaved: interleaved.contains(&vma.vma.range.start),
+                ..Self::of(vma, disabled)
+            })
+            .collect()
     }
 
     /// Returns the reason why no whole window of the mapping can be huge; `None` where no reason holds for all of them.
@@ -221,6 +240,7 @@ impl Mapping {
                 self.flags.intersects(VmFlags::USERFAULTFD),
                 Reason::Userfaultfd,
             ),
+            (self.interleaved, Reason::Interleaved),
         ];
         obstacles
             .into_iter()
@@ -305,6 +325,7 @@ pub(super) mod tests {
         merged: false,
         no_room: false,
         is_local_file: false,
+        interleaved: false,
     };
     const FULL: Window = Window {
         whole: true,
@@ -357,6 +378,10 @@ pub(super) mod tests {
             merged: true,
             ..MAPPING
         };
+        let interleaved = Mapping {
+            interleaved: true,
+            ..MAPPING
+        };
         let lazy = Window {
             lazy: PageCount(129),
             ..FULL
@@ -381,6 +406,7 @@ pub(super) mod tests {
             (flagged(VmFlags::NO_HUGEPAGE), FULL, Reason::Forbidden),
             (disabled, FULL, Reason::Disabled),
             (flagged(VmFlags::UFFD_MINOR), FULL, Reason::Userfaultfd),
+            (interleaved, guarded, Reason::Interleaved),
             (MAPPING, guarded, Reason::Guarded),
             (merged, shared, Reason::Merged),
             (MAPPING, shared, Reason::CopyOnWrite),
@@ -410,6 +436,7 @@ pub(super) mod tests {
             disabled: true,
             merged: false,
             no_room: false,
+            interleaved: true,
         };
         assert_eq!(why(worst, huge), None);
         assert_eq!(why(worst, FULL), Some(Reason::Misaligned));

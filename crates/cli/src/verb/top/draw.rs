@@ -430,7 +430,7 @@ fn mappings_table(
         let heat = detail.heat.get(&mapping.range.start).copied();
         let texts = [
             bytes(mapping.rss_bytes),
-            bytes(mapping.huge_bytes),
+            bytes(mapping.all_huge()),
             percent(covered),
             percent(heat),
         ];

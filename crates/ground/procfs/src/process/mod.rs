@@ -20,6 +20,7 @@
 //!   maps ──── Vma list ─── pages ────┼── view ──> ProcessView
 //!   status ── resident sizes ────────┘
 //!   smaps, smaps_rollup   sizes by VMA and in total, for reports and as a fallback of `pages`
+//!   numa_maps             policies that take turns between NUMA nodes
 //!   mounts                file systems that are shared memory
 //!   fast, tree            changes, and the list of processes
 //! ```
@@ -30,6 +31,7 @@ mod fast;
 mod file;
 mod identity;
 mod maps;
+mod numa;
 mod page_color;
 mod pages;
 mod shmem;
@@ -49,6 +51,7 @@ pub use fast::{
 };
 pub use identity::{identify, numbers_are_ours, still_is, still_runs};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
+pub use numa::{interleaved, parse_interleaved};
 pub use page_color::{ProcessColors, ResidentColor};
 pub use pages::{
     LazyMapping, LazyPages, MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage,

@@ -28,14 +28,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
 const MAX_PENDING_SPLITS: usize = 32;
 
-/// Number of splits after which a kernel that has freed nothing gets no more requests: before Linux 6.12 a split keeps pages of zeroes.
-const MAX_FUTILE_SPLITS: u64 = 16;
-
-/// Time since which the charge exceeds the budget, and the number of splits planned for it.
+/// Time since which the charge exceeds the budget.
 #[derive(Debug, Default)]
 pub(crate) struct BudgetOverrun {
     since: Option<Tick>,
-    asked: u64,
 }
 
 impl BudgetOverrun {
@@ -51,8 +47,7 @@ impl BudgetOverrun {
             promoter.look_after(GRACE.saturating_sub(now.since(since)));
             return Vec::new();
         }
-        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && promoter.returned() == 0;
-        if is_in_vain {
+        if promoter.splits_are_futile() {
             return Vec::new();
         }
         let chosen = choose(promoter, excess, now);
@@ -64,7 +59,6 @@ impl BudgetOverrun {
                 record.trouble.fail(now, &REST);
             }
         }
-        self.asked += u64::try_from(actions.len()).unwrap_or(u64::MAX);
         actions
     }
 }
@@ -82,6 +76,10 @@ fn choose<R: Rule>(promoter: &Promoter<R>, excess: u64, now: Tick) -> Vec<(usize
                 continue;
             }
             if record.is_splitting() {
+                under_way += 1;
+                coming += u64::from(charged);
+            } else if promoter.is_torn(memory.owner, record.region) {
+                // The plan has a split of it already.
                 under_way += 1;
                 coming += u64::from(charged);
             } else if may_split && record.is_splittable(now) {

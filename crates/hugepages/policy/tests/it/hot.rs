@@ -426,6 +426,27 @@ fn where_splitting_is_not_allowed_it_is_tried_once() {
 }
 
 #[test]
+fn where_splits_free_nothing_they_end() {
+    for (keeps_zeroes, expected) in [(false, 60..=60), (true, 16..=48)] {
+        let mut world = FakeKernel::uniform(1, 60, 0);
+        world.keeps_zeroes = keeps_zeroes;
+        for region in 0..60 {
+            world.happen(&Event::FaultHuge {
+                process: 0,
+                slot: 0,
+                region,
+            });
+        }
+        let mut harness = Harness::new(hot(pages(0)), world);
+        let split = splits(&harness.watch(SAMPLE, seconds(60)));
+        assert!(expected.contains(&split), "{keeps_zeroes}: {split}");
+        let asked = harness.asked;
+        assert_eq!(splits(&harness.watch(SAMPLE, seconds(60))), 0);
+        assert_eq!(harness.asked, asked, "{keeps_zeroes}");
+    }
+}
+
+#[test]
 fn a_split_that_fails_waits() {
     for errno in [Errno::EINVAL, Errno::EBUSY, Errno::ENOMEM] {
         let mut harness = promoted();

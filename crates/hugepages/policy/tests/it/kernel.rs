@@ -171,6 +171,8 @@ pub(crate) struct FakeKernel {
     /// True if looks show which regions are huge.
     tells_huge: bool,
     sampler: Sampler,
+    /// True if a split keeps pages of zeroes, as before Linux 6.12.
+    pub(crate) keeps_zeroes: bool,
     /// Time that the clock shows; for the sampler only.
     pub(crate) now: Duration,
     /// State of the noise generator.
@@ -184,6 +186,7 @@ impl FakeKernel {
             spawned: 0,
             tells_huge,
             sampler: Sampler::default(),
+            keeps_zeroes: false,
             now: Duration::ZERO,
             seed: 1,
         }
@@ -443,13 +446,16 @@ impl FakeKernel {
 
     /// Splits a huge page, and frees its pages of zeroes.
     pub(crate) fn split(&mut self, process: ProcessId, region: Region) -> Effect {
+        let keeps_zeroes = self.keeps_zeroes;
         let Some(process) = self.processes.get_mut(&process) else {
             return Effect::Vanished;
         };
         let mut mappings = process.slots.values_mut();
         match mappings.find_map(|mapping| mapping.regions.get_mut(&region)) {
             Some(memory) if memory.huge => {
-                memory.drop(Pages::ALL.without(memory.touched));
+                if !keeps_zeroes {
+                    memory.drop(Pages::ALL.without(memory.touched));
+                }
                 memory.huge = false;
                 Effect::Done
             }

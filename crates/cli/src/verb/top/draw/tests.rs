@@ -266,6 +266,7 @@ fn mappings_with_heat() {
         rss_bytes: Some(ByteCount(mebibytes * MIB)),
         anonymous_bytes: Some(ByteCount(mebibytes * MIB)),
         huge_bytes: Some(ByteCount(huge * MIB)),
+        other_huge_bytes: Some(ByteCount(0)),
         page_bytes: None,
         promotable: true,
     };

@@ -16,7 +16,7 @@ pub(super) struct SwapOnDemand(Arc<Mutex<State>>);
 enum State {
     /// It can be made.
     Wanted,
-    InUse(SwapInUse, ZswapInUse),
+    InUse(Box<(SwapInUse, ZswapInUse)>),
     /// It could not be made.
     Failed(String),
     /// Recoloring has ended; holds the sentence for the report.
@@ -38,7 +38,7 @@ impl SwapOnDemand {
             return Ok(Self::with(State::Wanted));
         }
         let zswap = ZswapInUse::find_or_switch(&journal, false)?;
-        Ok(Self::with(State::InUse(found?, zswap)))
+        Ok(Self::with(State::InUse(Box::new((found?, zswap)))))
     }
 
     fn with(state: State) -> Self {
@@ -62,7 +62,7 @@ impl SwapOnDemand {
             let made =
                 made.and_then(|swap| Ok((swap, ZswapInUse::find_or_switch(&journal, true)?)));
             *state = match made {
-                Ok((swap, zswap)) => State::InUse(swap, zswap),
+                Ok(both) => State::InUse(Box::new(both)),
                 Err(error) => State::Failed(error.to_string()),
             };
         }
@@ -76,7 +76,7 @@ impl SwapOnDemand {
     /// Returns a sentence for the report: the swap in use, or the failure.
     pub(super) fn describe(&self) -> Option<String> {
         match &*self.state() {
-            State::InUse(swap, _) => Some(format!("pages go out to {}", swap.describe())),
+            State::InUse(both) => Some(format!("pages go out to {}", both.0.describe())),
             State::Failed(why) => Some(format!("no page goes out: {why}")),
             State::Over(said) => said.clone(),
             State::Wanted => None,
@@ -87,7 +87,8 @@ impl SwapOnDemand {
     pub(super) fn finish(&self) -> RestoreReport {
         let said = self.describe();
         match mem::replace(&mut *self.state(), State::Over(said)) {
-            State::InUse(swap, zswap) => {
+            State::InUse(both) => {
+                let (swap, zswap) = *both;
                 let mut report = swap.finish();
                 report.add(zswap.finish());
                 report

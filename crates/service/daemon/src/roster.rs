@@ -554,7 +554,8 @@ impl Roster {
             return;
         };
         for path in paths {
-            self.groups.remove(path);
+            let before = self.groups.remove(path);
+            self.changed |= before.is_some_and(|group| !group.listed.is_empty());
             let Some(mut group) = Group::new(path, &self.rules, &self.pods) else {
                 continue;
             };
@@ -562,8 +563,8 @@ impl Roster {
             let is_told = groups.want(path);
             let populated = is_populated(&groups.folder(path));
             group.populated = !is_told || populated.unwrap_or(true);
+            // A group without processes changes nothing.
             self.groups.insert(path.clone(), group);
-            self.changed = true;
         }
     }
 

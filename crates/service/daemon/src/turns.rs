@@ -12,7 +12,7 @@
 //! A process that holds the reader up is left alone for a while, each time twice as long. So is its tenant, for a much shorter time: a tenant with a
 //! thousand such processes delays other tenants once a second, then once in two, and so on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Maximum number of processes that are remembered as holding readers up; the oldest are forgotten first.
 const MOST_AVOIDED: usize = 4096;
+
+/// Least number of processes that are gone before their questions are dropped.
+const MOST_GONE: usize = 64;
 
 /// Questions in the message after one that was lost.
 const AFTER_LOSS: usize = 4;
@@ -96,6 +99,8 @@ pub(crate) struct QueryScheduler {
     most: usize,
     cost: Duration,
     avoided: BTreeMap<u32, AvoidedProcess>,
+    /// Processes that are gone, about which questions may still wait.
+    gone: BTreeSet<u32>,
     waits: BTreeMap<Arc<str>, TenantBackoff>,
     trouble: Option<String>,
 }
@@ -113,6 +118,7 @@ impl QueryScheduler {
             most: Reader::at_a_time(),
             cost: FIRST_COST,
             avoided: BTreeMap::new(),
+            gone: BTreeSet::new(),
             waits: BTreeMap::new(),
             trouble: None,
         }
@@ -124,6 +130,7 @@ impl QueryScheduler {
         self.common.allow(share / 2.0);
         self.in_brief.clear();
         self.queues.clear();
+        self.gone.clear();
         // Answers that are still to come have no place any more; their receiver finds that out.
     }
 
@@ -140,13 +147,38 @@ impl QueryScheduler {
         (self.avoided.get(&pid)).is_some_and(|avoided| at < avoided.until)
     }
 
-    /// Forgets a process that is gone.
+    /// Forgets a process that is gone, and the questions about it.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.avoided.remove(&pid);
+        let waiting = self.waiting();
+        if waiting == 0 {
+            self.gone.clear();
+            return;
+        }
+        self.gone.insert(pid);
+        // Processes that come and go faster than they are asked about would fill the queues, so these are swept once half of them may be in vain.
+        if self.gone.len() >= MOST_GONE.max(waiting / 2) {
+            self.sweep();
+        }
+    }
+
+    /// Drops questions about processes that are gone.
+    fn sweep(&mut self) {
+        let gone = std::mem::take(&mut self.gone);
+        let is_there = |ask: &ProcessQuery| !gone.contains(&ask.pid);
+        self.in_brief.retain(is_there);
+        for queue in self.queues.values_mut() {
+            queue.new.retain(is_there);
+            queue.again.retain(is_there);
+        }
     }
 
     /// Adds a question.
     pub(crate) fn ask(&mut self, ask: ProcessQuery, at: Duration) {
+        // The number belongs to another process by now.
+        if self.gone.contains(&ask.pid) {
+            self.sweep();
+        }
         let Some(tenant) = ask.tenant.clone() else {
             self.in_brief.push_back(ask);
             return;
@@ -246,7 +278,7 @@ impl QueryScheduler {
         tracing::warn!(
             process = pid,
             tenant = tenant.as_deref().unwrap_or("unknown"),
-            "a process holds up whoever reads it: it is left alone for a while"
+            "a process holds up each reader: it is left alone for a while"
         );
         if let Some(tenant) = tenant {
             let waits = self.waits.entry(tenant).or_insert(TenantBackoff {
@@ -452,7 +484,34 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_up_the_reader_is_left_alone_longer_each_time() {
+    fn questions_about_processes_that_are_gone_do_not_pile_up() {
+        let at = Duration::from_secs(1);
+        let mut turns = QueryScheduler::new(&Roots::default(), 0.0);
+        turns.ask(ask("a", 1), at);
+        for pid in 2..10_000 {
+            turns.ask(ask("a", pid), at);
+            turns.ask(
+                ProcessQuery {
+                    tenant: None,
+                    ..ask("a", 10_000 + pid)
+                },
+                at,
+            );
+            turns.forget(pid);
+            turns.forget(10_000 + pid);
+            assert!(turns.waiting() < 4 * MOST_GONE, "{}", turns.waiting());
+        }
+        // A number that is given anew is asked about once.
+        turns.ask(ask("a", 9_999), at);
+        turns.sweep();
+        let queue = &turns.queues["a"];
+        let pids: Vec<u32> = queue.new.iter().map(|ask| ask.pid).collect();
+        assert_eq!(pids, [1, 9_999]);
+        assert!(turns.in_brief.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_holds_up_the_reader_is_left_alone_longer_each_time() {
         let mut turns = QueryScheduler::new(&Roots::default(), 1.0);
         let mut at = Duration::from_secs(1);
         let mut done = Vec::new();

@@ -16,7 +16,7 @@ use superhue_measure::trial::MetricKind;
 /// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict; 2 wrong usage; 3 this \
-machine cannot; 4 a guard's limit was crossed.";
+machine cannot; 4 a guard's limit was crossed, also before anything was changed.";
 
 /// Meaning of the exit status of `superhue ctl trial`.
 pub const RULE_EXIT_HELP: &str = "\

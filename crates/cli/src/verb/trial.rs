@@ -174,6 +174,7 @@ fn code_of(error: &TrialError) -> u8 {
         )) => UNABLE,
         TrialError::Who(TargetError::Cgroup(error)) => members::code_of(error),
         TrialError::Continue(_) => USAGE,
+        TrialError::Guard(_) => GATE,
         _ => FAILED,
     }
 }

@@ -474,7 +474,7 @@ fn comparisons_that_make_no_sense() {
     // Options that a kept result cannot obey.
     for (verb, options) in [
         ("compare", &["--smallest", "5%"][..]),
-        ("compare", &["-n", "9"]),
+        ("compare", &["--runs", "9"]),
         ("compare", &["--only", "redis"]),
         ("compare", &["--ready", "tcp:1"]),
         ("trial", &["--alpha", "1%"]),
@@ -500,12 +500,12 @@ fn comparisons_that_make_no_sense() {
         "--arm",
         "kernel",
         "--report",
-        "/no/such/report",
+        "/dev/null/report",
         "--",
         "touch",
         &trace,
     ];
-    refused(&run(&unwritable), 1, &["/no/such/report"]);
+    refused(&run(&unwritable), 1, &["/dev/null/report"]);
     assert!(!Path::new(&trace).exists());
 }
 

@@ -84,10 +84,7 @@ fn conditions_are_checked_before_anything_runs() {
             vec!["--fail-if", "wall < -2%", "-n", "4"],
             "take 5 at least (-n 5)",
         ),
-        (
-            vec!["--export-csv", "/nonexistent/x.csv"],
-            "/nonexistent/x.csv",
-        ),
+        (vec!["--export-csv", "/dev/null/x.csv"], "/dev/null/x.csv"),
     ] {
         let report = ["--report", report.to_str().unwrap(), "-n", "8"];
         // Without the last -n, which may be given only once.

@@ -443,7 +443,7 @@ fn a_report_that_does_not_fit_is_left_alone() {
     fs::write(&report, elsewhere.replace(&kernel, "\"kernel\": \"1.0\"")).unwrap();
     refused("another machine (kernel 1.0, not");
 
-    let nowhere = scratch.run(&["--report", "/nonexistent/report.json"]);
+    let nowhere = scratch.run(&["--report", "/dev/null/report.json"]);
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
     let folder = scratch.run(&["--report", scratch.0.path().to_str().unwrap()]);
     assert_eq!(folder.status.code(), Some(1), "{folder:?}");

@@ -716,8 +716,8 @@ fn what_cannot_be_measured_is_told_before_anything_is_changed() {
         (&["--metric-kind", "work"], 2, "--metric-command"),
         (&["--pages", "never"], 2, "cannot be used multiple times"),
         (&["--guard", "p99 < 5ms"], 2, "--guard-command"),
-        (&["--guard", "rss < 1M"], 1, "nothing was changed"),
-        (&["--block", "5m", "--for", "10m"], 2, "no room"),
+        (&["--guard", "rss < 1M"], 4, "nothing was changed"),
+        (&["--for", "150ms"], 2, "no room"),
         (&["--guard-command", "a=echo 1"], 2, "has no limit"),
         (
             &["--prometheus", "http://127.0.0.1:1", "--query", "up"],

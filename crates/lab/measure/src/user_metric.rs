@@ -79,7 +79,7 @@ pub enum MetricMiss {
     NotANumber(String),
     /// There are several matches, of different numbers.
     Several {
-        /// Name of the metric.
+        /// Name of the metric, with its direction as it is written.
         name: String,
         /// The first few of them, in the order in which they appear.
         numbers: Vec<String>,
@@ -168,6 +168,15 @@ impl UserMetric {
         Ok(metrics)
     }
 
+    /// Returns its name and direction as they are written before `@first` and `=`.
+    fn typed(&self) -> String {
+        let direction = match self.metric.better {
+            Better::Lower => ":lower",
+            Better::Higher | Better::Neither => "",
+        };
+        format!("{}{direction}", self.metric.name)
+    }
+
     /// Returns its name, unit and direction.
     #[must_use]
     pub const fn metric(&self) -> &Metric {
@@ -211,7 +220,7 @@ impl UserMetric {
         }
         let numbers = different.iter().take(NAMED).map(|text| shortened(text));
         Err(MetricMiss::Several {
-            name: self.metric.name.clone(),
+            name: self.typed(),
             numbers: numbers.collect(),
             more: different.len() > NAMED,
         })
@@ -323,6 +332,11 @@ mod tests {
         };
         assert_eq!((numbers.join(" "), *more), ("12.5 13.5 900".into(), false));
         let said = miss.to_string();
+        let lower = extract("mops:lower=mops=([0-9.]+)", output).unwrap_err();
+        assert!(
+            lower.to_string().contains(" mops:lower@first=..."),
+            "{lower}"
+        );
         for word in ["`mops`", "12.5, 13.5 and 900", "mops@first", "mops@last"] {
             assert!(said.contains(word), "{said}");
         }

@@ -186,7 +186,7 @@ fn watch(guards: &[Guard], rss: &Rss, state: &Mutex<State>, stop: &AtomicBool) {
                 GuardSource::Asked(source) => source
                     .ask(&mut || stop.load(Ordering::Relaxed))
                     .map_err(|error| error.to_string()),
-                GuardSource::Rss => rss().ok_or_else(|| "the target is not there".to_owned()),
+                GuardSource::Rss => rss().ok_or_else(|| "the target has no process".to_owned()),
             };
             if stop.load(Ordering::Relaxed) {
                 return;
@@ -212,11 +212,12 @@ fn watch(guards: &[Guard], rss: &Rss, state: &Mutex<State>, stop: &AtomicBool) {
                         return;
                     }
                 }
-                // Resident memory cannot be read while the target restarts, so that is no alarm.
+                // Resident memory cannot be read while the target restarts, so that is no alarm; but it must have been read once.
                 Err(why) => {
                     *in_vain += 1;
-                    let is_memory = matches!(guard.source, GuardSource::Rss);
-                    if *in_vain >= MAX_FAILED_READINGS && !is_memory {
+                    let was_read = state.guards.get(index).is_some_and(|it| it.readings > 0);
+                    let restarts = matches!(guard.source, GuardSource::Rss) && was_read;
+                    if *in_vain >= MAX_FAILED_READINGS && !restarts {
                         let text = format!("guard `{}` cannot be read: {why}", limit.text);
                         state.alarm.get_or_insert(Alarm::Unreadable(text));
                         return;

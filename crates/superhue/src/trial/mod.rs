@@ -116,6 +116,9 @@ pub enum TrialError {
     /// A guard's limit was crossed before the trial changed anything.
     #[error("before the trial, {0}: nothing was changed")]
     Guard(String),
+    /// A guard could not be read before the trial changed anything.
+    #[error("before the trial, {0}: nothing was changed")]
+    Unreadable(String),
     /// A signal ended the trial before it changed anything.
     #[error("ended before anything was changed")]
     Interrupted,
@@ -421,7 +424,8 @@ impl TrialEnvironment<'_> {
             }
         }
         match self.guards.alarm() {
-            Some(Alarm::Crossed(text) | Alarm::Unreadable(text)) => Err(TrialError::Guard(text)),
+            Some(Alarm::Crossed(text)) => Err(TrialError::Guard(text)),
+            Some(Alarm::Unreadable(text)) => Err(TrialError::Unreadable(text)),
             None => Ok(()),
         }
     }

@@ -41,7 +41,7 @@ def remove(folder, seconds=30):
 
 
 def remove_tree(folder):
-    """Ends whoever is left in a group and below it, and takes all of them away."""
+    """Ends all processes in a group and below it, and removes the groups."""
     # Version 1 has no such file, nor has Linux before 5.14: there programs end by themselves, or were ended before.
     if (folder / "cgroup.kill").exists():
         (folder / "cgroup.kill").write_text("1", encoding="ascii")

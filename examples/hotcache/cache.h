@@ -2,7 +2,7 @@
  *
  * The store: items in slabs, found through a hash table, thrown out in the order of their last use.
  *
- * An item has no fixed address. Whoever wants one goes through the hash table, under the lock of
+ * An item has no fixed address. A user finds it through the hash table, under the lock of
  * its stripe, and is done with it before that lock is let go. So a thread that holds the lock may
  * move the item elsewhere, and that is all that compaction needs.
  *

@@ -653,7 +653,7 @@ def of(what, folder):
 
 
 if __name__ == "__main__":
-    # For whoever else runs them: the text of a program (subjects.py JAVA), with less work if wanted (subjects.py JAVA 'n < 28' 'n < 9'),
+    # For other callers: the text of a program (subjects.py JAVA), with less work if wanted (subjects.py JAVA 'n < 28' 'n < 9'),
     # or a file that programs work on (subjects.py part FOLDER SIZE).
     what, *more = sys.argv[1:]
     made = globals()[what]

@@ -1,4 +1,4 @@
-"""A process that holds up whoever reads or changes it: hold.py HOW FILE [SECONDS]
+"""A process that holds up each reader: hold.py HOW FILE [SECONDS]
 
 HOW is one of
   exec     it executes itself with FILE open: while closing FILE waits, it holds the lock of its execution

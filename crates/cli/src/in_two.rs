@@ -363,7 +363,7 @@ fn end_by(signal: i32) {
 fn tell(left_out: &BTreeSet<u32>) {
     for pid in left_out.iter().take(NAMED) {
         note(&format!(
-            "process {pid} was left out: it holds up whoever reads it (it executes a program, or has its memory locked, and does not go on)"
+            "process {pid} was left out: it holds up each reader (it executes a program, or has its memory locked, and does not go on)"
         ));
     }
     if let Some(more) = left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {

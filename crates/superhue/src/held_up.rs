@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_in_the_kernel_is_held_up_and_nobody_else_is() {
+    fn only_a_thread_that_sleeps_in_the_kernel_is_held_up() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

@@ -217,7 +217,7 @@ fn held_up(status: &DaemonAccount) -> String {
     let left_alone = workers.left_alone.iter().chain(&discovery.left_alone);
     for held in left_alone.take(HELD_UP_SHOWN) {
         text += &format!(
-            "{} of {} is left alone for a while: it holds up whoever reads or changes it\n",
+            "{} of {} is left alone for a while: it holds up each process that reads or changes it\n",
             process(held.process),
             held.tenant
         );

@@ -198,7 +198,7 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
             text(&told.stdout)
         );
         let why = machine.ctl(&["why", &held.to_string()]);
-        assert!(text(&why.stderr).contains("holds up whoever reads it"));
+        assert!(text(&why.stderr).contains("holds up each reader"));
     }
     // Verbs that read all processes print their results, and the processes they left out.
     for verb in [

@@ -106,7 +106,7 @@ fn rules_without_a_process_are_listed() {
 }
 
 #[test]
-fn whoever_asks_why_hears_it() {
+fn ctl_why_prints_the_reason() {
     let machine = Machine::new("[[rule]]\nname = \"not\"\nexecutable = \"no-such-program\"\n");
     machine.write("conf.d/all.toml", OFF);
     let _daemon = machine.start();

@@ -21,7 +21,7 @@ pub enum StateError {
     },
     /// Another process holds the lock.
     #[error(
-        "{} is still locked after {} s{}: end whoever holds it (`fuser -v` of that file tells who), then try again",
+        "{} is still locked after {} s{}: end the process that holds it (`fuser -v` of that file names it), then try again",
         path.display(), waited.as_secs(), told(*holder)
     )]
     Locked {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_to_be_left_alone_is_known() {
+    fn processes_to_leave_alone_are_known() {
         assert!(!is_left_alone(u32::MAX));
         leave_alone([u32::MAX].into());
         assert!(is_left_alone(u32::MAX) && !is_left_alone(1));

@@ -59,7 +59,7 @@ pub fn check(folder: &Path, roots: &Roots) -> Result<CheckReport, Vec<Problem>> 
     for held in account.left_alone {
         let pid = held.process.unwrap_or_default();
         warnings.push(format!(
-            "process {pid} is not counted: it holds up whoever reads it (it executes a program, or has its memory locked, and does not go on)"
+            "process {pid} is not counted: it holds up each reader (it executes a program, or has its memory locked, and does not go on)"
         ));
     }
     if account.behind > 0 {

@@ -559,7 +559,7 @@ impl Reader<'_> {
             return self.wrong(file, kubelet.span(), text);
         }
         if let Some(token) = given.token_file.as_ref().filter(|_| !is_secret) {
-            let text = "a token is sent only by https: whoever listens on that port would have it";
+            let text = "a token is sent only by https: any process that listens on that port would have it";
             return self.wrong(file, token.span(), text);
         }
         let absolute = |text: &str| match text.starts_with('/') {
@@ -792,7 +792,7 @@ fn metrics_address(text: &str, is_public: bool) -> Result<MetricsAddress, String
     }
     if !is_public && !address.ip().to_canonical().is_loopback() {
         return Err(format!(
-            "`{text}` can be reached from other machines, and whoever asks is answered: use 127.0.0.1:{0}, or add \
+            "`{text}` can be reached from other machines, and each of them gets an answer: use 127.0.0.1:{0}, or add \
              metrics-public = true (and see that a firewall lets in nobody but your Prometheus)",
             address.port()
         ));

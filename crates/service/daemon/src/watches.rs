@@ -1323,7 +1323,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_beyond_the_most_share_a_worker_and_whoever_holds_it_up_gets_another() {
+    fn tenants_beyond_the_most_share_a_worker_and_one_that_holds_it_up_gets_another() {
         let mut rules = rule("a", Some(Pages::Kernel));
         rules.placement.as_mut().unwrap().swap = true;
         let mut watches = watches(vec![rules]);
@@ -1437,7 +1437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_goes_to_whoever_needs_more() {
+    fn what_is_not_used_goes_to_those_that_need_more() {
         assert_eq!(divided(0.01, &[None, None]), [0.005, 0.005]);
         assert_eq!(divided(0.01, &[Some(0.0), Some(0.001)]), [0.005, 0.005]);
         let found = divided(0.01, &[Some(0.0), None, Some(0.002), Some(1.0)]);

@@ -237,7 +237,7 @@ fn a_service_that_lies_or_dies_ends_nothing() {
 }
 
 #[test]
-fn whoever_stops_is_not_held_up_and_hears_what_was_done() {
+fn a_stop_is_not_held_up_and_returns_what_was_done() {
     let folder = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
@@ -530,7 +530,7 @@ fn no_more_is_collapsed_in_a_second_than_the_rate() {
 }
 
 #[test]
-fn whoever_stops_has_the_rest_cancelled() {
+fn a_stop_cancels_the_rest() {
     let (mut metered, ..) = metered(Share::Bytes(ByteCount(1 << 30)), None);
     let cancelled = Effect::Skipped {
         reason: SkipReason::Cancelled,

@@ -317,7 +317,7 @@ fn cannot_use(kdamonds: &Kdamonds, error: &io::Error) -> TrackError {
         }
         io::ErrorKind::PermissionDenied => "run as root, where /sys is writable",
         io::ErrorKind::ReadOnlyFilesystem => "a /sys that is writable",
-        io::ErrorKind::ResourceBusy => "DAMON left by whoever is using it",
+        io::ErrorKind::ResourceBusy => "DAMON left by the process that uses it",
         _ => "see `superhue check`",
     };
     unusable(format!(

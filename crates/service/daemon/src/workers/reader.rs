@@ -279,7 +279,7 @@ pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<ProcessAnswer, String>
             }
             Some((_, ReaderOutcome::HeldUp(_))) => {
                 return Err(format!(
-                    "process {pid} holds up whoever reads it (it executes a program, or has its memory locked, and does not go on): it is left alone"
+                    "process {pid} holds up each reader (it executes a program, or has its memory locked, and does not go on): it is left alone"
                 ));
             }
             Some((_, ReaderOutcome::Nothing(text))) => return Err(text),

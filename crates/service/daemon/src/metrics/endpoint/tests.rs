@@ -62,7 +62,7 @@ fn ask(endpoint: &mut Endpoint, port: SocketAddr, request: &[u8]) -> String {
 }
 
 #[test]
-fn whoever_asks_gets_a_page_and_the_end() {
+fn a_request_gets_a_page_and_the_end() {
     let (port, mut endpoint) = endpoint();
     let told = ask(
         &mut endpoint,

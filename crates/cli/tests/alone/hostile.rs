@@ -27,6 +27,9 @@ const VICTIM: u32 = 65_432;
 /// Seconds after which the file system answers.
 const STALLS: &str = "60";
 
+/// Seconds for which a process holds up its readers: longer than any test waits. It is ended with its test.
+const LIVES: &str = "150";
+
 fn script(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/hostile.d");
     Path::new(folder).join(name)
@@ -97,7 +100,7 @@ impl StalledFileSystem {
             .arg(script("hold.py"))
             .arg(how)
             .arg(self.folder.join("f"))
-            .arg(STALLS);
+            .arg(LIVES);
         let mut process = ChildGuard::start(command.uid(user).stdout(Stdio::piped()));
         assert_eq!(first_line(&mut process), "holds\n");
         let pid = process.pid();

@@ -138,7 +138,7 @@ const PAGES_AT_ONCE: u64 = 65_536;
 /// twice. So a vector that is not full ends the walk, and after a full one the walk continues behind the last run.
 ///
 /// The kernel holds `mmap_lock` for reading until it has found 512 runs. A range of equal pages would keep the process from mapping memory for
-/// 8 ms in each GiB, so a call ends after [`PAGES_AT_ONCE`] (`max_pages`). A long run then comes in parts, which end with regions.
+/// 8 ms in each GiB, so a call ends after 256 MiB of wanted pages (`max_pages`). A long run then comes in parts, which end with regions.
 ///
 /// # Errors
 /// As for [`pagemap_scan`].

@@ -1,8 +1,27 @@
 //! CPU time.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 pub use superhue_sys::process::thread_cpu_time as cpu_time;
+
+thread_local! {
+    /// CPU time of reads right before actions that nobody has taken yet.
+    static READS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Reads the page tables of a whole process right before an action. The CPU time of such reads is part of watching, not of the action.
+pub(crate) fn whole_read<T>(read: impl FnOnce() -> T) -> T {
+    let before = cpu_time();
+    let result = read();
+    READS.set(READS.get() + cpu_time().saturating_sub(before));
+    result
+}
+
+/// Returns the CPU time of the calling thread's [`whole_read`] since the last call.
+pub(crate) fn take_reads() -> Duration {
+    READS.take()
+}
 
 /// Measures a piece of work of the calling thread.
 pub(crate) struct Work {

@@ -26,6 +26,8 @@ use superhue_procfs::system::lazily_freed;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::urgency;
 
+use crate::cpu::whole_read;
+
 /// Time for which mappings are reused right before collapses, as a multiple of the time that it took to read them; and the longest.
 const READ_PACE: u32 = 50;
 const MAX_REUSE: Duration = Duration::from_secs(5);
@@ -91,7 +93,7 @@ impl LazyFreeFinder {
     /// Reads the mappings of a process that have such pages. That walks all its page tables, so it is scheduled as other programs are.
     fn mappings(&mut self, id: ProcessId) -> Result<&[LazyMapping], ReadError> {
         let begun = Instant::now();
-        let found = urgency::suspended(|| LazyPages::mappings(&self.roots, id))?;
+        let found = whole_read(|| urgency::suspended(|| LazyPages::mappings(&self.roots, id)))?;
         if self.freed.is_some() && found.is_empty() {
             self.without.insert(id);
         } else {

@@ -1,9 +1,9 @@
 //! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
 //!
 //! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read at the first question about a process, and again
-//! after two seconds, or after fifty times the duration of the read. A refusal by the kernel in between is explained afterwards.
+//! after two seconds, or after two hundred times the duration of the read. A refusal by the kernel in between is explained afterwards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use superhue_act::Target;
@@ -12,17 +12,23 @@ use superhue_procfs::Roots;
 use superhue_procfs::process::{status, vma_uses};
 use superhue_sys::urgency;
 
+use crate::cpu::whole_read;
 use crate::why::{Mapping, Reason};
 
 /// Shortest time for which flags of mappings are reused, and the same as a multiple of the time that it took to read them.
 const BELIEVED: Duration = Duration::from_secs(2);
-const PACE: u32 = 50;
+const PACE: u32 = 200;
+
+/// Largest number of processes that are remembered as read before.
+const MOST_READ: usize = 4096;
 
 /// Obstacles to huge pages in the memory of processes.
 #[derive(Debug)]
 pub(crate) struct Obstacles {
     roots: Roots,
     known: HashMap<ProcessId, CachedMappings>,
+    /// Processes whose flags were read before.
+    read: HashSet<ProcessId>,
 }
 
 /// The mappings of a process, ascending.
@@ -49,6 +55,7 @@ impl Obstacles {
         Self {
             roots: roots.clone(),
             known: HashMap::new(),
+            read: HashSet::new(),
         }
     }
 
@@ -89,6 +96,17 @@ impl Obstacles {
     }
 
     fn learn(&mut self, id: ProcessId) {
+        if self.read.len() >= MOST_READ {
+            self.read.clear();
+        }
+        if self.read.insert(id) {
+            self.read_flags(id);
+        } else {
+            whole_read(|| self.read_flags(id));
+        }
+    }
+
+    fn read_flags(&mut self, id: ProcessId) {
         let begun = Instant::now();
         // This walks all page tables of the process.
         let Ok(vmas) = urgency::suspended(|| vma_uses(&self.roots, id.pid)) else {
@@ -129,6 +147,7 @@ mod tests {
     use superhue_model::VirtAddr;
 
     use super::*;
+    use crate::cpu::take_reads;
 
     const SMAPS: &str = "\
 7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
@@ -166,5 +185,18 @@ VmFlags: rd wr mr mw me ac
         )
         .unwrap();
         assert_eq!(object("0-1\n"), None);
+    }
+
+    #[test]
+    fn only_later_reads_of_a_process_are_watching() {
+        let roots = Roots::default();
+        let mut obstacles = Obstacles::new(&roots);
+        let id = superhue_procfs::process::identify(&roots, std::process::id()).unwrap();
+        let _ = take_reads();
+        obstacles.learn(id);
+        assert_eq!(take_reads(), Duration::ZERO);
+        obstacles.learn(id);
+        assert!(take_reads() > Duration::ZERO);
+        assert_eq!(take_reads(), Duration::ZERO);
     }
 }

@@ -42,7 +42,7 @@ use superhue_procfs::process::{PageScanner, ZeroPages, stat};
 use crate::ceiling::{self, TotalCost};
 use crate::charge::Charge;
 use crate::colors::{Census, Keeper};
-use crate::cpu::cpu_time;
+use crate::cpu::{cpu_time, take_reads};
 use crate::family::Family;
 use crate::given_back::{LazyFreeFinder, TornPageFinder};
 use crate::setup::Setup;
@@ -460,10 +460,10 @@ impl Watch {
             // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
             let before = cpu_time();
+            let _ = take_reads();
             let outcome = self.actuator.perform(&bounded.part(chunk), &ends);
-            // What the kernel did is acting. The checks before it are looks.
-            let kernel = outcome.results.iter().map(|result| result.took).sum();
-            self.watched.acting += cpu_time().saturating_sub(before).min(kernel);
+            let acting = cpu_time().saturating_sub(before);
+            self.watched.acting += acting.saturating_sub(take_reads());
             is_stale |= self.note_stale(&outcome);
             bounded.spend_all(&outcome);
             for result in &outcome.results {

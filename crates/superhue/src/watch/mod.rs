@@ -462,8 +462,7 @@ impl Watch {
             let before = cpu_time();
             let _ = take_reads();
             let outcome = self.actuator.perform(&bounded.part(chunk), &ends);
-            let acting = cpu_time().saturating_sub(before);
-            self.watched.acting += acting.saturating_sub(take_reads());
+            let reads = take_reads();
             is_stale |= self.note_stale(&outcome);
             bounded.spend_all(&outcome);
             for result in &outcome.results {
@@ -475,6 +474,9 @@ impl Watch {
             self.apply(&outcome);
             self.snapshot.at = at;
             self.record();
+            // With the account of each action.
+            let acting = cpu_time().saturating_sub(before);
+            self.watched.acting += acting.saturating_sub(reads);
         }
         self.resample_changed(&plan);
         self.looks_at_once |= is_stale;

@@ -4,7 +4,8 @@
 //! memory is placed. A tenth is left for it. The shares divide the time fairly, and `TotalCost` bounds the sum: work of the loop that no share knows is
 //! in it. While the sum is too large, the loop looks at no page tables, begins no samples, reads sizes and decides less often, and goes on acting. Actions
 //! are no part of the sum: `--max-stall` bounds collapses, and recoloring has a pace of its own; of splits 32 are under way at once. The checks of
-//! a region right before an action are part of it, and so is the first read of its process's mappings; later ones are in the sum.
+//! a region right before an action are part of it, and so is a read of its process's mappings at first and after each
+//! doubling of its memory; others are in the sum.
 
 use std::time::Duration;
 
@@ -83,7 +84,12 @@ impl TotalCost {
 
     /// Returns true if more was spent up to `at` than is allowed.
     pub(crate) fn is_exceeded(&self, at: Duration) -> bool {
-        !self.allowance.covers(at, Duration::ZERO)
+        !self.covers(at, Duration::ZERO)
+    }
+
+    /// Returns true if `cost` may be spent at `at`.
+    pub(crate) fn covers(&self, at: Duration, cost: Duration) -> bool {
+        self.allowance.covers(at, cost)
     }
 }
 

@@ -3,13 +3,13 @@
 //! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read at the first question about a process, and again
 //! after two seconds, or after two hundred times the duration of the read. A refusal by the kernel in between is explained afterwards.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use superhue_act::Target;
-use superhue_model::{ByteCount, Errno, ProcessId, Region, SkipReason, VirtRange};
+use superhue_model::{ByteCount, Errno, PageCount, ProcessId, Region, SkipReason, VirtRange};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{status, vma_uses};
+use superhue_procfs::process::{resident_now, status, vma_uses};
 use superhue_sys::urgency;
 
 use crate::cpu::whole_read;
@@ -27,8 +27,8 @@ const MOST_READ: usize = 4096;
 pub(crate) struct Obstacles {
     roots: Roots,
     known: HashMap<ProcessId, CachedMappings>,
-    /// Processes whose flags were read before.
-    read: HashSet<ProcessId>,
+    /// Processes whose flags were read before, and their resident pages at the last read that was part of an action.
+    read: HashMap<ProcessId, PageCount>,
 }
 
 /// The mappings of a process, ascending.
@@ -55,7 +55,7 @@ impl Obstacles {
         Self {
             roots: roots.clone(),
             known: HashMap::new(),
-            read: HashSet::new(),
+            read: HashMap::new(),
         }
     }
 
@@ -99,7 +99,10 @@ impl Obstacles {
         if self.read.len() >= MOST_READ {
             self.read.clear();
         }
-        if self.read.insert(id) {
+        let resident = resident_now(&self.roots, id.pid).map_or(PageCount(0), |now| now.total);
+        let before = self.read.get(&id);
+        if before.is_none_or(|before| resident.0 > before.0 * 2) {
+            self.read.insert(id, resident);
             self.read_flags(id);
         } else {
             whole_read(|| self.read_flags(id));

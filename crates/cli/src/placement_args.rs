@@ -69,7 +69,8 @@ pub struct TrackingArgs {
     #[arg(long, value_name = "TRACKER", value_parser = trackers())]
     pub tracker: Option<TrackerKind>,
     /// Largest cost of watching: a share of one CPU for superhue itself, and a share of a process's time for the tracking of its
-    /// accesses. The share of the first 10 s may be spent at once (0.1 s of CPU time at 1%). Collapses are not part of it.
+    /// accesses. The share of the first 10 s may be spent at once (0.1 s of CPU time at 1%). Collapses, with the checks right before each, are not
+    /// part of it.
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::max_overhead)]
     pub max_overhead: f64,
 }

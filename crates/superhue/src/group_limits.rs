@@ -268,10 +268,10 @@ impl GroupState {
             && !self.at_limit.is_some_and(is_known)
         {
             let times = files.times_at_limit();
-            // Between readings far apart, nobody knows when it happened.
-            let is_recent = |looked: Duration| at.saturating_sub(looked) <= 2 * SHORTAGE;
-            let is_new = |(before, looked): (u64, Duration)| times > before && is_recent(looked);
-            if self.at_limit.is_some_and(is_new) {
+            if self
+                .at_limit
+                .is_some_and(|before| is_new(before, times, at))
+            {
                 self.short_until = at + SHORTAGE;
             }
             self.at_limit = Some((times, at));
@@ -343,6 +343,15 @@ impl GroupState {
             self.passed = Some(at);
         }
     }
+}
+
+/// Returns true if a limit was met lately: the count was `before` at that time, and is `times` now. Between readings far apart nobody knows when it
+/// happened, except that a group that meets its limit all the time has met it lately.
+fn is_new(before: (u64, Duration), times: u64, at: Duration) -> bool {
+    const LATELY: Duration = SHORTAGE.saturating_mul(2);
+    let gap = at.saturating_sub(before.1);
+    let met = u32::try_from(times.saturating_sub(before.0)).unwrap_or(u32::MAX);
+    met > 0 && gap <= LATELY.saturating_mul(met)
 }
 
 #[cfg(test)]
@@ -533,6 +542,8 @@ mod tests {
         assert_eq!(fake.after(2001, 0), None, "some time ago");
         fake.write("a/b", "memory.events.local", events(2));
         assert_eq!(fake.after(2000, 0), SHORT);
+        fake.write("a/b", "memory.events.local", events(12));
+        assert_eq!(fake.after(20_000, 0), SHORT, "all the time");
     }
 
     #[test]

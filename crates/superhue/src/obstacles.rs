@@ -1,7 +1,8 @@
 //! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
 //!
 //! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read at the first question about a process, and again
-//! after two seconds, or after two hundred times the duration of the read. A refusal by the kernel in between is explained afterwards.
+//! after two seconds, or after two hundred times the duration of the read. A refusal by the kernel in between is explained by a new read, if the last one
+//! is older than fifty times its duration.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use superhue_act::Target;
 use superhue_model::{ByteCount, Errno, PageCount, ProcessId, Region, SkipReason, VirtRange};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{resident_now, status, vma_uses};
+use superhue_procfs::process::{has_nodes, resident_now, status, vma_uses};
 use superhue_sys::urgency;
 
 use crate::cpu::whole_read;
@@ -19,6 +20,10 @@ use crate::why::{Mapping, Reason};
 const BELIEVED: Duration = Duration::from_secs(2);
 const PACE: u32 = 200;
 
+/// The same after a refusal by the kernel, or where a mapping is new.
+const BRIEFLY: Duration = Duration::from_millis(100);
+const PACE_OF_TROUBLE: u32 = 50;
+
 /// Largest number of processes that are remembered as read before.
 const MOST_READ: usize = 4096;
 
@@ -26,6 +31,8 @@ const MOST_READ: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Obstacles {
     roots: Roots,
+    /// True if more than one NUMA node has memory.
+    has_nodes: bool,
     known: HashMap<ProcessId, CachedMappings>,
     /// Processes whose flags were read before, and their resident pages at the last read that was part of an action.
     read: HashMap<ProcessId, PageCount>,
@@ -35,7 +42,15 @@ pub(crate) struct Obstacles {
 #[derive(Debug)]
 struct CachedMappings {
     mappings: Vec<(VirtRange, Mapping)>,
-    until: Instant,
+    read: Instant,
+    took: Duration,
+}
+
+impl CachedMappings {
+    /// Returns true if they count at `now`, for as long as reading them took, times `pace`.
+    fn is_recent(&self, now: Instant, least: Duration, pace: u32) -> bool {
+        now < self.read + least.max(self.took * pace)
+    }
 }
 
 impl CachedMappings {
@@ -54,6 +69,7 @@ impl Obstacles {
     pub(crate) fn new(roots: &Roots) -> Self {
         Self {
             roots: roots.clone(),
+            has_nodes: has_nodes(roots),
             known: HashMap::new(),
             read: HashMap::new(),
         }
@@ -62,15 +78,30 @@ impl Obstacles {
     /// Returns the reason against the collapse of `target`; `None` without one.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let now = Instant::now();
-        let is_known = self
-            .known
-            .get(&target.process)
-            .is_some_and(|known| now < known.until);
-        if !is_known {
-            self.known.retain(|_, known| now < known.until);
+        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, PACE);
+        if !self.known.get(&target.process).is_some_and(is_recent) {
+            self.known.retain(|_, known| is_recent(known));
             self.learn(target.process);
         }
+        // The kernel refuses a collapse for each reason but one: memory that was mapped meanwhile may be interleaved.
+        let is_unknown = |known: &CachedMappings| known.mapping_of(target.region).is_none();
+        if self.has_nodes
+            && self.known.get(&target.process).is_some_and(is_unknown)
+            && !self.relearn(target.process, now)
+        {
+            return Some(SkipReason::Unmapped);
+        }
         self.of_region(target.process, target.region)
+    }
+
+    /// Reads the flags of a process again, unless that was done a moment ago; returns true if it was not.
+    fn relearn(&mut self, id: ProcessId, now: Instant) -> bool {
+        let is_recent = |known: &CachedMappings| known.is_recent(now, BRIEFLY, PACE_OF_TROUBLE);
+        let was_recent = self.known.get(&id).is_some_and(is_recent);
+        if !was_recent {
+            self.learn(id);
+        }
+        !was_recent
     }
 
     /// Returns the reason why the kernel refused a collapse, if one can be found.
@@ -87,7 +118,7 @@ impl Obstacles {
         if errno != Errno::EINVAL {
             return None;
         }
-        self.learn(process);
+        self.relearn(process, Instant::now());
         let known = self.known.get(&process)?;
         match known.mapping_of(region) {
             Some(_) => self.of_region(process, region),
@@ -97,7 +128,8 @@ impl Obstacles {
 
     fn learn(&mut self, id: ProcessId) {
         if self.read.len() >= MOST_READ {
-            self.read.clear();
+            let known = &self.known;
+            self.read.retain(|id, _| known.contains_key(id));
         }
         let resident = resident_now(&self.roots, id.pid).map_or(PageCount(0), |now| now.total);
         let before = self.read.get(&id);
@@ -123,9 +155,14 @@ impl Obstacles {
         let mappings = urgency::suspended(|| Mapping::all(&self.roots, id, &vmas, disabled));
         let ranges = vmas.iter().map(|vma| vma.vma.range);
         let mappings = ranges.zip(mappings).collect();
-        let now = Instant::now();
-        let until = now + BELIEVED.max((now - begun) * PACE);
-        self.known.insert(id, CachedMappings { mappings, until });
+        let read = Instant::now();
+        let took = read - begun;
+        let mappings = CachedMappings {
+            mappings,
+            read,
+            took,
+        };
+        self.known.insert(id, mappings);
     }
 
     fn of_region(&self, id: ProcessId, region: Region) -> Option<SkipReason> {
@@ -181,6 +218,11 @@ VmFlags: rd wr mr mw me ac
             Obstacles::new(&roots).object(&target)
         };
         assert_eq!(object("0-1\n"), Some(SkipReason::Interleaved));
+        // Memory that was mapped since the mappings were read.
+        let later = Target::at(id, Region::containing(VirtAddr(0x7f00_0060_0000)));
+        let mut obstacles = Obstacles::new(&roots);
+        assert_eq!(obstacles.object(&target), Some(SkipReason::Interleaved));
+        assert_eq!(obstacles.object(&later), Some(SkipReason::Unmapped));
         assert_eq!(object("0\n"), None);
         fs::write(
             process.join("numa_maps"),

@@ -12,7 +12,7 @@
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
-//! | interleaved between nodes  | a huge page would be on one of them   | the region, 1 s to 8 s           |
+//! | interleaved between nodes  | a huge page would be on one of them   | the region, 30 s to 1 h          |
 //! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
 //! | pinned                     | buffers of I/O stay for a long time   | the region, 30 s to 1 h          |
 //! | given back meanwhile, or freed lazily | a collapse would allocate them again  | the region, like a failed one    |
@@ -143,6 +143,11 @@ impl Wait {
         self.until = now.after(scale.delay(self.level));
     }
 
+    /// Remembers the trouble for as long as if the wait had ended `now`.
+    pub(crate) fn keep(&mut self, now: Tick) {
+        self.until = self.until.max(now);
+    }
+
     /// Halves the next wait. Does not cut short one that is running.
     pub(crate) fn succeed(&mut self) {
         self.level = self.level.saturating_sub(1);
@@ -204,10 +209,10 @@ impl Consequence {
                 | SkipReason::Disabled
                 | SkipReason::Userfaultfd
                 | SkipReason::Guarded
-                | SkipReason::Interleaved
                 | SkipReason::NotWritten
                 | SkipReason::OtherKind => Self::RegionShared,
-                SkipReason::Pinned => Self::RegionPinned,
+                // Neither passes soon.
+                SkipReason::Pinned | SkipReason::Interleaved => Self::RegionPinned,
                 // The next look counts them as absent.
                 SkipReason::GivenBack | SkipReason::FreedLazily => Self::RegionWaits,
                 SkipReason::NoRoomToGrow | SkipReason::NoRoomOnTmpfs | SkipReason::UserBudget => {

@@ -59,6 +59,11 @@ pub(crate) trait Rule {
     /// Takes in that a look has shown the effect of our split.
     fn was_split(&self, _note: &mut Self::Note, _now: Tick) {}
 
+    /// Returns true if a huge page was read, and held pages of zeroes.
+    fn knows_zeroes(&self, _note: &Self::Note) -> bool {
+        false
+    }
+
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
     fn ripeness(&self, resident: u16, note: &Self::Note) -> PromotionReadiness;
 

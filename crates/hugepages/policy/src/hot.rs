@@ -89,6 +89,10 @@ impl Rule for ActivePages {
         warmth.absorb(look, self.cold_after);
     }
 
+    fn knows_zeroes(&self, warmth: &AccessHistory) -> bool {
+        warmth.zero_since_quiet().is_some_and(|zero| zero > 0)
+    }
+
     fn was_split(&self, warmth: &mut AccessHistory, now: Tick) {
         warmth.was_split(now);
     }

@@ -49,9 +49,11 @@ pub(crate) struct Sums {
     pub(crate) behind_probe: u64,
     /// Earliest time at which one of the waiting regions will be ready.
     pub(crate) due: EarliestTick,
-    /// Splits that took effect, and the pages that they freed.
-    pub(crate) splits: u64,
+    /// Pages that splits freed.
     pub(crate) returned: u64,
+    /// Splits of huge pages that were known to hold zeroes, and the pages that these freed.
+    pub(crate) splits: u64,
+    pub(crate) freed: u64,
     /// Regions whose accesses crowd on a few pages.
     pub(crate) compaction: Compaction,
 }
@@ -173,8 +175,11 @@ impl<N: Copy + Default> OwnedMemory<N> {
                     let RegionChange { expired, was_split } = record.see(&seen, now);
                     sums.expired += u64::from(expired);
                     if let Some(returned) = was_split {
-                        sums.splits += 1;
                         sums.returned += u64::from(returned);
+                        if rule.knows_zeroes(&record.note) {
+                            sums.splits += 1;
+                            sums.freed += u64::from(returned);
+                        }
                         rule.was_split(&mut record.note, now);
                     }
                     record
@@ -465,8 +470,9 @@ fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, sums: &mut
     // A huge page of zeroes only leaves no pages behind when it is split.
     let whole = lost.region.range();
     if lost.is_split() && view.is_mapped(&whole) {
-        sums.splits += 1;
         sums.returned += u64::from(FULL);
+        sums.splits += 1;
+        sums.freed += u64::from(FULL);
     }
 }
 

@@ -44,8 +44,9 @@ const AFTER_SPLIT: Duration = Duration::from_millis(100);
 /// Time to the next look at memory that is being filled.
 const WHILE_FILLING: Duration = Duration::from_millis(50);
 
-/// Number of splits after which a kernel that has freed nothing gets no more requests.
+/// Number of splits of pages of zeroes after which a kernel that has freed nothing gets no more requests, and the time after which it does again.
 const MAX_FUTILE_SPLITS: u64 = 16;
+const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 /// Number of regions to keep of those that do not fit the budget.
 const PRICED_OUT: usize = 32;
@@ -75,8 +76,9 @@ pub(crate) struct Promoter<R: Rule> {
     behind_probe: bool,
     torn: TornSplits,
     overdrawn: BudgetOverrun,
-    /// Splits of whole huge pages that took effect, and the pages that they freed.
+    /// Splits of huge pages that were known to hold zeroes, the pages that they freed, and the time of the last one.
     splits: (u64, u64),
+    last_split: Tick,
     ledger: Ledger,
 }
 
@@ -110,6 +112,7 @@ impl<R: Rule> Promoter<R> {
             torn: TornSplits::default(),
             overdrawn: BudgetOverrun::default(),
             splits: (0, 0),
+            last_split: Tick::START,
             ledger: Ledger::default(),
         }
     }
@@ -241,6 +244,11 @@ impl<R: Rule> Promoter<R> {
     pub(crate) fn excess(&self) -> Option<u64> {
         let excess = self.charged.saturating_sub(self.limit?);
         (excess > 0).then_some(excess)
+    }
+
+    /// Returns the pages that splits have freed so far.
+    pub(crate) const fn returned(&self) -> u64 {
+        self.ledger.returned.0
     }
 
     /// Returns true if splits free nothing: before Linux 6.12 the kernel keeps pages of zeroes.
@@ -567,7 +575,13 @@ impl<R: Rule> Policy for Promoter<R> {
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
         self.splits.0 += sums.splits;
-        self.splits.1 += sums.returned;
+        self.splits.1 += sums.freed;
+        // The kernel cannot change, but programs may write to pages that were zeroes a moment ago.
+        if sums.splits > 0 {
+            self.last_split = now;
+        } else if self.splits_are_futile() && now.since(self.last_split) >= FORGOTTEN {
+            self.splits = (0, 0);
+        }
         let news = self.torn.look(&views, now);
         sums.returned += news.returned;
         sums.expired += news.expired;

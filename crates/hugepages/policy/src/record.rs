@@ -204,6 +204,8 @@ impl<N: Copy + Default> Record<N> {
             Stage::Split { at } if now > at => news.was_split = self.settle_split(now),
             Stage::Refused { until } if self.vma != seen.vma || now >= until => {
                 self.stage = Stage::Watching;
+                // The next attempt may have to wait for its turn.
+                self.trouble.keep(now);
             }
             _ => {}
         }

@@ -734,6 +734,8 @@ impl Group {
             for pid in self.listed.difference(&pids) {
                 let gone = self.members.remove(pid);
                 changed |= gone.is_some_and(|member| member.rule.is_some());
+                // An answer that is still to come is about a process elsewhere, or another one.
+                self.asked.remove(pid);
                 turns.forget(*pid);
             }
             self.listed = pids;
@@ -820,6 +822,7 @@ impl Group {
     /// Removes a process that is elsewhere; returns true if it was a member.
     fn remove(&mut self, pid: u32) -> bool {
         self.listed.remove(&pid);
+        self.asked.remove(&pid);
         let gone = self.members.remove(&pid);
         gone.is_some_and(|member| member.rule.is_some())
     }
@@ -1416,5 +1419,22 @@ mod tests {
         }
         roster.step(2 * STEP);
         expect(&mut roster, &["server: 11 shop/redis-0"]);
+    }
+
+    #[test]
+    fn a_process_that_comes_back_is_asked_about_again() {
+        let rules = rules();
+        let mut turns = QueryScheduler::new(&Roots::default(), 0.0);
+        let mut group = Group::new("/b/x", &rules, &Pods::default()).unwrap();
+        let own = std::process::id();
+        // The question that waits may be about another process of that number.
+        for (is_there, waiting) in [(true, 1), (false, 1), (true, 2), (true, 2)] {
+            let pids = is_there.then_some(own).into_iter().collect();
+            group.has(pids, &rules, &mut turns, STEP, false);
+            assert_eq!(turns.waiting(), waiting);
+        }
+        group.remove(own);
+        group.add(own, None, &rules, &mut turns, STEP);
+        assert_eq!(turns.waiting(), 3);
     }
 }

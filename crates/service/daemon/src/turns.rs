@@ -87,6 +87,7 @@ struct AvoidedProcess {
 #[derive(Debug)]
 pub(crate) struct QueryScheduler {
     reader: Reader,
+    roots: Roots,
     share: f64,
     in_brief: VecDeque<ProcessQuery>,
     queues: BTreeMap<Arc<str>, Queue>,
@@ -109,6 +110,7 @@ impl QueryScheduler {
     pub(crate) fn new(roots: &Roots, share: f64) -> Self {
         Self {
             reader: Reader::new(roots),
+            roots: roots.clone(),
             share,
             in_brief: VecDeque::new(),
             queues: BTreeMap::new(),
@@ -164,7 +166,9 @@ impl QueryScheduler {
 
     /// Drops questions about processes that are gone.
     fn sweep(&mut self) {
-        let gone = std::mem::take(&mut self.gone);
+        let mut gone = std::mem::take(&mut self.gone);
+        // A process may only have left its cgroup, or its number may belong to another one: the question then stands.
+        gone.retain(|pid| !self.roots.of_process(*pid, "stat").exists());
         let is_there = |ask: &ProcessQuery| !gone.contains(&ask.pid);
         self.in_brief.retain(is_there);
         for queue in self.queues.values_mut() {
@@ -175,10 +179,8 @@ impl QueryScheduler {
 
     /// Adds a question.
     pub(crate) fn ask(&mut self, ask: ProcessQuery, at: Duration) {
-        // The number belongs to another process by now.
-        if self.gone.contains(&ask.pid) {
-            self.sweep();
-        }
+        // It is there, or was a moment ago.
+        self.gone.remove(&ask.pid);
         let Some(tenant) = ask.tenant.clone() else {
             self.in_brief.push_back(ask);
             return;
@@ -486,7 +488,9 @@ mod tests {
     #[test]
     fn questions_about_processes_that_are_gone_do_not_pile_up() {
         let at = Duration::from_secs(1);
-        let mut turns = QueryScheduler::new(&Roots::default(), 0.0);
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let mut turns = QueryScheduler::new(&roots, 0.0);
         turns.ask(ask("a", 1), at);
         for pid in 2..10_000 {
             turns.ask(ask("a", pid), at);
@@ -501,8 +505,14 @@ mod tests {
             turns.forget(10_000 + pid);
             assert!(turns.waiting() < 4 * MOST_GONE, "{}", turns.waiting());
         }
-        // A number that is given anew is asked about once.
+        // One that has only left its cgroup is still there, and so is the question of the cgroup that has it now.
+        turns.sweep();
+        let stat = roots.of_process(9_999, "stat");
+        std::fs::create_dir_all(stat.parent().unwrap()).unwrap();
+        std::fs::write(stat, "").unwrap();
         turns.ask(ask("a", 9_999), at);
+        turns.forget(9_999);
+        turns.forget(9_998);
         turns.sweep();
         let queue = &turns.queues["a"];
         let pids: Vec<u32> = queue.new.iter().map(|ask| ask.pid).collect();

@@ -21,6 +21,9 @@ pub trait Heat {
     /// Does the work that is due; `at` is the time since some fixed moment.
     fn step(&mut self, at: Duration) -> Vec<SampleOutcome>;
 
+    /// Counts CPU time that the service has spent on lists of pages: it is part of the bounded cost.
+    fn spend(&mut self, _cost: Duration) {}
+
     /// Returns the time of the next work, on the clock of `step`; `None` if there is none until another
     /// process is added.
     fn due(&self) -> Option<Duration>;

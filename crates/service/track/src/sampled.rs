@@ -54,6 +54,10 @@ impl Heat for SampledHeat {
         sampled.collect()
     }
 
+    fn spend(&mut self, cost: Duration) {
+        self.0.spend_beside(cost);
+    }
+
     fn due(&self) -> Option<Duration> {
         self.0.due()
     }

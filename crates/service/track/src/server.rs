@@ -14,6 +14,7 @@ use superhue_client::protocol::{Answer, MAX_MESSAGE_BYTES, Reason, Request};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
 use superhue_serve::Listener;
+use superhue_sys::process::thread_cpu_time;
 use superhue_sys::seqpacket::receive;
 
 use crate::budget::{Holding, MAKING, surplus};
@@ -371,13 +372,16 @@ impl<H: Heat> Server<H> {
         if self.heat.due().is_none_or(|due| due > now) {
             return;
         }
-        for sampled in self.heat.step(now) {
+        let sampled = self.heat.step(now);
+        let before = thread_cpu_time();
+        for sampled in sampled {
             match sampled.result {
                 Ok(()) => self.tell(sampled.process),
                 Err(lost) => self.lose(sampled.process, &lost),
             }
             self.make_room();
         }
+        self.heat.spend(thread_cpu_time().saturating_sub(before));
     }
 
     fn ids_watching(&self, process: ProcessId) -> Vec<u64> {

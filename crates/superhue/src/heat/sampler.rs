@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use superhue_heat::Allowance;
 use superhue_heat::{
-    ArmingResult, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, TargetLock, TrackError,
-    Tracker, TrackerKind, foreign,
+    ArmingResult, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, Scope, TargetLock,
+    TrackError, Tracker, TrackerKind, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_procfs::process::{maps, resident_now, waited_for_cpu};
@@ -37,6 +37,9 @@ const WATCHED_PART: f64 = 0.8;
 
 /// Time that `clear_refs` takes for one entry of a page table at most: 512 MiB of base pages in 14.5 ms, with two threads (docs/results/big.md).
 const CLEARING: Duration = Duration::from_nanos(110);
+
+/// Time that it takes at least, where a sample has to change many bits: an earlier one may have found most of them clear.
+const QUICK_CLEARING: Duration = Duration::from_nanos(30);
 
 /// Upper bound on the time for which the thread clears accessed bits in real time. Other threads wait for the CPU meanwhile.
 const LONGEST_CLEARING: Duration = Duration::from_millis(10);
@@ -349,7 +352,12 @@ impl Sampler {
         let work = Work::begin();
         let ranges = self.ranges(process).map_err(TrackError::from);
         let resident = self.resident_pages(process);
-        let entries = resident.0.saturating_sub(target.spared);
+        // Bits of files and shared memory are left as they are, unless such memory is in scope.
+        let private = match self.config.scope {
+            Scope::Anonymous => resident_now(&self.roots, process.pid).map(|now| now.anonymous()),
+            _ => Ok(resident),
+        };
+        let entries = private.unwrap_or(resident).0.saturating_sub(target.spared);
         let held = self.held(target, entries);
         let urgent = self.urgency(entries, held);
         let armed = ranges.and_then(|ranges| {
@@ -393,7 +401,7 @@ impl Sampler {
     fn held(&self, target: &Target, entries: u64) -> Duration {
         let each = match target.locked_entries {
             0 => CLEARING,
-            before => divided(target.locked, before).min(CLEARING),
+            before => divided(target.locked, before).clamp(QUICK_CLEARING, CLEARING),
         };
         let each = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX).max(1);
         Duration::from_nanos(each.saturating_mul(entries))
@@ -407,7 +415,7 @@ impl Sampler {
         expected: Duration,
     ) -> Result<(), TrackError> {
         match self.config.max_lock {
-            Some(allowed) if expected > allowed && self.tracker.kind() != TrackerKind::Damon => {
+            Some(allowed) if expected > allowed && self.tracker.kind() == TrackerKind::Ptwalk => {
                 Err(TrackError::TooLong {
                     process,
                     entries,
@@ -500,6 +508,12 @@ impl Sampler {
         self.allowance.spend(self.now, cost.own);
         self.held_up.spend(self.now, cost.target);
         self.expected = cost.or_recent(self.expected);
+    }
+
+    /// Counts CPU time of the caller that its use of the samples took: fewer samples are affordable then.
+    pub fn spend_beside(&mut self, cost: Duration) {
+        self.past.add(cost, Duration::ZERO);
+        self.allowance.spend(self.now, cost);
     }
 
     /// Returns the CPU time that threads of the kernel have spent on samples since the last call.

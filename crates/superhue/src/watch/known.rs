@@ -42,6 +42,8 @@ pub(super) struct ProcessState {
     pub(super) asleep_at: Duration,
     /// True if the last attempt was refused; worth another one, but not at once.
     pub(super) refused: bool,
+    /// Last time at which its lazily freed pages were counted.
+    pub(super) lazy_counted: Duration,
     /// True if a collapse found its memory other than in the last look.
     pub(super) is_stale: bool,
     pub(super) huge_pages: HugePages,
@@ -68,6 +70,7 @@ impl ProcessState {
             still_since: at,
             asleep_at: at,
             refused: false,
+            lazy_counted: at,
             is_stale: false,
             huge_pages: HugePages::NONE,
             collapses: (0, Duration::ZERO),

@@ -208,8 +208,7 @@ impl Watch {
         let urgent = Urgent::raised_for(resident.total.0.saturating_sub(spared));
         let mut seen = view(&self.roots, &mut self.scanner, id);
         let stack = seen.as_ref().ok().and_then(stack_of);
-        // Without it, the check right before a collapse finds them.
-        let counts_lazy = self.cost.covers(at, begun.elapsed() * READING_FLAGS);
+        let counts_lazy = self.counts_lazy(id, begun.elapsed() * READING_FLAGS);
         if let Ok(view) = &mut seen {
             // Before the pages are counted: pages freed meanwhile show in the next look, or right before a collapse.
             if counts_lazy && let Err(error) = self.lazily_freed.take_out(view) {
@@ -273,6 +272,10 @@ impl Watch {
                 },
                 asleep_at: at,
                 refused,
+                lazy_counted: match self.known.get(&id) {
+                    Some(known) if !counts_lazy => known.lazy_counted,
+                    _ => at,
+                },
                 is_stale: false,
                 huge_pages,
                 collapses: self.collapses_of(id),
@@ -281,6 +284,17 @@ impl Watch {
             },
         );
         cpu
+    }
+
+    /// Returns true if a look counts lazily freed pages, which takes `cost` at most: if the sum of all work covers that, if a collapse met some, or
+    /// after a time in proportion. Otherwise the check right before a collapse finds them.
+    fn counts_lazy(&self, id: ProcessId, cost: Duration) -> bool {
+        let at = self.snapshot.at;
+        let apart = ceiling::apart(cost, self.max_overhead / 2.0);
+        self.cost.covers(at, cost)
+            || self.known.get(&id).is_some_and(|known| {
+                known.is_stale || at.saturating_sub(known.lazy_counted) >= apart
+            })
     }
 
     /// Returns true if a process that is due for a full look has slept since the last one. The interval between checks grows.

@@ -51,7 +51,7 @@ pub use fast::{
 };
 pub use identity::{identify, numbers_are_ours, still_is, still_runs};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
-pub use numa::{interleaved, parse_interleaved};
+pub use numa::{has_nodes, interleaved, parse_interleaved};
 pub use page_color::{ProcessColors, ResidentColor};
 pub use pages::{
     LazyMapping, LazyPages, MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage,

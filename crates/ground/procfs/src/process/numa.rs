@@ -33,7 +33,8 @@ pub fn interleaved(roots: &Roots, pid: u32) -> Result<BTreeSet<VirtAddr>, ReadEr
 }
 
 /// Returns true if more than one node has memory.
-fn has_nodes(roots: &Roots) -> bool {
+#[must_use]
+pub fn has_nodes(roots: &Roots) -> bool {
     let path = roots.sys.join("devices/system/node/has_memory");
     fs::read(path).is_ok_and(|nodes| counts_several(&nodes))
 }

@@ -28,10 +28,14 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
 const MAX_PENDING_SPLITS: usize = 32;
 
-/// Time since which the charge exceeds the budget.
+/// Number of splits after which a kernel that has freed nothing gets no more requests: before Linux 6.12 a split keeps pages of zeroes.
+const MAX_FUTILE_SPLITS: u64 = 16;
+
+/// Time since which the charge exceeds the budget, and the number of splits planned for it.
 #[derive(Debug, Default)]
 pub(crate) struct BudgetOverrun {
     since: Option<Tick>,
+    asked: u64,
 }
 
 impl BudgetOverrun {
@@ -47,7 +51,8 @@ impl BudgetOverrun {
             promoter.look_after(GRACE.saturating_sub(now.since(since)));
             return Vec::new();
         }
-        if promoter.splits_are_futile() {
+        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && promoter.returned() == 0;
+        if is_in_vain || promoter.splits_are_futile() {
             return Vec::new();
         }
         let chosen = choose(promoter, excess, now);
@@ -59,6 +64,7 @@ impl BudgetOverrun {
                 record.trouble.fail(now, &REST);
             }
         }
+        self.asked += u64::try_from(actions.len()).unwrap_or(u64::MAX);
         actions
     }
 }

@@ -186,6 +186,22 @@ fn what_it_costs_stays_below_the_ceiling() {
 }
 
 #[test]
+fn work_with_the_samples_is_part_of_the_cost() {
+    let (_child, id) = Child::start();
+    let mut sampler = sampler(&Fake::default());
+    sampler.config.settle = false;
+    sampler.add(id);
+    run(&mut sampler, Duration::from_secs(1));
+    let before = (sampler.total_cost().own, sampler.due().unwrap());
+    sampler.spend_beside(Duration::from_secs(1));
+    assert!(sampler.total_cost().own >= before.0 + Duration::from_secs(1));
+    // A sample that has begun ends in time; the next one waits until 1 % of the time has paid for it.
+    run(&mut sampler, Duration::from_secs(2));
+    let due = sampler.due().unwrap();
+    assert!(due > before.1 + Duration::from_secs(80), "{due:?}");
+}
+
+#[test]
 fn a_process_that_replaced_its_memory_is_looked_at_anew() {
     let (_child, id) = Child::start();
     let fake = Fake::default();

@@ -46,7 +46,7 @@ pub struct PlacementArgs {
     /// count by themselves. A collapse takes about 1 ms (0.24 s at
     /// most, as measured), in which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
     /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
-    /// answer, try 100us; its huge pages then come late (3 MiB/s). A sample of accesses holds the same lock at once for all base pages, up to 110 ns
+    /// answer, try 100us; its huge pages then come late (3 MiB/s). A sample of accesses holds the same lock at once for all base pages, 20 to 110 ns
     /// each: a process that it would hold up for longer than this is not sampled (by default, for longer than 100 ms). [default: 10ms, but none for a process that `run` started less than
     /// 30 s ago, nor for one that grows by an eighth beyond its largest size within a second]
     #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]

@@ -23,6 +23,9 @@ use superhue_sys::scratch::Scratch;
 const SOFT_DIRTY: u64 = 1 << 55;
 const IS_PRESENT: u64 = 1 << 63;
 
+/// Bytes of memory that are measured, beside those that the process has.
+const MEASURED: usize = 4 << 21;
+
 /// Trials that must all agree: another process could wipe the mark between writing and looking.
 const TRIALS: usize = 3;
 
@@ -86,6 +89,28 @@ impl ClearRefs {
     }
 }
 
+/// Measures the time that clearing one accessed bit takes here: of all private memory of this process, and some more. `None` where that fails.
+///
+/// The least of some trials, in a process whose other threads are mostly idle. Threads that access the memory at the same time prolong it.
+#[must_use]
+pub fn clearing_cost(roots: &Roots) -> Option<Duration> {
+    let mut scratch = Scratch::in_base_pages(MEASURED).ok()?;
+    let own = std::process::id();
+    let path = roots.of_process(own, "clear_refs");
+    let mut file = OpenOptions::new().write(true).open(path).ok()?;
+    let mut least = Duration::MAX;
+    for trial in 0..TRIALS {
+        // Sets the bits.
+        scratch.fill(trial as u64);
+        let begun = Instant::now();
+        file.write_all(b"2").ok()?;
+        least = least.min(begun.elapsed());
+    }
+    let pages = process::resident_now(roots, own).ok()?.anonymous().0;
+    let each = least.as_nanos() / u128::from(pages.max(1));
+    u64::try_from(each).ok().map(Duration::from_nanos)
+}
+
 /// Returns true if `4` is known to do nothing but flush; `false` in any doubt.
 pub(super) fn may_flush(roots: &Roots) -> bool {
     (0..TRIALS).all(|_| is_marked(roots) == Some(false))
@@ -107,6 +132,18 @@ fn is_marked(roots: &Roots) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clearing_a_bit_takes_some_nanoseconds() {
+        let cost = clearing_cost(&Roots::default()).unwrap();
+        // A busy machine may take its CPU away in each of the trials.
+        assert!(
+            cost > Duration::ZERO && cost < Duration::from_millis(1),
+            "{cost:?}"
+        );
+        let nowhere = tempfile::tempdir().unwrap();
+        assert_eq!(clearing_cost(&Roots::under(nowhere.path())), None);
+    }
 
     #[test]
     fn nothing_is_flushed_where_marks_cannot_be_seen() {

@@ -55,6 +55,7 @@ mod tracker;
 
 pub use allowance::Allowance;
 pub use choose::{ChooseError, TrackerChoice, choose};
+pub use clear_refs::clearing_cost;
 pub use curve::{HotPoint, HotSet};
 pub use damon::{DamonCleanup, DamonTracker, end_left_damon};
 pub use few::{PAGES_PER_RUN, Run, RunTouches};

@@ -11,12 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use superhue_heat::Allowance;
 use superhue_heat::{
     ArmingResult, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, Scope, TargetLock,
-    TrackError, Tracker, TrackerKind, foreign,
+    TrackError, Tracker, TrackerKind, clearing_cost, foreign,
 };
 use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
 use superhue_procfs::process::{maps, resident_now, waited_for_cpu};
@@ -397,10 +398,10 @@ impl Sampler {
         Ok(())
     }
 
-    /// Returns the time for which a sample of `entries` is to hold `mmap_lock`: by the last one, or else the most that it may take.
+    /// Returns the time for which a sample of `entries` is to hold `mmap_lock`: by the last one, or else by what clearing takes in this process, twice.
     fn held(&self, target: &Target, entries: u64) -> Duration {
         let each = match target.locked_entries {
-            0 => CLEARING,
+            0 => first_clearing(&self.roots),
             before => divided(target.locked, before).clamp(QUICK_CLEARING, CLEARING),
         };
         let each = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -580,6 +581,13 @@ impl Sampler {
     pub fn hot_set(&self) -> HotSet {
         HotSet::of_all(self.targets.values().map(|target| &target.map))
     }
+}
+
+/// Returns the time that clearing a bit should take at most in the first sample of a process: its threads may be at work.
+fn first_clearing(roots: &Roots) -> Duration {
+    static HERE: OnceLock<Duration> = OnceLock::new();
+    let measured = || clearing_cost(roots).map_or(CLEARING, |cost| cost * 2);
+    (*HERE.get_or_init(measured)).clamp(QUICK_CLEARING, CLEARING)
 }
 
 /// Returns `time` for each of `count`.

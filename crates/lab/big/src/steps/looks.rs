@@ -105,6 +105,9 @@ fn of_size(
         "--pages",
         "hot",
         "--dry-run",
+        // By default a process of this size is not sampled.
+        "--max-stall",
+        "0",
         "--for",
         &duration,
         &pid,

@@ -92,7 +92,7 @@ class Unit:
         self.files = int(self.one("LimitNOFILE", "0"))
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if hard != resource.RLIM_INFINITY and self.files > hard:
-            # Whoever runs this may not raise it.
+            # The caller may not raise it.
             self.files = hard
             self.not_applied.append(f"LimitNOFILE (at most {hard} here)")
         known = dict(line.split(":")[0:3:2] for line in (self.root / "etc/group").read_text(encoding="utf-8").splitlines())

@@ -1,5 +1,5 @@
 /*
- * Memory that must stay as it is, whoever makes huge pages.
+ * Memory that must stay as it is, by whatever huge pages are made.
  *
  *	guards KIND SECONDS
  *

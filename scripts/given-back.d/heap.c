@@ -22,7 +22,7 @@ static void mark(const char *name)
 {
     printf("mark %s\n", name);
     fflush(stdout);
-    /* Whoever reads what the group is charged has the time to. */
+    /* Leaves time to read what the group is charged. */
     usleep(300000);
 }
 

@@ -93,7 +93,7 @@ int main(int count, char **arguments)
             if (!SAME(status == 0))
                 tell("one that used less than its limit ended with %x", status);
         }
-        /* Whoever reads a process in /proc just as it ends holds its memory until the read is done, and then gives it back instead of it.
+        /* A reader of a process in /proc that ends just then holds its memory until the read is done, and then gives it back instead of it.
          * The next one must find the group empty. */
         double ended = now();
         while (charged() > 1 << 20 && now() - ended < 2)

@@ -33,7 +33,7 @@ class Arrays(Subject):
         try:
             yield folder
         finally:
-            # Whoever is late to end keeps it no longer than that.
+            # A process that is late to end keeps it no longer than that.
             subprocess.run(["umount", "--lazy", folder], check=True)
 
     def sample(self, arm):

@@ -97,11 +97,11 @@ impl Obstacles {
     /// Reads the flags of a process again, unless that was done a moment ago; returns true if it was not.
     fn relearn(&mut self, id: ProcessId, now: Instant) -> bool {
         let is_recent = |known: &CachedMappings| known.is_recent(now, BRIEFLY, PACE_OF_TROUBLE);
-        let was_recent = self.known.get(&id).is_some_and(is_recent);
-        if !was_recent {
-            self.learn(id);
+        if self.known.get(&id).is_some_and(is_recent) {
+            return false;
         }
-        !was_recent
+        self.learn(id);
+        true
     }
 
     /// Returns the reason why the kernel refused a collapse, if one can be found.

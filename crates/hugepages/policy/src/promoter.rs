@@ -44,7 +44,8 @@ const AFTER_SPLIT: Duration = Duration::from_millis(100);
 /// Time to the next look at memory that is being filled.
 const WHILE_FILLING: Duration = Duration::from_millis(50);
 
-/// Number of splits of pages of zeroes after which a kernel that has freed nothing gets no more requests, and the time after which it does again.
+/// Number of splits after which a kernel that has freed nothing gets no more requests (before Linux 6.12 a split keeps pages of zeroes), and the time
+/// after which it gets some again.
 const MAX_FUTILE_SPLITS: u64 = 16;
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 

@@ -352,13 +352,14 @@ impl Sampler {
         }
         let work = Work::begin();
         let ranges = self.ranges(process).map_err(TrackError::from);
-        let resident = self.resident_pages(process);
+        let now = resident_now(&self.roots, process.pid).ok();
+        let resident = now.map_or(PageCount(0), |now| now.total);
         // Bits of files and shared memory are left as they are, unless such memory is in scope.
-        let private = match self.config.scope {
-            Scope::Anonymous => resident_now(&self.roots, process.pid).map(|now| now.anonymous()),
-            _ => Ok(resident),
+        let cleared = match self.config.scope {
+            Scope::Anonymous => now.map_or(PageCount(0), |now| now.anonymous()),
+            _ => resident,
         };
-        let entries = private.unwrap_or(resident).0.saturating_sub(target.spared);
+        let entries = cleared.0.saturating_sub(target.spared);
         let held = self.held(target, entries);
         let urgent = self.urgency(entries, held);
         let armed = ranges.and_then(|ranges| {

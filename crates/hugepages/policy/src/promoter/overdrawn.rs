@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use superhue_model::Action;
 
-use super::Promoter;
+use super::{MAX_FUTILE_SPLITS, Promoter};
 use crate::backoff::REST;
 use crate::candidate::{PromotionValue, Rule};
 use crate::clock::Tick;
@@ -27,9 +27,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
 const MAX_PENDING_SPLITS: usize = 32;
-
-/// Number of splits after which a kernel that has freed nothing gets no more requests: before Linux 6.12 a split keeps pages of zeroes.
-const MAX_FUTILE_SPLITS: u64 = 16;
 
 /// Time since which the charge exceeds the budget, and the number of splits planned for it.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
 use crate::verb::members::{check_follow, code_of, targets};
+use crate::verb::outputs::write_if_given;
 use crate::verb::report_file::ReportFile;
 use crate::verb::resctrl_hint;
 use crate::verb::restore::recover;
@@ -70,10 +71,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         // At the end, since a process that holds superhue up makes this verb begin anew.
         resctrl_hint::show_for(&args.colors.colors);
     }
-    let written = report_file.map_or(Ok(()), |file| {
-        let written = file.write_json(&report);
-        written.map_err(|error| Failure::new(FAILED, error))
-    });
+    let written = write_if_given(report_file, &report);
     let code = match args.json {
         true => print_json(&report)?,
         false => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use serde::Serialize;
 use superhue_plot::to_png;
 
 use super::report_file::ReportFile;
@@ -48,6 +49,20 @@ impl Outputs {
         self.pictures.abandon();
         self.report.into_iter().for_each(ReportFile::abandon);
     }
+}
+
+/// Writes the report, if one is asked for.
+///
+/// # Errors
+/// It could not be written; see [`ReportFile::write_json`].
+pub(crate) fn write_if_given(
+    report: Option<ReportFile>,
+    document: &impl Serialize,
+) -> Result<(), Failure> {
+    report.map_or(Ok(()), |file| {
+        let written = file.write_json(document);
+        written.map_err(|error| Failure::new(FAILED, error))
+    })
 }
 
 /// Returns the first of two failures, and prints the second.

@@ -28,7 +28,7 @@ use crate::size_check::check_budget;
 use crate::trial_args::{TrialArgs, TrialOptions};
 use crate::verb::document::read_document;
 use crate::verb::members;
-use crate::verb::outputs::{Outputs, both};
+use crate::verb::outputs::{Outputs, both, write_if_given};
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const ENDING: [i32; 3] = [1, 2, 15];
@@ -90,10 +90,7 @@ pub(super) fn conduct(
             return Err(Failure::new(code_of(&error), error));
         }
     };
-    let report = outputs.report.map_or(Ok(()), |file| {
-        let written = file.write_json(&trial);
-        written.map_err(|error| Failure::new(FAILED, error))
-    });
+    let report = write_if_given(outputs.report, &trial);
     let drawn = outputs.pictures.draw(|| trial_plot::to_svg(&trial));
     let written = both(report, drawn);
     Ok((trial, written))

@@ -21,8 +21,8 @@ use superhue::procfs::hardware::{CpuList, Cpuid, Hardware};
 use self::document::Document;
 use self::file::PlanFile;
 use crate::args::ColorsArgs;
-use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, print_as_it_is, print_json};
-use crate::verb::outputs::Outputs;
+use crate::output::{Failure, UNABLE, USAGE, VerbResult, print_as_it_is, print_json};
+use crate::verb::outputs::{Outputs, write_if_given};
 
 /// Reads a plan's file, chooses colors for its tasks, and prints them.
 pub(super) fn show(args: &ColorsArgs, path: &Path) -> VerbResult {
@@ -46,10 +46,7 @@ pub(super) fn show(args: &ColorsArgs, path: &Path) -> VerbResult {
         return Err(Failure::new(USAGE, format!("{}: {error}", path.display())));
     }
     let document = Document::new(&file.problem, &file.starts, oracle, &result);
-    let written = outputs.report.map_or(Ok(()), |report| {
-        let written = report.write_json(&document);
-        written.map_err(|error| Failure::new(FAILED, error))
-    });
+    let written = write_if_given(outputs.report, &document);
     let code = match args.json {
         true => print_json(&document)?,
         false => print_as_it_is(&text::text(&document, args.width.wide))?,

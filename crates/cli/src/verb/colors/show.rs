@@ -10,7 +10,7 @@ use super::table;
 use crate::args::ColorsArgs;
 use crate::output::{FAILED, Failure, VerbResult, print, print_as_it_is, print_json};
 use crate::verb::document::read_document;
-use crate::verb::outputs::{Outputs, both};
+use crate::verb::outputs::{Outputs, both, write_if_given};
 
 /// Largest document that is read.
 const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
@@ -18,10 +18,7 @@ const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 /// Writes the requested files, and prints.
 pub(super) fn write(args: &ColorsArgs, outputs: Outputs, document: &Document) -> VerbResult {
     // Writes the files first: they are kept even if standard output is closed.
-    let report = outputs.report.map_or(Ok(()), |file| {
-        let written = file.write_json(document);
-        written.map_err(|error| Failure::new(FAILED, error))
-    });
+    let report = write_if_given(outputs.report, document);
     let drawn = match &document.verification {
         Some(latency) => outputs.pictures.draw(|| latency_svg(latency)),
         None => {

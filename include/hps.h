@@ -19,7 +19,8 @@
  * hps_strerror() explains a value. No function sets errno or blocks signals.
  *
  * Threads. Every function may be called from any thread at any time, also from the callbacks, except
- * that a callback must not unload the library. The library holds no lock while a callback runs.
+ * that a callback must not unload the library. The library holds no lock while a callback runs. Do not cancel
+ * a thread that is inside a function (pthread_cancel): hps_disable_track() ends hps_wait_signal().
  *
  * Signals. Only hps_fetch() and hps_strerror() may be called in a signal handler.
  *
@@ -131,7 +132,8 @@ struct hps_options {
 int hps_enable_track(const struct hps_options *options);
 
 /**
- * Ends tracking. Threads in hps_wait_signal() return -ENOTCONN. Memory that was collapsed stays so.
+ * Ends tracking. Threads in hps_wait_signal() return -ENOTCONN. Memory that was collapsed stays so. A signal that the
+ * service sent before may arrive after this returns: keep it blocked or handled.
  *
  * @return 0, -ENOTCONN if not tracked, -ESRCH in a forked child, -EBUSY while another thread enables tracking
  */
@@ -172,10 +174,11 @@ int hps_wait_signal(int timeout_ms);
  * Copies the newest list of active pages, hottest first. Async-signal-safe. Never waits.
  *
  * The service keeps only the newest list, so a process that does not fetch for a while misses the lists in
- * between (hps_get_statistics() counts them). After a notice no other follows until the process fetches.
+ * between (hps_get_statistics() counts them). After a notice no other follows until the process fetches. The list may have
+ * fewer pages than options.threshold: there is no notice of such a list.
  *
  * @param pages the destination; may be NULL if capacity is 0
- * @param capacity pages that fit
+ * @param capacity pages that fit; with 0 the call only returns how many there are, and a notice that is due stays due
  * @param available if not NULL, set to the number of all pages: more than capacity if the coldest did not fit
  * @return pages copied, or
  *   -ENOTCONN not tracked; -ESRCH in a forked child; -EPIPE the service ended;

@@ -31,6 +31,7 @@
 )]
 
 mod color;
+mod errno;
 mod functions;
 mod layout;
 mod slot;
@@ -48,13 +49,14 @@ use superhue_client::{
 };
 use superhue_sys::anonymous::AnonymousMemory;
 
+use crate::errno::ErrnoGuard;
 use crate::functions::{Compact, Decide, Functions};
 use crate::layout::{
     HPS_COLLAPSE, HPS_COMPACT, HPS_LEAVE, HpsOptions, HpsOutcome, HpsPage, HpsRegion,
     HpsStatistics, copy_in, copy_out,
 };
 use crate::slot::Slot;
-use crate::words::note_reason;
+use crate::words::{forget_reason, note_reason, text};
 
 static SLOT: Slot = Slot::new();
 
@@ -129,6 +131,7 @@ unsafe fn options(raw: *const HpsOptions) -> Option<TrackingOptions> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_enable_track(raw: *const HpsOptions) -> c_int {
+    let _errno = ErrnoGuard::new();
     // SAFETY: the header's contract.
     let Some(options) = (unsafe { options(raw) }) else {
         let why = "size is not that of a struct hps_options, or a field is out of range";
@@ -136,7 +139,10 @@ pub unsafe extern "C" fn hps_enable_track(raw: *const HpsOptions) -> c_int {
     };
     let opening = match SLOT.open() {
         Ok(opening) => opening,
-        Err(errno) => return negative(errno),
+        Err(errno) => {
+            note_reason(text(negative(errno)).to_string_lossy().into_owned());
+            return negative(errno);
+        }
     };
     match Tracking::enable(&options) {
         Ok(tracking) => {
@@ -149,13 +155,14 @@ pub unsafe extern "C" fn hps_enable_track(raw: *const HpsOptions) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hps_disable_track() -> c_int {
+    let _errno = ErrnoGuard::new();
     if let Err(error) = SLOT.close() {
         return failed(&error);
     }
     // Threads inside leave at once, so that the process can enable again when this returns. One in a
     // handler that interrupted this very thread cannot, hence the bound.
     for _ in 0..200 {
-        if SLOT.is_idle() {
+        if SLOT.reap() {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -169,6 +176,7 @@ pub extern "C" fn hps_set_functions(
     compact: Option<Compact>,
     user: *mut c_void,
 ) -> c_int {
+    let _errno = ErrnoGuard::new();
     Functions {
         decide,
         compact,
@@ -180,6 +188,7 @@ pub extern "C" fn hps_set_functions(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hps_wait_signal(timeout_ms: c_int) -> c_int {
+    let _errno = ErrnoGuard::new();
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     let waited = SLOT.enter().and_then(|entered| {
         let tracking = entered.tracking().ok_or(ClientError::Disabled)?;
@@ -213,6 +222,7 @@ pub unsafe extern "C" fn hps_fetch(
     capacity: usize,
     available: *mut usize,
 ) -> c_int {
+    let _errno = ErrnoGuard::new();
     let room = if capacity == 0 {
         &mut []
     } else if pages.is_null() || capacity > isize::MAX as usize / size_of::<HpsPage>() {
@@ -227,8 +237,11 @@ pub unsafe extern "C" fn hps_fetch(
         tracking.fetch(room)
     });
     match fetched {
-        // No reason is noted: that would allocate.
-        Err(error) => negative(error.errno()),
+        // No reason is noted, as that would allocate; an earlier one would mislead.
+        Err(error) => {
+            forget_reason();
+            negative(error.errno())
+        }
         Ok(fetched) => {
             if !available.is_null() {
                 // SAFETY: not null, so the caller's.
@@ -245,6 +258,7 @@ pub unsafe extern "C" fn hps_process(
     count: usize,
     outcome: *mut HpsOutcome,
 ) -> c_int {
+    let _errno = ErrnoGuard::new();
     let pages = if count == 0 {
         &[]
     } else if pages.is_null() || count > isize::MAX as usize / size_of::<HpsPage>() {
@@ -322,6 +336,7 @@ fn ask(functions: &Functions, region: &RegionPages<'_>) -> Decision {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c_int {
+    let _errno = ErrnoGuard::new();
     if statistics.is_null() {
         return negative(Errno::INVAL);
     }
@@ -350,6 +365,7 @@ pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c_void {
+    let _errno = ErrnoGuard::new();
     let Ok(memory) = HugeMemory::new(size) else {
         return null_mut();
     };
@@ -362,6 +378,7 @@ pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_free(memory: *mut c_void, size: usize) -> c_int {
+    let _errno = ErrnoGuard::new();
     let Some(memory) = NonNull::new(memory) else {
         return 0;
     };

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A caller that finds `OPEN` and its own PID adds itself to the users, uses the value, and leaves.
-//! The last user to leave a `CLOSING` slot drops the value. A forked child finds its parent's PID:
-//! it may open the slot anew, which drops the inherited value.
+//! The caller that closes the slot drops the value once no users are left, or the next that opens it does: the last user to leave may be a
+//! signal handler, which must not free memory. A forked child finds its parent's PID: it may open the slot anew, which drops the inherited value.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,6 +93,7 @@ impl Slot {
 
     /// Claims the slot to fill it.
     pub fn open(&self) -> Result<SlotReservation<'_>, Errno> {
+        self.reap();
         let me = me();
         let word = self.word.load(Ordering::Acquire);
         let inherited = word & PHASE != IDLE && owner(word) != me;
@@ -127,6 +128,13 @@ impl Slot {
 
     /// Closes the slot: no further caller enters, and the threads that wait inside wake up.
     pub fn close(&self) -> Result<(), ClientError> {
+        let word = self.word.load(Ordering::Acquire);
+        if word & PHASE == OPENING && owner(word) == me() {
+            return Err(ClientError::System {
+                what: "another thread is enabling tracking",
+                errno: Errno::BUSY,
+            });
+        }
         let entered = self.enter()?;
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -148,9 +156,33 @@ impl Slot {
         Ok(())
     }
 
-    /// Returns true if nothing is open, opening or closing.
-    pub fn is_idle(&self) -> bool {
-        self.word.load(Ordering::Acquire) & PHASE == IDLE
+    /// Drops the value if the slot is closing and has no users left; returns true if nothing is open, opening or closing now.
+    pub fn reap(&self) -> bool {
+        let me = me();
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if word & PHASE == IDLE {
+                return true;
+            }
+            if owner(word) != me || word & PHASE != CLOSING || word & USERS != 0 {
+                return false;
+            }
+            // As if it were being opened, until it is empty.
+            match self.word.compare_exchange_weak(
+                word,
+                me | OPENING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    // SAFETY: no users are left and none can enter.
+                    unsafe { drop((*self.value.get()).take()) };
+                    self.word.store(IDLE, Ordering::Release);
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
     }
 }
 
@@ -172,19 +204,12 @@ impl Drop for SlotGuard<'_> {
                 // Forked while inside: this count belongs to the parent.
                 return;
             }
-            let last = word & PHASE == CLOSING && word & USERS == USER;
-            // The last user holds the slot as if it were opening it, until it is empty.
-            let next = if last { me | OPENING } else { word - USER };
-            match slot
-                .word
-                .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) if last => {
-                    // SAFETY: no users are left and none can enter.
-                    unsafe { drop((*slot.value.get()).take()) };
-                    slot.word.store(IDLE, Ordering::Release);
-                    return;
-                }
+            match slot.word.compare_exchange_weak(
+                word,
+                word - USER,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return,
                 Err(now) => word = now,
             }

@@ -16,6 +16,15 @@ pub fn note_reason(text: String) {
     let _ = REASON.try_with(|reason| reason.replace(text));
 }
 
+/// Forgets the reason of an earlier call. Async-signal-safe: it only makes the text empty, and leaves it as it is while it is being replaced.
+pub fn forget_reason() {
+    let _ = REASON.try_with(|reason| {
+        if let Ok(mut reason) = reason.try_borrow_mut() {
+            reason.clear();
+        }
+    });
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_reason(buffer: *mut c_char, size: usize) -> usize {
     // SAFETY: the header's contract.
@@ -47,7 +56,8 @@ pub extern "C" fn hps_strerror(result: c_int) -> *const c_char {
     text(result).as_ptr()
 }
 
-fn text(result: c_int) -> &'static CStr {
+/// Returns a result in words.
+pub fn text(result: c_int) -> &'static CStr {
     if result >= 0 {
         return c"no error";
     }

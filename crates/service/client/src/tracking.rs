@@ -284,6 +284,13 @@ impl Tracking {
     pub fn fetch(&self, pages: &mut [Page]) -> Result<FetchCounts, ClientError> {
         self.check()?;
         let (count, header) = self.list_result(list::read(&self.list, pages))?;
+        if pages.is_empty() && header.entries > 0 {
+            // Only the length was asked: the list was not read, and a notice that is due stays due.
+            return Ok(FetchCounts {
+                count,
+                available: usize::try_from(header.entries).unwrap_or(usize::MAX),
+            });
+        }
         match send(
             &self.socket,
             Request::Fetched {
@@ -397,4 +404,10 @@ fn readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool, Errno>
     });
     let mut polled = [PollFd::new(&socket, PollFlags::IN)];
     poll(&mut polled, timeout.as_ref()).map(|ready| ready > 0)
+}
+impl Drop for Tracking {
+    /// Ends the tracking, also where a forked child still holds the connection.
+    fn drop(&mut self) {
+        self.disable();
+    }
 }

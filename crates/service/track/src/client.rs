@@ -1,8 +1,9 @@
 //! One connection, from its first message to its end.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_client::Page;
@@ -44,13 +45,20 @@ pub(crate) struct TrackedClient {
     pub(crate) asked: TrackRequest,
     list: ListFile,
     told: ActiveSet,
+    /// True if that set had as many pages as the client's threshold.
+    was_enough: bool,
     /// The client has not fetched the newest list yet.
     unfetched: bool,
     /// A notice could not be delivered: it is due.
     owed: bool,
     /// Serial number of the list that the last delivered notice was about.
     notified: u64,
+    /// Time of the last check that the client still executes the same program.
+    checked: Option<Instant>,
 }
+
+/// Time for which such a check holds for a client that only repeats itself.
+const CHECKED_FOR: Duration = Duration::from_millis(100);
 
 /// Result of publishing a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -198,9 +206,11 @@ impl Client {
             asked,
             list,
             told: ActiveSet::default(),
+            was_enough: false,
             unfetched: false,
             owed: false,
             notified: 0,
+            checked: None,
         }));
         Ok(())
     }
@@ -233,8 +243,11 @@ impl TrackedClient {
         }
         let set = ActiveSet::of(&pages);
         let active = set.len();
-        if active < self.asked.track.threshold || !set.is_news(&self.told) {
-            self.pay(socket);
+        let is_enough = active >= self.asked.track.threshold;
+        // A set that reaches the threshold is news in any case.
+        let is_news = set.is_news(&self.told) || (is_enough && !self.was_enough);
+        if !is_news {
+            self.pay(socket, roots);
             return Ok(None);
         }
         let cut = hottest_first(&mut pages, limit);
@@ -243,16 +256,18 @@ impl TrackedClient {
             .publish(&pages, active, cut, superseded)
             .map_err(|errno| refusal(errno, format!("the list cannot be written: {errno}")))?;
         self.told = set;
-        // After a notice the service sends no other one before the client fetches.
-        self.owed |= !superseded;
+        // After a notice the service sends no other one before the client fetches. A list below the threshold is there to be fetched, without one.
+        self.owed |= is_enough && (!superseded || !self.was_enough);
+        self.was_enough = is_enough;
         self.unfetched = true;
-        self.pay(socket);
+        self.pay(socket, roots);
         Ok(Some(PublishOutcome { superseded }))
     }
 
     /// Delivers the notice that is due, if there is one.
-    fn pay(&mut self, socket: &OwnedFd) {
-        if !self.owed {
+    fn pay(&mut self, socket: &OwnedFd, roots: &Roots) {
+        // A signal must not come after the client has ended the tracking, nor reach another program that it executes.
+        if !self.owed || has_hung_up(socket) || !self.asked.client.still_is(roots) {
             return;
         }
         let (serial, active) = (self.list.serial(), self.list.active());
@@ -278,7 +293,7 @@ impl TrackedClient {
         }
     }
 
-    /// Notes that the client has read list `serial`.
+    /// Notes that the client has read list `serial`; returns true if it had not read that before.
     ///
     /// # Errors
     /// The reason why the service ends the connection: every holder of the socket can send this message,
@@ -289,26 +304,42 @@ impl TrackedClient {
         socket: &OwnedFd,
         roots: &Roots,
         serial: u64,
-    ) -> Result<(), Reason> {
+    ) -> Result<bool, Reason> {
+        // A client may send this as fast as it can, and each check reads files.
+        let is_known = self.checked.is_some_and(|at| at.elapsed() < CHECKED_FOR);
+        if !self.unfetched && !self.owed && is_known {
+            return Ok(false);
+        }
+        self.checked = Some(Instant::now());
         if !self.asked.client.still_is(roots) {
             return Err(another_program());
         }
         if serial >= self.list.serial() {
             self.unfetched = false;
             self.owed = false;
-        } else if serial >= self.notified && self.unfetched {
+            return Ok(true);
+        }
+        if serial >= self.notified && self.unfetched {
             // The list was replaced while the client read it.
             self.owed = true;
-            self.pay(socket);
+            self.pay(socket, roots);
         }
-        Ok(())
+        Ok(false)
     }
+}
+
+/// Returns true if the other end of a connection is closed, or was shut down.
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(ended)
 }
 
 fn another_program() -> Reason {
     refusal(
         Errno::SRCH,
-        "the process has exited or executed another program, which has to ask for itself",
+        "the process has exited, executed another program or changed its user, and has to ask again",
     )
 }
 

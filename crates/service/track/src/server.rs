@@ -308,8 +308,10 @@ impl<H: Heat> Server<H> {
                 self.started(id)
             }
             (Request::Fetched { serial }, Stage::Tracked(tracked)) => {
-                tracked.fetched(&client.socket, &self.roots, serial)?;
-                self.heat.resample_soon(tracked.asked.target.process);
+                // A client that asks again and again for the list that it has learns nothing new from more samples.
+                if tracked.fetched(&client.socket, &self.roots, serial)? {
+                    self.heat.resample_soon(tracked.asked.target.process);
+                }
                 Ok(())
             }
             _ => Err(out_of_turn()),
@@ -474,6 +476,19 @@ impl<H: Heat> Server<H> {
         };
         let ids: Vec<u64> = self.clients.iter().filter_map(late).collect();
         for id in ids {
+            // It may have answered in time, while this service was busy with samples.
+            self.read_requests(id);
+            let stage = self.clients.get(&id).map(|client| &client.stage);
+            if !matches!(stage, Some(Stage::Silent | Stage::Challenged(..))) {
+                continue;
+            }
+            if self
+                .clients
+                .get(&id)
+                .is_some_and(|client| client.deadline > now)
+            {
+                continue;
+            }
             let text = "it did not say in time what it wants";
             self.drop_client(id, Some(Reason::new(Errno::TIMEDOUT, text.to_owned())));
         }

@@ -11,6 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use superhue_arena::{ColorError, ColorSet, Colors};
 
+use crate::errno::ErrnoGuard;
 use crate::layout::{VersionedLayout, copy_out};
 use crate::words::{copy_reason, note_reason};
 use layout::{CPlacement, CVerdict};
@@ -28,23 +29,6 @@ thread_local! {
 fn failed(error: &ColorError) -> c_int {
     note_reason(error.to_string());
     -error.errno().raw_os_error()
-}
-
-/// Restores `errno` on drop: the system calls in between set it.
-struct ErrnoGuard(c_int);
-
-impl ErrnoGuard {
-    fn new() -> Self {
-        // SAFETY: this thread's own.
-        Self(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl Drop for ErrnoGuard {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = self.0 };
-    }
 }
 
 /// Returns the set that a C string names.

@@ -33,7 +33,8 @@ use superhue_state::{Folder, StateError};
 
 use crate::restored::{RestoreReport, RestoredFile, UnrestoredPath};
 use crate::setting::{
-    Setting, SettingsError, folder_of, is_zswap_value, read_setting, zswap_switch,
+    RAISED_BY_KERNEL, Setting, SettingsError, folder_of, free_memory_floor, is_zswap_value,
+    read_setting, zswap_switch,
 };
 use crate::zram::{RealMachine, SwapMachine, UndoResult, ZramDevice, node};
 
@@ -89,8 +90,14 @@ pub(crate) struct SettingChange {
 }
 
 impl SettingChange {
-    /// Returns true if this is a change that superhue makes, to a setting below `sys`.
-    fn is_a_setting(&self, sys: &Path) -> bool {
+    /// Returns true if this is a change that superhue makes, to a setting of the machine below `roots`.
+    fn is_a_setting(&self, roots: &Roots) -> bool {
+        let sys = roots.sys.as_path();
+        if self.path == free_memory_floor(&roots.proc) {
+            let is_number = |text: &str| text.parse::<u64>().is_ok();
+            return is_number(&self.original)
+                && (is_number(&self.wanted) || self.wanted == RAISED_BY_KERNEL);
+        }
         if self.path == zswap_switch(sys) {
             return [&self.original, &self.wanted]
                 .iter()
@@ -162,8 +169,8 @@ impl ParsedJournal {
 #[derive(Debug, Clone)]
 pub struct Journal {
     folder: PathBuf,
-    /// The sysfs that holds the settings.
-    sys: PathBuf,
+    /// The file systems that hold the settings.
+    roots: Roots,
     /// Interface to swap areas and zram devices.
     pub(crate) machine: Arc<dyn SwapMachine>,
     boot_id: String,
@@ -189,6 +196,29 @@ enum JournalState {
     Gone,
 }
 
+/// The journals of a folder, by the state of their owners.
+#[derive(Debug, Default)]
+struct FoundJournals {
+    dead: Vec<OwnedJournal>,
+    /// Number of superhues that still run.
+    in_use: u32,
+    /// Their changes.
+    theirs: Vec<Change>,
+    /// Journals that cannot be trusted. They protect no running superhue.
+    refused: Vec<UnrestoredPath>,
+}
+
+impl FoundJournals {
+    /// Undoes the changes of dead owners, except settings that superhues which still run have journalled too.
+    fn undo_dead(&mut self) -> RestoreReport {
+        let mut report = RestoreReport::default();
+        for pending in self.dead.drain(..) {
+            report.add(pending.undo_beside(&self.theirs));
+        }
+        report
+    }
+}
+
 impl Journal {
     /// Names the journals in `folder`, which need not exist yet, for a machine that is below `roots`.
     #[must_use]
@@ -196,7 +226,7 @@ impl Journal {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             folder: folder.into(),
-            sys: roots.sys.clone(),
+            roots: roots.clone(),
             machine: Arc::new(RealMachine::of(roots)),
             boot_id: boot_id.trim().to_owned(),
             patience: LOCK_TIMEOUT,
@@ -205,7 +235,12 @@ impl Journal {
 
     /// Returns the sysfs that holds the settings.
     pub(crate) fn sys(&self) -> &Path {
-        &self.sys
+        &self.roots.sys
+    }
+
+    /// Returns the procfs that holds settings.
+    pub(crate) fn proc(&self) -> &Path {
+        &self.roots.proc
     }
 
     /// Returns the folder.
@@ -260,21 +295,10 @@ impl Journal {
             }
             Err(error) => return Err(unusable(error)),
         };
-        let (mut dead, mut theirs) = (Vec::new(), Vec::new());
-        for name in files(&folder).map_err(unusable)? {
-            match self.take_over(&folder, &name).map_err(unusable)? {
-                JournalState::InUse(changes) => {
-                    report.in_use += 1;
-                    theirs.extend(changes);
-                }
-                JournalState::Dead(pending) => dead.push(pending),
-                JournalState::Refused(left) => report.left.push(left),
-                JournalState::Gone => {}
-            }
-        }
-        for pending in dead {
-            report.add(pending.undo_beside(&theirs));
-        }
+        let mut found = self.find(&folder, None).map_err(unusable)?;
+        report.in_use = found.in_use;
+        report.left.append(&mut found.refused);
+        report.add(found.undo_dead());
         Ok(report)
     }
 
@@ -286,12 +310,19 @@ impl Journal {
         read: impl FnOnce() -> Result<Vec<SettingChange>, SettingsError>,
     ) -> Result<OwnedJournal, SettingsError> {
         let turn = self.turn()?;
-        let changes = read()?;
+        let mut changes = read()?;
         let theirs = || turn.theirs.iter().filter_map(Change::setting);
-        if let Some(change) = changes
-            .iter()
-            .find(|change| theirs().any(|other| other.path == change.path))
-        {
+        // What the kernel has raised for another superhue's settings is not the user's value.
+        let floor = free_memory_floor(&self.roots.proc);
+        if let Some(raised) = theirs().find(|other| other.path == floor) {
+            for change in changes.iter_mut().filter(|change| change.path == floor) {
+                change.original.clone_from(&raised.original);
+            }
+        }
+        let is_taken = |change: &&SettingChange| {
+            change.path != floor && theirs().any(|other| other.path == change.path)
+        };
+        if let Some(change) = changes.iter().find(is_taken) {
             return Err(SettingsError::Busy {
                 path: change.path.clone(),
             });
@@ -307,41 +338,41 @@ impl Journal {
         }
     }
 
+    /// Records the value that a journalled setting has now, which the kernel has set by itself; a setting that is as before leaves the journal.
+    pub(crate) fn observe(&self, pending: &mut OwnedJournal, path: &Path) {
+        let Ok(now) = read_setting(path) else { return };
+        let mut changes = pending.changes.clone();
+        changes.retain_mut(|change| match change {
+            Change::Setting(change) if change.path == path => {
+                change.wanted.clone_from(&now);
+                change.original != now
+            }
+            _ => true,
+        });
+        // Without the lock, the less exact journal stays.
+        if let Ok(turn) = self.turn() {
+            let _ = turn.rewrite(pending, changes);
+        }
+    }
+
     /// Returns a lock, and the changes of other superhues that still run.
     fn theirs_beside(&self, pending: &OwnedJournal) -> Result<(File, Vec<Change>), StateError> {
         let lock = self.lock(&pending.folder)?;
-        let mut theirs = Vec::new();
-        for name in files(&pending.folder)? {
-            if name != pending.name
-                && let JournalState::InUse(changes) = self.take_over(&pending.folder, &name)?
-            {
-                theirs.extend(changes);
-            }
-        }
-        Ok((lock, theirs))
+        let found = self.find(&pending.folder, Some(&pending.name))?;
+        Ok((lock, found.theirs))
     }
 
     /// Makes other superhues wait that want to journal or undo something, and undoes what dead ones left.
     pub(crate) fn turn(&self) -> Result<JournalLock<'_>, SettingsError> {
         let folder = Arc::new(self.make_folder().map_err(|error| self.error(error))?);
         let lock = self.lock(&folder).map_err(|error| self.error(error))?;
-        let (mut dead, mut theirs) = (Vec::new(), Vec::new());
-        for name in files(&folder).map_err(|error| self.error(error))? {
-            let found = self.take_over(&folder, &name);
-            match found.map_err(|error| self.error(error))? {
-                JournalState::Dead(pending) => dead.push(pending),
-                JournalState::InUse(changes) => theirs.extend(changes),
-                // A refused or removed journal protects no running superhue.
-                JournalState::Refused(_) | JournalState::Gone => {}
-            }
-        }
-        for pending in dead {
-            drop(pending.undo_beside(&theirs));
-        }
+        let found = self.find(&folder, None);
+        let mut found = found.map_err(|error| self.error(error))?;
+        drop(found.undo_dead());
         Ok(JournalLock {
             journal: self,
             folder,
-            theirs,
+            theirs: found.theirs,
             _lock: lock,
         })
     }
@@ -410,6 +441,30 @@ impl Journal {
         }
     }
 
+    /// Returns all journals in a locked folder but the one of that name.
+    fn find(
+        &self,
+        folder: &Arc<Folder>,
+        ours: Option<&OsStr>,
+    ) -> Result<FoundJournals, StateError> {
+        let mut found = FoundJournals::default();
+        for name in files(folder)? {
+            if Some(&*name) == ours {
+                continue;
+            }
+            match self.take_over(folder, &name)? {
+                JournalState::InUse(changes) => {
+                    found.in_use += 1;
+                    found.theirs.extend(changes);
+                }
+                JournalState::Dead(pending) => found.dead.push(pending),
+                JournalState::Refused(left) => found.refused.push(left),
+                JournalState::Gone => {}
+            }
+        }
+        Ok(found)
+    }
+
     /// Opens a journal, for undoing if its owner is dead.
     fn take_over(&self, folder: &Arc<Folder>, name: &OsStr) -> Result<JournalState, StateError> {
         let path = folder.path().join(name);
@@ -436,7 +491,7 @@ impl Journal {
             }
         };
         let mut settings = changes.iter().filter_map(Change::setting);
-        if let Some(change) = settings.find(|change| !change.is_a_setting(&self.sys)) {
+        if let Some(change) = settings.find(|change| !change.is_a_setting(&self.roots)) {
             return refused(format!(
                 "it wants `{}` written to {}, which superhue never changes; look who made it, and remove it",
                 change.original,
@@ -487,7 +542,7 @@ impl JournalLock<'_> {
         changes: Vec<SettingChange>,
     ) -> Result<OwnedJournal, SettingsError> {
         let mut refused = changes.iter();
-        if let Some(change) = refused.find(|change| !change.is_a_setting(&self.journal.sys)) {
+        if let Some(change) = refused.find(|change| !change.is_a_setting(&self.journal.roots)) {
             let text = format!(
                 "`{}` is no value to write back to {}",
                 change.original,
@@ -582,6 +637,12 @@ impl OwnedJournal {
     }
 }
 
+/// Returns true if the kernel may have set the value, in a change whose outcome was not recorded: it raises the floor of free memory.
+fn is_raised(change: &SettingChange, now: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    change.wanted == RAISED_BY_KERNEL && number(now) > number(&change.original)
+}
+
 /// A change that could not be taken back.
 struct UndoFailure;
 
@@ -593,10 +654,12 @@ fn write_original(change: &SettingChange, report: &mut RestoreReport) -> Result<
     };
     match read_setting(&change.path) {
         Ok(now) if now == change.original => {}
-        Ok(now) if now != change.wanted => report.left.push(leave(format!(
-            "somebody has set it to `{now}` since (superhue had changed `{}` to `{}`)",
-            change.original, change.wanted
-        ))),
+        Ok(now) if now != change.wanted && !is_raised(change, &now) => {
+            report.left.push(leave(format!(
+                "somebody has set it to `{now}` since (superhue had changed `{}` to `{}`)",
+                change.original, change.wanted
+            )))
+        }
         Ok(_) => match write_back(change) {
             Ok(()) => report.restored.push(RestoredFile {
                 path: change.path.clone(),
@@ -920,6 +983,38 @@ mod tests {
             drop(machine.apply(&["enabled=never"]).unwrap());
             let _ = fs::remove_file(&journal);
             fs::write(&defrag, "1").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_floor_of_free_memory_that_the_kernel_raised_is_put_back() {
+        let machine = Machine::new();
+        let floor = machine.root.path().join("proc/sys/vm/min_free_kbytes");
+        fs::create_dir_all(floor.parent().unwrap()).unwrap();
+        fs::write(&floor, "8192\n").unwrap();
+        let guard = machine.apply(&["enabled=always"]).unwrap();
+        // Nothing was raised here, so nothing is journalled.
+        assert_eq!(guard.finish().restored.len(), 1);
+        for (now, wanted, expected) in [
+            ("67584", RAISED_BY_KERNEL, "8192"),
+            ("67584", "67584", "8192"),
+            // Somebody else has set it since.
+            ("4096", RAISED_BY_KERNEL, "4096"),
+            ("90000", "67584", "90000"),
+        ] {
+            fs::write(&floor, now).unwrap();
+            plant(&machine, &text(&machine, &[(&floor, "8192", wanted)]));
+            let report = machine.journal().recover().unwrap();
+            assert_eq!(read_setting(&floor).unwrap(), expected, "{report:?}");
+            assert_eq!(report.left.len(), usize::from(expected == now));
+        }
+        for bad in ["", "-1", "8192; reboot"] {
+            plant(&machine, &text(&machine, &[(&floor, bad, "67584")]));
+            let report = machine.journal().recover().unwrap();
+            assert!(
+                report.left[0].reason.contains("never changes"),
+                "{report:?}"
+            );
         }
     }
 

@@ -34,6 +34,15 @@ pub(crate) fn is_zswap_value(text: &str) -> bool {
     [ZSWAP_ON, ZSWAP_OFF].contains(&text)
 }
 
+/// The floor of free memory, below the root of procfs. The kernel raises it when it starts `khugepaged`, as a switch of huge pages may do, and does not
+/// always lower it again (`set_recommended_min_free_kbytes` in `mm/khugepaged.c`).
+pub(crate) fn free_memory_floor(proc: &Path) -> PathBuf {
+    proc.join("sys/vm/min_free_kbytes")
+}
+
+/// Word in a journal for a value that the kernel sets by itself, and that was not read yet.
+pub(crate) const RAISED_BY_KERNEL: &str = "raised-by-kernel";
+
 /// One setting to change: `enabled=always`, `khugepaged/pages_to_scan=65536`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {

@@ -1,7 +1,7 @@
 //! Temporary changes of the machine's huge page settings.
 //!
 //! Superhue touches only files below `/sys/kernel/mm/transparent_hugepage`, only when the user asks, and only after the [`Journal`] has recorded
-//! how to undo it.
+//! how to undo it. Where the kernel then raises `vm.min_free_kbytes`, that is put back, too.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,14 @@ use std::path::Path;
 
 use crate::journal::{Journal, OwnedJournal, SettingChange};
 use crate::restored::RestoreReport;
-use crate::setting::{Setting, SettingsError, folder_of, read_setting};
+use crate::setting::{
+    RAISED_BY_KERNEL, Setting, SettingsError, folder_of, free_memory_floor, read_setting,
+};
 
 /// Settings that hold until this is dropped.
 #[derive(Debug)]
 pub struct SettingsGuard {
-    pending: Option<OwnedJournal>,
+    pending: Option<(Journal, OwnedJournal)>,
 }
 
 impl SettingsGuard {
@@ -32,13 +34,25 @@ impl SettingsGuard {
         }
         let folder = folder_of(sys);
         check_writable(&folder, settings)?;
-        let pending = journal.begin(|| read_originals(&folder, settings))?;
-        let guard = Self {
-            pending: Some(pending),
+        let floor = free_memory_floor(journal.proc());
+        let pending = journal.begin(|| {
+            // First, so that it is put back last: the kernel raises it whenever a switch is written.
+            let mut changes = Vec::from_iter(floor_if_raised(&floor, settings));
+            changes.extend(read_originals(&folder, settings)?);
+            Ok(changes)
+        })?;
+        let mut guard = Self {
+            pending: Some((journal.clone(), pending)),
         };
         // From here on an early return undoes the changes: it drops the guard.
-        for entry in guard.pending.iter().flat_map(OwnedJournal::settings) {
+        let entries = guard.pending.iter().flat_map(|(_, it)| it.settings());
+        for entry in entries.filter(|entry| entry.path != floor) {
             write_checked(entry)?;
+        }
+        if let Some((journal, pending)) = &mut guard.pending
+            && pending.settings().any(|entry| entry.path == floor)
+        {
+            journal.observe(pending, &floor);
         }
         Ok(guard)
     }
@@ -46,19 +60,36 @@ impl SettingsGuard {
     /// Restores all settings, and returns the report.
     #[must_use]
     pub fn finish(mut self) -> RestoreReport {
-        self.pending
-            .take()
-            .map(OwnedJournal::undo)
+        self.end()
+    }
+
+    fn end(&mut self) -> RestoreReport {
+        let pending = self.pending.take();
+        pending
+            .map(|(journal, pending)| journal.end(pending))
             .unwrap_or_default()
     }
 }
 
 impl Drop for SettingsGuard {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            let _ = pending.undo();
-        }
+        let _ = self.end();
     }
+}
+
+/// Returns the floor of free memory as it is, if the settings may make the kernel raise it and the caller could put it back.
+fn floor_if_raised(floor: &Path, settings: &[Setting]) -> Option<SettingChange> {
+    let is_switch = |setting: &Setting| {
+        let name = Path::new(&setting.knob).file_name();
+        name.is_some_and(|name| name.to_string_lossy().ends_with("enabled"))
+    };
+    settings.iter().any(is_switch).then_some(())?;
+    fs::OpenOptions::new().write(true).open(floor).ok()?;
+    Some(SettingChange {
+        path: floor.to_owned(),
+        original: read_setting(floor).ok()?,
+        wanted: RAISED_BY_KERNEL.to_owned(),
+    })
 }
 
 /// Reads the present values of the settings, for the journal.
@@ -124,6 +155,6 @@ fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
 impl SettingsGuard {
     /// Returns the journal entry without undoing it on drop, as a killed owner leaves it.
     pub(crate) fn pending_for_test(mut self) -> Option<OwnedJournal> {
-        self.pending.take()
+        self.pending.take().map(|(_, pending)| pending)
     }
 }

@@ -8,6 +8,7 @@ use superhue_model::{Color, PageCount, Pfn, ProcessId, VirtAddr};
 use superhue_procfs::process::{PageWord, stat};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
+use superhue_sys::busy;
 use superhue_sys::process::thread_cpu_time;
 
 use crate::cpus::{FifoScheduling, ProgramCpus};
@@ -114,9 +115,7 @@ impl Recolorer {
         let (cpu, faults) = (thread_cpu_time(), self.faults_of(id));
         let placed = self.place_in_rounds(id, pages, want, hold);
         self.price.cpu += thread_cpu_time().saturating_sub(cpu);
-        let faults = self.faults_of(id).zip(faults);
-        let more = faults.map_or(0, |(after, before)| after.saturating_sub(before));
-        self.price.program_faults += more;
+        self.add_faults(id, faults);
         if placed.is_err() {
             self.targets.remove(&id);
         }
@@ -306,10 +305,18 @@ impl Recolorer {
         pages: &[VirtAddr],
         hold: PageCount,
     ) -> Result<(u64, u64), RecolorError> {
-        let cpu = thread_cpu_time();
+        let (cpu, faults) = (thread_cpu_time(), self.faults_of(id));
         let checked = self.check_frames(id, pages, hold);
         self.price.cpu += thread_cpu_time().saturating_sub(cpu);
+        self.add_faults(id, faults);
         checked
+    }
+
+    /// Adds the page faults of a process since a reading, if both are known.
+    fn add_faults(&mut self, id: ProcessId, before: Option<u64>) {
+        let faults = self.faults_of(id).zip(before);
+        let more = faults.map_or(0, |(after, before)| after.saturating_sub(before));
+        self.price.program_faults += more;
     }
 
     fn check_frames(
@@ -343,6 +350,10 @@ impl Recolorer {
         self.stock.provide(&wanted, hold, &mut self.known, now)?;
         let cpus = ProgramCpus::of(&self.roots, id.pid);
         let mut caught = Vec::new();
+        // While pages are out, the stock may give nothing back: it would lose frames that wait to be measured.
+        if self.stock.make_room(jobs.len()) {
+            self.stock.provide(&wanted, hold, &mut self.known, now)?;
+        }
         for batch in jobs.chunks(BATCH) {
             let Some(TargetState { target, .. }) = self.targets.get(&id) else {
                 return Err(RecolorError::Gone);
@@ -373,7 +384,9 @@ impl Recolorer {
         for ((_, job), color) in caught.iter().zip(colors) {
             let frame = job.movable.frame;
             match color {
-                Some(color) => {
+                // The stock's page may lie in another frame by now.
+                Some((measured, _)) if measured != frame => {}
+                Some((_, color)) => {
                     told += 1;
                     right += u64::from(color == job.color);
                     self.known.learn(frame, color, now);
@@ -400,6 +413,8 @@ impl Recolorer {
             };
             self.targets.insert(id, opened);
         }
+        // These files stay open, so that only this names the process that holds a reader up.
+        busy::note(id.pid);
         let opened = self.targets.get(&id).ok_or(RecolorError::Gone)?;
         let words = opened.target.words(pages);
         if words.is_err() {

@@ -109,7 +109,8 @@ impl Stock {
     ) -> Result<(), OracleError> {
         let limit = u32::try_from(limit.0).unwrap_or(u32::MAX).min(STOCK_PAGES);
         let (mut searched, mut in_vain) = (0, 0);
-        if self.held > LARGE_STOCK_PAGES && wanted.iter().sum::<usize>() < FEW {
+        let is_too_much = self.held > LARGE_STOCK_PAGES && wanted.iter().sum::<usize>() < FEW;
+        if is_too_much || self.held > limit {
             self.give_back();
         }
         while self.lacks(wanted)
@@ -194,15 +195,22 @@ impl Stock {
         Some(dealt)
     }
 
+    /// Makes room in the file for frames to catch; returns true if all frames had to be given back for that.
+    pub(crate) fn make_room(&mut self, frames: usize) -> bool {
+        let room = STOCK_PAGES.saturating_sub(self.next);
+        let is_full = usize::try_from(room).is_ok_and(|room| room < frames);
+        if is_full {
+            self.give_back();
+        }
+        is_full
+    }
+
     /// Takes the frame that this CPU hands out next, the one that was freed last, into the stock's memory.
     /// [`Self::measure_caught`] sorts it later.
     ///
     /// # Errors
-    /// Without memory, or if frame numbers are hidden.
+    /// Without memory, or without room in the file (see [`Self::make_room`]), or if frame numbers are hidden.
     pub(crate) fn catch(&mut self) -> Result<UnmeasuredFrame, OracleError> {
-        if self.next >= STOCK_PAGES {
-            self.give_back();
-        }
         let number = self.next;
         let offset = u64::from(number) * BASE_PAGE_SIZE;
         let taken = fallocate(&self.file, FallocateFlags::empty(), offset, BASE_PAGE_SIZE);
@@ -220,14 +228,14 @@ impl Stock {
         Err(OracleError::Unavailable("no memory".to_owned()))
     }
 
-    /// Measures caught frames: the color of each, `None` if it cannot be measured. Sorts the measured ones into the stock.
+    /// Measures caught frames: the frame that was measured and its color, `None` if it cannot be measured. Sorts the measured ones into the stock.
     ///
     /// # Errors
     /// As for [`Self::provide`].
     pub(crate) fn measure_caught(
         &mut self,
         caught: &[UnmeasuredFrame],
-    ) -> Result<Vec<Option<Color>>, OracleError> {
+    ) -> Result<Vec<Option<(Pfn, Color)>>, OracleError> {
         let numbers: Vec<u32> = caught.iter().map(|it| it.number).collect();
         let found = self.measure(&numbers)?;
         for number in &numbers {
@@ -236,7 +244,7 @@ impl Stock {
         drain_new_pages();
         let colors = caught.iter().map(|it| {
             let found = found.iter().find(|held| held.number == it.number);
-            found.map(|held| held.color)
+            found.map(|held| (held.frame, held.color))
         });
         let colors = colors.collect();
         for held in found {

@@ -1,6 +1,6 @@
 //! A process whose pages get other frames, inspected and changed from outside.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use superhue_procfs::process::{PageWord, VmFlags, page_words, still_is, vma_uses
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::advise::{process_page_out, process_will_need};
+use superhue_sys::busy;
 
 use crate::KeptReason;
 use crate::error::RecolorError;
@@ -23,6 +24,13 @@ const WORD: usize = 8;
 const MIN_CHECK_LIFETIME: Duration = Duration::from_secs(1);
 const PACE: u32 = 50;
 
+/// Time for which the open files of a process are not looked at again; and most files that are looked at. More are checked in the long way each time.
+const FILES_CHECK_LIFETIME: Duration = Duration::from_millis(100);
+const MAX_FILES: usize = 4096;
+
+/// Target of the link of a userfaultfd below `/proc/PID/fd`.
+const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+
 /// Words read at a time.
 const RUN: usize = 512;
 
@@ -33,6 +41,8 @@ pub struct Target {
     pagemap: File,
     /// Time until which the last check is valid that found no userfaultfd on its memory.
     unwatched_until: Option<Instant>,
+    /// Time until which no open file of it has to be looked at.
+    files_until: Option<Instant>,
 }
 
 /// A page that may be taken out.
@@ -64,6 +74,7 @@ impl Target {
             pidfd,
             pagemap: open("pagemap")?,
             unwatched_until: None,
+            files_until: None,
         };
         if still_is(roots, id) {
             Ok(target)
@@ -77,15 +88,25 @@ impl Target {
     ///
     /// Linux 6.18 moves a page that is in swap, but fails that call with `EAGAIN`, and the next one with `EEXIST`
     /// (seen; pages that the kernel takes out by itself have the same effect). So no page of such a process is taken
-    /// out. A check is valid for a second, or longer if it takes long: callers ask before each page.
+    /// out. A check is valid for a second, or longer if it takes long (50 times as long: 10 s for some 20 GiB of base pages). A userfaultfd that
+    /// the process opens meanwhile shows among its open files, which are looked at ten times a second. One that it passes on to another process and
+    /// closes within that time is found by the next check only. Callers ask before each round of pages, of 512 at most.
     ///
     /// # Errors
     /// [`RecolorError::Userfaultfd`] if one does; [`RecolorError::Gone`]; [`RecolorError::NotPermitted`].
     pub fn is_unwatched(&mut self, roots: &Roots, id: ProcessId) -> Result<(), RecolorError> {
         let begun = Instant::now();
-        if self.unwatched_until.is_some_and(|until| begun < until) {
+        busy::note(id.pid);
+        let is_valid = self.unwatched_until.is_some_and(|until| begun < until);
+        if is_valid && self.files_until.is_some_and(|until| begun < until) {
             return Ok(());
         }
+        self.files_until = Some(begun + FILES_CHECK_LIFETIME);
+        if is_valid && !may_have_userfaultfd(roots, id) {
+            return Ok(());
+        }
+        // A failure below must not leave an earlier result valid.
+        self.unwatched_until = None;
         let vmas = vma_uses(roots, id.pid).map_err(|error| match error {
             ReadError::Vanished { .. } => RecolorError::Gone,
             error => RecolorError::NotPermitted(error.to_string()),
@@ -96,7 +117,10 @@ impl Target {
             return Err(RecolorError::Userfaultfd);
         }
         let now = Instant::now();
-        self.unwatched_until = Some(now + MIN_CHECK_LIFETIME.max((now - begun) * PACE));
+        let pause = (now - begun) * PACE;
+        self.unwatched_until = Some(now + MIN_CHECK_LIFETIME.max(pause));
+        // Where the open files do not settle it, the long way must not be taken ten times a second.
+        self.files_until = Some(now + FILES_CHECK_LIFETIME.max(pause));
         Ok(())
     }
 
@@ -203,6 +227,26 @@ impl Target {
         // A page that the program has given back meanwhile needs none.
         let _ = process_will_need(&self.pidfd, one_page(page));
     }
+}
+
+/// Returns false if no open file of a process is a userfaultfd. True if one is, if there are too many to look at, or if they cannot be read.
+fn may_have_userfaultfd(roots: &Roots, id: ProcessId) -> bool {
+    let Ok(files) = fs::read_dir(roots.of_process(id.pid, "fd")) else {
+        return true;
+    };
+    let mut count = 0;
+    for file in files {
+        count += 1;
+        let Ok(file) = file else { return true };
+        if count > MAX_FILES {
+            return true;
+        }
+        // A file that was closed meanwhile is none.
+        if fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == USERFAULTFD) {
+            return true;
+        }
+    }
+    false
 }
 
 const fn one_page(page: VirtAddr) -> VirtRange {

@@ -21,7 +21,7 @@ use superhue_sys::cgroup::memberships;
 
 use crate::{Roots, mounts};
 
-pub use swap::{ShortGroup, short_of_room, swap_room};
+pub use swap::{ShortGroup, short_of_room, swap_room, zswap_room};
 
 /// Reason why a cgroup cannot be watched.
 #[derive(Debug, thiserror::Error)]

@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use superhue_act::ZswapInUse;
 use superhue_color::choice::{HotPage, balance, counts};
+use superhue_color::oracles::OracleError;
 use superhue_heat::PageSize;
 use superhue_model::{
     BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PAGES_PER_REGION, PageCount, ProcessId, VirtAddr,
 };
 use superhue_procfs::Roots;
 use superhue_procfs::cgroup::swap_room;
-use superhue_procfs::process::{cpu_now, present_pages, stat};
+use superhue_procfs::process::{cpu_now, present_pages, stat, status};
 use superhue_procfs::system::{read_swaps, room_in_memory};
 use superhue_recolor::{KeptReason, Price, RecolorError, RecolorResult, Recolorer, TargetColors};
 
@@ -68,19 +69,33 @@ const GETTING_READY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_millis(50);
 
-/// After a step a process rests for this many times as long as the step took.
+/// After a step, no process is recolored for this many times as long as the step took.
 const PACE: u32 = 3;
+
+/// A process that rests for longer than this needs no frames to choose from meanwhile.
+const LONG_REST: Duration = Duration::from_secs(1);
 
 /// Time for which a process is left alone after a first failure, and the longest such time.
 const REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
-/// A page that the kernel kept this many times is left alone.
+/// A page that the kernel kept this many times is left alone for a while: another process that maps it may end. The while doubles each time.
 const ATTEMPTS: u8 = 3;
+const REFUSED: Duration = Duration::from_secs(30);
+const LONGEST_REFUSED: Duration = Duration::from_secs(600);
 
 /// A page that got another frame than the wanted one weighs less: the next attempt may succeed.
 const KEPT_WEIGHS: u8 = 4;
 const MISSED_WEIGHS: u8 = 1;
+
+/// Reason for leaving pages out where all pages are taken, because accesses cannot be tracked.
+const TOO_MUCH: &str = "accesses cannot be tracked, and it is too much to place all of it";
+
+/// Returns the pages of anonymous memory that a process has.
+fn resident_pages(roots: &Roots, id: ProcessId) -> Option<u64> {
+    let status = status(roots, id.pid).ok()?;
+    Some(status.rss_anon?.0 / BASE_PAGE_SIZE)
+}
 
 /// Returns whether pages of a process can be moved out to swap in memory now; the error is the reason why not.
 fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
@@ -88,10 +103,8 @@ fn room_in_swap(roots: &Roots, id: ProcessId) -> Result<(), &'static str> {
     if room < STEP_TAKES {
         return Err("no swap in memory has room (any more): see superhue check, --swap");
     }
-    if ZswapInUse::is_on(roots) != Some(true) {
-        return Err(
-            "zswap was switched off, without which it is not safe: see superhue check, --swap",
-        );
+    if let Some(why) = ZswapInUse::refusal(roots, id.pid) {
+        return Err(why);
     }
     if swap_room(roots, id.pid).is_some_and(|room| room < STEP_TAKES) {
         return Err("its control group may not swap (memory.swap.max)");
@@ -125,6 +138,8 @@ enum Step {
 pub(crate) struct Keeper {
     /// CPU time of placing and checking pages since the owner of the keeper took it.
     pub(crate) placing: Duration,
+    /// CPU time of another thread, which prepares that, likewise.
+    pub(crate) prepared: Duration,
     aim: PlacementGoal,
     colors: usize,
     /// Pages that the cache holds.
@@ -132,6 +147,8 @@ pub(crate) struct Keeper {
     ready: Readiness,
     roots: Roots,
     processes: BTreeMap<ProcessId, Program>,
+    /// Time until which all of them rest after the last step.
+    rests_until: Duration,
     past: Program,
     pub(crate) seen: u64,
     blind: bool,
@@ -154,8 +171,8 @@ pub(super) struct Program {
     colors: HashMap<u64, Color>,
     /// Pages that were brought in again and not used since: their frames are not known yet.
     pending: HashSet<u64>,
-    /// Pages that did not get the wanted frame, and the weight of the failures.
-    refused: HashMap<u64, u8>,
+    /// Pages that did not get the wanted frame.
+    refused: HashMap<u64, Refusal>,
     pages: Vec<Page>,
     /// Index of the first page of the next look, where there are too many pages for one.
     next_look: usize,
@@ -171,6 +188,25 @@ pub(super) struct Program {
     pub(super) figures: Figures,
 }
 
+/// Failures of a page to get the wanted frame.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refusal {
+    /// Weight of all failures.
+    weight: u8,
+    /// Last reason of the kernel; `None` if the page got another frame.
+    kept: Option<KeptReason>,
+    /// Time until which the page is left alone, once there were enough, and for how long.
+    until: Duration,
+    rest: Duration,
+}
+
+impl Refusal {
+    /// Returns true while the page is left alone.
+    fn holds(&self, now: Duration) -> bool {
+        self.weight >= ATTEMPTS * KEPT_WEIGHS && now < self.until
+    }
+}
+
 /// Counts for the report.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
@@ -178,10 +214,10 @@ pub(crate) struct Figures {
     pub(crate) confirmed: u64,
     pub(crate) checked: u64,
     pub(crate) left: BTreeMap<KeptReason, u64>,
-    /// Pages that were tried several times and got frames of unknown colors each time.
+    /// Pages that were tried several times, and got frames of unknown colors each time.
     pub(crate) missed: u64,
-    /// Pages that could not be chosen from, as accesses are not tracked and there were too many pages.
-    pub(crate) unchosen: u64,
+    /// Pages that could not be chosen from, by reason.
+    pub(crate) unchosen: BTreeMap<&'static str, u64>,
     /// Pages that were considered, and the part of them on wanted colors.
     pub(crate) pages: u64,
     pub(crate) right: u64,
@@ -207,10 +243,12 @@ impl Keeper {
             ready,
             roots: roots.clone(),
             processes: BTreeMap::new(),
+            rests_until: Duration::ZERO,
             past: Program::default(),
             seen: 0,
             blind: false,
             placing: Duration::ZERO,
+            prepared: Duration::ZERO,
             left_alone: BTreeMap::new(),
         }
     }
@@ -239,8 +277,28 @@ impl Keeper {
             });
         }
         let mut processes = self.processes.iter_mut();
-        processes
-            .any(|(&id, program)| now >= program.rests_until && program.has_run(id, &self.roots))
+        let has_work = now >= self.rests_until
+            && processes.any(|(&id, program)| {
+                now >= program.rests_until && program.has_run(id, &self.roots)
+            });
+        if !has_work {
+            self.give_back_if_idle(now);
+        }
+        has_work
+    }
+
+    /// Gives back the frames that are held to choose from, if no process needs any soon.
+    fn give_back_if_idle(&mut self, now: Duration) {
+        if self.processes.values().all(|program| program.is_idle(now)) {
+            self.give_back();
+        }
+    }
+
+    /// Gives back the frames that are held to choose from.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(recolorer) = self.ready.recolorer() {
+            recolorer.give_back();
+        }
     }
 
     /// Does the work that is due for the processes; returns true if anything was placed.
@@ -251,6 +309,7 @@ impl Keeper {
         sampler: Option<&Sampler>,
     ) -> bool {
         self.blind |= sampler.is_none();
+        let begun = Instant::now();
         let mut happened = false;
         for id in members {
             let Some((id, mut program)) = self.processes.remove_entry(id) else {
@@ -262,12 +321,16 @@ impl Keeper {
             }
             self.processes.insert(id, program);
         }
+        // All at once: several processes must not take turns that add up to a whole CPU.
+        let took = begun.elapsed();
+        if happened {
+            self.rests_until = now + took * (PACE + 1);
+        }
+        self.prepared += self.ready.take_cpu();
         if let Some(recolorer) = self.ready.recolorer() {
             recolorer.retain(|id| self.processes.contains_key(&id));
-            if self.processes.values().all(|program| program.settled) {
-                recolorer.give_back();
-            }
         }
+        self.give_back_if_idle(now);
         happened
     }
 
@@ -278,7 +341,10 @@ impl Keeper {
             if self.ready.is_under_way() {
                 return Some(GETTING_READY);
             }
-            let rest = program.rests_until.saturating_sub(now);
+            let rest = program
+                .rests_until
+                .max(self.rests_until)
+                .saturating_sub(now);
             if !program.has_run {
                 // A process that only waits is checked at the next look, and causes no wakeup.
                 return (!rest.is_zero()).then_some(rest);
@@ -297,7 +363,7 @@ impl Keeper {
         now: Duration,
         sampler: Option<&Sampler>,
     ) {
-        let pages = match sampler {
+        let (pages, beyond, why) = match sampler {
             Some(sampler) => {
                 let Some(map) = sampler.map(id) else { return };
                 if map.samples() == program.samples || map.samples() < SAMPLES {
@@ -307,9 +373,11 @@ impl Keeper {
                     // The process has executed another program: its memory is new.
                     program.colors.clear();
                     program.refused.clear();
+                    program.pending.clear();
                 }
                 program.samples = map.samples();
                 let mut pages = Vec::new();
+                let mut unknown = 0;
                 for range in map.ranges().filter(|range| range.count > 0) {
                     let is_hot = range.rate >= HOT;
                     if matches!(self.aim, PlacementGoal::Spread) && !is_hot {
@@ -318,8 +386,10 @@ impl Keeper {
                     let huge = match range.pages {
                         PageSize::Base => false,
                         PageSize::Huge => true,
-                        // Accesses of single pages in the range are not known.
-                        PageSize::Range => continue,
+                        PageSize::Range => {
+                            unknown += range.range.len().0 / BASE_PAGE_SIZE;
+                            continue;
+                        }
                     };
                     let count = if huge { PAGES_PER_REGION } else { 1 };
                     pages.extend((0..count).map(|page| Page {
@@ -328,7 +398,8 @@ impl Keeper {
                         rate: range.rate,
                     }));
                 }
-                pages
+                let why = "accesses of its single pages are not known";
+                (pages, unknown, why)
             }
             None => {
                 if program.looked.is_some_and(|looked| now < looked + LOOK) {
@@ -338,15 +409,25 @@ impl Keeper {
                 let Ok(found) = present_pages(&self.roots, id, MAX_UNTRACKED_PAGES) else {
                     return;
                 };
+                // There may be more: all that is known of it is its size.
+                let all = match found.len() < MAX_UNTRACKED_PAGES {
+                    true => found.len() as u64,
+                    false => resident_pages(&self.roots, id).unwrap_or_default(),
+                };
+                let beyond = all.saturating_sub(found.len() as u64);
                 let pages = found.into_iter().map(|found| Page {
                     at: found.page.0,
                     huge: found.huge,
                     rate: 1.0,
                 });
-                pages.collect()
+                (pages.collect(), beyond, TOO_MUCH)
             }
         };
-        program.take(pages, &self.aim, self.capacity, sampler.is_none());
+        let how = (self.capacity, sampler.is_none());
+        program.take(pages, &self.aim, how, now);
+        if beyond > 0 {
+            *program.figures.unchosen.entry(why).or_default() += beyond;
+        }
         if program.name.is_empty() {
             let stat = stat(&self.roots, id.pid);
             program.name = stat.map_or_else(|_| String::new(), |stat| stat.comm);
@@ -367,7 +448,7 @@ impl Keeper {
             PlacementGoal::Within(set) => program.step_within(set, now),
         };
         program.settled = step.is_none();
-        program.count(&self.aim, self.colors);
+        program.count(&self.aim, self.colors, now);
         let Some(step) = step else {
             return false;
         };
@@ -390,7 +471,7 @@ impl Keeper {
         let hold = hold.map_or(USUAL_HOLD, |hold| hold.whole_pages().min(USUAL_HOLD));
         let begun = Instant::now();
         let before = cpu_time();
-        let done = program.take_step(id, &step, recolorer, hold);
+        let done = program.take_step(id, &step, recolorer, hold, now);
         self.placing += cpu_time().saturating_sub(before);
         let took = begun.elapsed();
         tracing::debug!(process = %id, pages = program.pages.len(), known = program.colors.len(), ?took, ok = done.is_ok(), "colors");
@@ -398,10 +479,14 @@ impl Keeper {
             processes.remove(&id);
         }
         match done {
-            Ok(()) => {
-                program.rest = Duration::ZERO;
-                program.rests_until = now + took * (PACE + 1);
-                program.count(&self.aim, self.colors);
+            Ok(had_frames) => {
+                // Frames of a wanted color that were not found now are not found at once the next time either.
+                program.rest = match had_frames {
+                    true => Duration::ZERO,
+                    false => (program.rest * 2).clamp(REST, LONGEST_REST),
+                };
+                program.rests_until = now + program.rest;
+                program.count(&self.aim, self.colors, now);
                 true
             }
             Err(error) => {
@@ -417,10 +502,15 @@ impl Keeper {
                         let alone = self.left_alone.entry(error.to_string());
                         alone.or_default().insert(id);
                     }
-                    RecolorError::Oracle(error) => {
+                    RecolorError::Oracle(error @ OracleError::Drifted(_)) => {
                         // The palette has changed: the same numbers mean other colors now.
                         program.colors.clear();
                         self.ready.begin_again(&error.to_string());
+                    }
+                    // Memory was short for a moment, for example.
+                    RecolorError::Oracle(error) => {
+                        let alone = self.left_alone.entry(error.to_string());
+                        alone.or_default().insert(id);
                     }
                 }
                 program.rests_until = now + program.rest;
@@ -476,14 +566,25 @@ impl Program {
         self.has_run
     }
 
+    /// Returns true if no page of it is placed soon: all are in place, or it only waits, or it is left alone for a while.
+    fn is_idle(&self, now: Duration) -> bool {
+        self.settled || !self.has_run || self.rests_until > now + LONG_REST
+    }
+
     /// Takes over the pages that may be placed.
-    fn take(&mut self, mut pages: Vec<Page>, aim: &PlacementGoal, capacity: usize, blind: bool) {
-        self.figures.unchosen = 0;
+    fn take(
+        &mut self,
+        mut pages: Vec<Page>,
+        aim: &PlacementGoal,
+        (capacity, blind): (usize, bool),
+        now: Duration,
+    ) {
+        self.figures.unchosen.clear();
         let hotter = |a: &Page, b: &Page| b.rate.total_cmp(&a.rate);
         match aim {
             // Pages that are not accessed do not matter. Without tracking all pages are taken, but only if they fit.
             PlacementGoal::Spread if blind && pages.len() > 4 * capacity => {
-                self.figures.unchosen = pages.len() as u64;
+                (self.figures.unchosen).insert(TOO_MUCH, pages.len() as u64);
                 pages.clear();
             }
             PlacementGoal::Spread => {
@@ -495,12 +596,14 @@ impl Program {
             PlacementGoal::Within(_) => pages.sort_by(hotter),
         }
         // Forgets what is known of pages that no longer exist.
+        let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
         if matches!(aim, PlacementGoal::Within(_)) || self.colors.len() > 16 * capacity {
-            let there: HashSet<u64> = pages.iter().map(|page| page.at).collect();
             self.colors.retain(|page, _| there.contains(page));
-            self.refused.retain(|page, _| there.contains(page));
-            self.pending.retain(|page| there.contains(page));
         }
+        // A page that is not hot now may be hot again before its rest is over.
+        (self.refused).retain(|page, it| there.contains(page) || it.until > now);
+        let is_large = self.pending.len() > 16 * capacity;
+        (self.pending).retain(|page| !is_large || there.contains(page));
         self.pages = pages;
         self.settled = false;
     }
@@ -529,9 +632,9 @@ impl Program {
         Ok(())
     }
 
-    fn is_refused(&self, page: u64) -> bool {
-        let weight = self.refused.get(&page);
-        weight.is_some_and(|weight| *weight >= ATTEMPTS * KEPT_WEIGHS)
+    fn is_refused(&self, page: u64, now: Duration) -> bool {
+        let refusal = self.refused.get(&page);
+        refusal.is_some_and(|refusal| refusal.holds(now))
     }
 
     /// Returns some pages to be measured again, if that is due.
@@ -564,7 +667,7 @@ impl Program {
             let hot: Vec<(u64, HotPage)> = (part.iter())
                 .map(|page| {
                     let color = self.colors.get(&page.at).copied();
-                    let movable = !page.huge && !self.is_refused(page.at);
+                    let movable = !page.huge && !self.is_refused(page.at, now);
                     (page.at, HotPage { color, movable })
                 })
                 .collect();
@@ -587,7 +690,7 @@ impl Program {
         let wrong = |page: &&Page| {
             let color = self.colors.get(&page.at);
             let is_right = color.is_some_and(|color| set.contains(*color));
-            !is_right && !self.is_refused(page.at)
+            !is_right && !self.is_refused(page.at, now)
         };
         let pages: Vec<VirtAddr> = (self.pages.iter())
             .filter(wrong)
@@ -601,31 +704,36 @@ impl Program {
         Some(Step::Place { pages, want })
     }
 
-    /// Takes a step and records its result.
+    /// Takes a step and records its result. Returns false if there was no frame of a wanted color for any page.
     fn take_step(
         &mut self,
         id: ProcessId,
         step: &Step,
         recolorer: &mut Recolorer,
         hold: PageCount,
-    ) -> Result<(), RecolorError> {
+        now: Duration,
+    ) -> Result<bool, RecolorError> {
         match step {
             Step::Place { pages, want } => {
                 let placed = recolorer.place(id, pages, want, hold)?;
-                self.enter(pages, &placed);
+                self.enter(pages, &placed, now);
+                let none = RecolorResult::Kept(KeptReason::NoFrame);
+                Ok(placed.iter().any(|placed| *placed != none))
             }
             Step::Check { pages } => {
                 let (checked, confirmed) = recolorer.check(id, pages, hold)?;
                 self.figures.checked += checked;
                 self.figures.confirmed += confirmed;
+                Ok(true)
             }
         }
-        Ok(())
     }
 
     /// Records the results for pages that were to be placed.
-    fn enter(&mut self, pages: &[VirtAddr], placed: &[RecolorResult]) {
+    fn enter(&mut self, pages: &[VirtAddr], placed: &[RecolorResult], now: Duration) {
         for (page, placed) in pages.iter().zip(placed) {
+            // Counted here, unless its frame is not known yet.
+            self.pending.remove(&page.0);
             match *placed {
                 RecolorResult::Recolored(color) => {
                     self.figures.recolored += 1;
@@ -638,32 +746,41 @@ impl Program {
                 RecolorResult::Unmapped => drop(self.pending.insert(page.0)),
                 RecolorResult::Missed => {
                     self.colors.remove(&page.0);
-                    if self.refuse(page.0, MISSED_WEIGHS) {
-                        self.figures.missed += 1;
-                    }
+                    self.refuse(page.0, None, now);
                 }
                 // A frame may be found the next time.
                 RecolorResult::Kept(KeptReason::NoFrame) => {}
-                RecolorResult::Kept(kept) => {
-                    if self.refuse(page.0, KEPT_WEIGHS) {
-                        *self.figures.left.entry(kept).or_default() += 1;
-                    }
-                }
+                RecolorResult::Kept(kept) => self.refuse(page.0, Some(kept), now),
             }
         }
     }
 
-    /// Notes that a page did not get the wanted frame; returns true if the page is left alone from now on.
-    fn refuse(&mut self, page: u64, weight: u8) -> bool {
-        let before = self.is_refused(page);
-        let weighs = self.refused.entry(page).or_default();
-        *weighs = weighs.saturating_add(weight);
-        !before && self.is_refused(page)
+    /// Notes that a page did not get the wanted frame: the kernel kept it, or gave it another one.
+    fn refuse(&mut self, page: u64, kept: Option<KeptReason>, now: Duration) {
+        let refusal = self.refused.entry(page).or_default();
+        let weighs = if kept.is_some() {
+            KEPT_WEIGHS
+        } else {
+            MISSED_WEIGHS
+        };
+        refusal.weight = refusal.weight.saturating_add(weighs);
+        refusal.kept = kept;
+        if refusal.weight >= ATTEMPTS * KEPT_WEIGHS {
+            refusal.rest = (refusal.rest * 2).clamp(REFUSED, LONGEST_REFUSED);
+            refusal.until = now + refusal.rest;
+        }
     }
 
-    /// Counts the pages by their present colors.
-    fn count(&mut self, aim: &PlacementGoal, colors: usize) {
+    /// Counts the pages by their present colors, and those that are left alone now.
+    fn count(&mut self, aim: &PlacementGoal, colors: usize, now: Duration) {
         let figures = &mut self.figures;
+        (figures.missed, figures.left) = (0, BTreeMap::new());
+        for refusal in self.refused.values().filter(|refusal| refusal.holds(now)) {
+            match refusal.kept {
+                Some(kept) => *figures.left.entry(kept).or_default() += 1,
+                None => figures.missed += 1,
+            }
+        }
         (figures.pages, figures.right) = (0, 0);
         (figures.accesses, figures.right_accesses) = (0.0, 0.0);
         let mut hot = Vec::new();
@@ -700,7 +817,9 @@ impl Figures {
         self.missed += other.missed;
         self.confirmed += other.confirmed;
         self.checked += other.checked;
-        self.unchosen += other.unchosen;
+        for (why, pages) in &other.unchosen {
+            *self.unchosen.entry(why).or_default() += pages;
+        }
         self.pages += other.pages;
         self.right += other.right;
         self.accesses += other.accesses;
@@ -748,7 +867,7 @@ mod tests {
                 PlacementGoal::Spread => program.step_to_spread(COLORS, CAPACITY, Duration::ZERO),
                 PlacementGoal::Within(set) => program.step_within(set, Duration::ZERO),
             };
-            program.count(aim, COLORS);
+            program.count(aim, COLORS, Duration::ZERO);
             let Some((pages, want)) = asked(step) else {
                 return steps;
             };
@@ -761,7 +880,7 @@ mod tests {
                     }
                 })
                 .collect();
-            program.enter(&pages, &placed);
+            program.enter(&pages, &placed, Duration::ZERO);
         }
         panic!("never settled");
     }
@@ -769,19 +888,34 @@ mod tests {
     #[test]
     fn a_hot_set_ends_even_over_all_colors_and_stays_alone() {
         let mut program = Program::default();
-        program.take(pages(60, false), &PlacementGoal::Spread, CAPACITY, false);
+        program.take(
+            pages(60, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, false),
+            Duration::ZERO,
+        );
         assert!(settle(&mut program, &PlacementGoal::Spread, 7) > 60 / 7);
         assert_eq!(program.figures.now, Some((7, 8)));
         assert_eq!(program.figures.recolored, 60);
         // The same pages are hot at the next sample.
-        program.take(pages(60, false), &PlacementGoal::Spread, CAPACITY, false);
+        program.take(
+            pages(60, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, false),
+            Duration::ZERO,
+        );
         assert_eq!(settle(&mut program, &PlacementGoal::Spread, 7), 0);
     }
 
     #[test]
     fn pages_of_huge_pages_stay() {
         let mut program = Program::default();
-        program.take(pages(32, true), &PlacementGoal::Spread, CAPACITY, false);
+        program.take(
+            pages(32, true),
+            &PlacementGoal::Spread,
+            (CAPACITY, false),
+            Duration::ZERO,
+        );
         assert_eq!(settle(&mut program, &PlacementGoal::Spread, 100), 0);
         assert_eq!((program.figures.recolored, program.figures.now), (0, None));
     }
@@ -789,12 +923,27 @@ mod tests {
     #[test]
     fn only_as_much_as_the_cache_holds_is_looked_at_and_blindly_only_if_all_fits() {
         let mut program = Program::default();
-        program.take(pages(1000, false), &PlacementGoal::Spread, CAPACITY, false);
+        program.take(
+            pages(1000, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, false),
+            Duration::ZERO,
+        );
         assert_eq!(program.pages.len(), CAPACITY);
-        program.take(pages(1000, false), &PlacementGoal::Spread, CAPACITY, true);
+        program.take(
+            pages(1000, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, true),
+            Duration::ZERO,
+        );
         assert!(program.pages.is_empty());
-        assert_eq!(program.figures.unchosen, 1000);
-        program.take(pages(200, false), &PlacementGoal::Spread, CAPACITY, true);
+        assert_eq!(program.figures.unchosen[TOO_MUCH], 1000);
+        program.take(
+            pages(200, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, true),
+            Duration::ZERO,
+        );
         assert_eq!(program.pages.len(), 200);
     }
 
@@ -805,12 +954,14 @@ mod tests {
         let aim = PlacementGoal::Within(set.clone());
         let attempts = |placed: RecolorResult| {
             let mut program = Program::default();
-            program.take(pages(3, false), &aim, CAPACITY, false);
+            program.take(pages(3, false), &aim, (CAPACITY, false), Duration::ZERO);
             for attempt in 0..100 {
                 let Some((pages, _)) = asked(program.step_within(&set, Duration::ZERO)) else {
                     return (attempt, program);
                 };
-                program.enter(&pages, &vec![placed; pages.len()]);
+                let now = Duration::ZERO;
+                program.enter(&pages, &vec![placed; pages.len()], now);
+                program.count(&aim, COLORS, now);
             }
             (100, program)
         };
@@ -821,7 +972,7 @@ mod tests {
         assert_eq!((tried, program.figures.missed), (12, 3));
         // A missing frame of a wanted color is looked for again.
         let (tried, mut program) = attempts(RecolorResult::Kept(KeptReason::NoFrame));
-        program.count(&aim, COLORS);
+        program.count(&aim, COLORS, Duration::ZERO);
         assert_eq!(
             (tried, program.figures.pages, program.figures.right),
             (100, 3, 0)
@@ -829,9 +980,66 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_kept_is_tried_again_after_a_while() {
+        let request: ColorRequest = "0-3".parse().unwrap();
+        let set = request.of(COLORS).unwrap().unwrap();
+        let aim = PlacementGoal::Within(set.clone());
+        let mut program = Program::default();
+        program.take(pages(1, false), &aim, (CAPACITY, false), Duration::ZERO);
+        let shared = [RecolorResult::Kept(KeptReason::Shared)];
+        let mut tried = Vec::new();
+        for second in 0..200 {
+            let now = Duration::from_secs(second);
+            while let Some((pages, _)) = asked(program.step_within(&set, now)) {
+                tried.push(second);
+                program.enter(&pages, &shared, now);
+            }
+        }
+        assert_eq!(tried, [0, 0, 0, 30, 90]);
+        program.count(&aim, COLORS, Duration::from_secs(199));
+        assert_eq!(program.figures.left[&KeptReason::Shared], 1);
+        // The child that shared it has ended.
+        let now = Duration::from_secs(300);
+        let (pages, _) = asked(program.step_within(&set, now)).unwrap();
+        program.enter(&pages, &[RecolorResult::Recolored(Color(0))], now);
+        program.count(&aim, COLORS, now);
+        assert!(program.figures.left.is_empty());
+        assert_eq!(program.figures.recolored, 1);
+    }
+
+    #[test]
+    fn a_page_whose_frame_is_seen_late_counts_once() {
+        let mut program = Program::default();
+        let at = [VirtAddr(BASE_PAGE_SIZE)];
+        let mut enter = |result| program.enter(&at, &[result], Duration::ZERO);
+        enter(RecolorResult::Unmapped);
+        enter(RecolorResult::Recolored(Color(1)));
+        assert_eq!(program.figures.recolored, 1);
+        assert!(program.pending.is_empty());
+    }
+
+    #[test]
+    fn programs_that_wait_or_rest_hold_no_frames() {
+        let mut program = Program::default();
+        assert!(program.is_idle(Duration::ZERO), "it has not run");
+        program.has_run = true;
+        assert!(!program.is_idle(Duration::ZERO));
+        program.rests_until = LONGEST_REST;
+        assert!(program.is_idle(Duration::ZERO));
+        assert!(!program.is_idle(LONGEST_REST));
+        program.settled = true;
+        assert!(program.is_idle(LONGEST_REST));
+    }
+
+    #[test]
     fn pages_are_measured_again_now_and_then() {
         let mut program = Program::default();
-        program.take(pages(64, false), &PlacementGoal::Spread, CAPACITY, false);
+        program.take(
+            pages(64, false),
+            &PlacementGoal::Spread,
+            (CAPACITY, false),
+            Duration::ZERO,
+        );
         settle(&mut program, &PlacementGoal::Spread, 100);
         assert_eq!(program.check(FIRST_CHECK / 2), None);
         let Some(Step::Check { pages }) = program.check(FIRST_CHECK) else {

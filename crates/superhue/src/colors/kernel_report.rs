@@ -72,7 +72,7 @@ pub(crate) fn report(
         share: share(inside, resident),
         verified_pages: checked,
         verified_share: share(confirmed, checked),
-        left_bytes: left(&processes, resident.saturating_sub(inside)),
+        left_bytes: left(&processes, resident.saturating_sub(inside), checked),
         programs: processes.iter().filter_map(program).take(LISTED).collect(),
         kernel: Some(KernelColors {
             geometry: policy.geometry.clone(),
@@ -102,6 +102,7 @@ fn resident_and_right(counted: &ProcessCounts) -> Option<(PageCount, PageCount)>
 fn left(
     processes: &[(&superhue_model::ProcessId, &ProcessCounts)],
     outside: u64,
+    checked: u64,
 ) -> BTreeMap<&'static str, ByteCount> {
     let mut seen: BTreeMap<ColorMismatch, u64> = BTreeMap::new();
     for (_, counted) in processes {
@@ -112,8 +113,13 @@ fn left(
     let all: u64 = seen.values().sum();
     let mut left = BTreeMap::new();
     if outside > 0 && all == 0 {
-        let unknown = "reason not known: the frame numbers of pages are hidden (CAP_SYS_ADMIN); pages of files \
-                       lie where others read them";
+        let unknown = match checked {
+            0 => {
+                "reason not known: the frame numbers of pages are hidden (CAP_SYS_ADMIN); pages of files \
+                 lie where others read them"
+            }
+            _ => "reason not known: none of the pages that were checked lies outside",
+        };
         left.insert(unknown, PageCount(outside).bytes());
     }
     for (why, pages) in seen {

@@ -276,6 +276,11 @@ impl ColorSetup {
         Some(Keeper::new(aim, cache, ready, roots))
     }
 
+    /// Returns a handle on the swap that pages go out to, for undoing it after this was given away.
+    pub(crate) fn swap(&self) -> Option<SwapOnDemand> {
+        self.swap.clone()
+    }
+
     /// Undoes the setup for recoloring. Must be called after the last recoloring.
     pub(crate) fn finish(&mut self) -> RestoreReport {
         let swap = self.swap.as_ref();

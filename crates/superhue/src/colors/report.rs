@@ -130,10 +130,16 @@ impl ColorsReport {
         let Some(keeper) = keeper else {
             return report;
         };
+        let price = keeper.price();
         if let Some(why) = keeper.trouble() {
-            report.without = Some(why.to_owned());
-            "none".clone_into(&mut report.placement);
-            return report;
+            if price.attempts == 0 {
+                report.without = Some(why.to_owned());
+                "none".clone_into(&mut report.placement);
+                return report;
+            }
+            report
+                .notes
+                .push(format!("ended before the programs: {why}"));
         }
         let figures = keeper.figures();
         let bytes = |pages: u64| PageCount(pages).bytes();
@@ -147,17 +153,14 @@ impl ColorsReport {
         report.left_bytes = left
             .map(|(left, pages)| (left.describe(), bytes(*pages)))
             .collect();
-        if figures.unchosen > 0 {
-            let reason =
-                "accesses cannot be tracked, and it is more than the cache holds four times over";
-            report.left_bytes.insert(reason, bytes(figures.unchosen));
+        for (reason, pages) in figures.unchosen.iter().filter(|(_, pages)| **pages > 0) {
+            report.left_bytes.insert(reason, bytes(*pages));
         }
         let accesses = figures.accesses;
         if figures.missed > 0 {
             let reason = "came to lie in other frames than those dealt (the program was too busy)";
             report.left_bytes.insert(reason, bytes(figures.missed));
         }
-        let price = keeper.price();
         report.recoloring = Some(Recoloring {
             chosen_by: if keeper.is_blind() {
                 "residency"
@@ -214,10 +217,9 @@ impl ColorsReport {
                     "; {:.1} % of {} {}memory is on them",
                     share * 100.0,
                     self.resident_bytes,
-                    if self.recoloring.is_some() {
-                        "accessed "
-                    } else {
-                        ""
+                    match &self.recoloring {
+                        Some(it) if it.chosen_by == "accesses" => "accessed ",
+                        _ => "",
                     }
                 );
             }

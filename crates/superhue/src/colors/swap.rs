@@ -10,12 +10,14 @@ use superhue_procfs::Roots;
 
 /// Swap that pages go out to.
 #[derive(Debug, Clone)]
-pub(super) struct SwapOnDemand(Arc<Mutex<State>>);
+pub(crate) struct SwapOnDemand(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
     /// It can be made.
     Wanted,
+    /// It is on, and was not tried yet, or failed for this reason.
+    Found(Box<(SwapInUse, ZswapInUse)>, Option<String>),
     InUse(Box<(SwapInUse, ZswapInUse)>),
     /// It could not be made.
     Failed(String),
@@ -38,7 +40,7 @@ impl SwapOnDemand {
             return Ok(Self::with(State::Wanted));
         }
         let zswap = ZswapInUse::find_or_switch(&journal, false)?;
-        Ok(Self::with(State::InUse(Box::new((found?, zswap)))))
+        Ok(Self::with(State::Found(Box::new((found?, zswap)), None)))
     }
 
     fn with(state: State) -> Self {
@@ -49,11 +51,11 @@ impl SwapOnDemand {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the swap, if that was not done yet.
+    /// Makes the swap, if that was not done yet, and tries it.
     ///
     /// # Errors
     /// The reason why there is none, as a clause.
-    pub(super) fn see_to(&self) -> Result<(), String> {
+    pub(super) fn see_to(&self, roots: &Roots) -> Result<(), String> {
         let mut state = self.state();
         if let State::Wanted = *state {
             let journal = Journal::default();
@@ -62,32 +64,49 @@ impl SwapOnDemand {
             let made =
                 made.and_then(|swap| Ok((swap, ZswapInUse::find_or_switch(&journal, true)?)));
             *state = match made {
-                Ok(both) => State::InUse(Box::new(both)),
+                Ok(both) => State::Found(Box::new(both), None),
                 Err(error) => State::Failed(error.to_string()),
+            };
+        }
+        if matches!(*state, State::Found(..)) {
+            let why = ZswapInUse::try_out(roots).err();
+            *state = match (mem::replace(&mut *state, State::Wanted), why) {
+                (State::Found(both, _), None) => State::InUse(both),
+                // It may be for the moment only, so a later call tries again.
+                (State::Found(both, _), why) => {
+                    State::Found(both, why.map(|error| error.to_string()))
+                }
+                (other, _) => other,
             };
         }
         match &*state {
             State::InUse(..) => Ok(()),
-            State::Failed(why) => Err(why.clone()),
-            State::Wanted | State::Over(_) => Err("the watch is over".to_owned()),
+            State::Failed(why) | State::Found(_, Some(why)) => Err(why.clone()),
+            State::Wanted | State::Found(..) | State::Over(_) => {
+                Err("the watch is over".to_owned())
+            }
         }
     }
 
     /// Returns a sentence for the report: the swap in use, or the failure.
     pub(super) fn describe(&self) -> Option<String> {
         match &*self.state() {
-            State::InUse(both) => Some(format!("pages go out to {}", both.0.describe())),
-            State::Failed(why) => Some(format!("no page goes out: {why}")),
+            State::Found(both, None) | State::InUse(both) => {
+                Some(format!("pages go out to {}", both.0.describe()))
+            }
+            State::Failed(why) | State::Found(_, Some(why)) => {
+                Some(format!("no page goes out: {why}"))
+            }
             State::Over(said) => said.clone(),
             State::Wanted => None,
         }
     }
 
     /// Undoes the setup. Must be called after the last recoloring.
-    pub(super) fn finish(&self) -> RestoreReport {
+    pub(crate) fn finish(&self) -> RestoreReport {
         let said = self.describe();
         match mem::replace(&mut *self.state(), State::Over(said)) {
-            State::InUse(both) => {
+            State::Found(both, _) | State::InUse(both) => {
                 let (swap, zswap) = *both;
                 let mut report = swap.finish();
                 report.add(zswap.finish());

@@ -17,6 +17,9 @@ use superhue_sys::cgroup::groups;
 
 use crate::Roots;
 
+/// Limit on the memory that zswap takes for a group under version 2, and that memory. Past the limit pages go to the swap device.
+const ZSWAP: (&str, &str) = ("memory.zswap.max", "memory.zswap.current");
+
 /// Limits on swap under version 2; [`SWAPPED`] holds the usage.
 const BOUNDS: [&str; 2] = ["memory.swap.max", "memory.swap.high"];
 const SWAPPED: &str = "memory.swap.current";
@@ -51,6 +54,19 @@ pub fn swap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
             .min()?;
         let swapped = number(folder, SWAPPED)?;
         Some(ByteCount(bound.saturating_sub(swapped)))
+    });
+    left.min()
+}
+
+/// Returns the bytes that zswap may still take for pages of process `pid`, by the limits of its control groups. `None` without a limit, or if no
+/// limit can be read.
+#[must_use]
+pub fn zswap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
+    let folders = groups(&roots.proc, &roots.sys, &pid.to_string());
+    let (limit, used) = ZSWAP;
+    let left = folders.iter().filter_map(|folder| {
+        let limit = number(folder, limit)?;
+        Some(ByteCount(limit.saturating_sub(number(folder, used)?)))
     });
     left.min()
 }
@@ -212,6 +228,21 @@ mod tests {
         fake.write("a/b", "memory.swap.max", "0\n");
         assert_eq!(fake.room(), Some(0));
         assert_eq!(swap_room(&fake.roots, 8), None, "no process");
+    }
+
+    #[test]
+    fn the_tightest_bound_on_zswap_decides() {
+        let fake = Fake::new("0::/a/b\n");
+        let room = || zswap_room(&fake.roots, 7).map(|room| room.0);
+        assert_eq!(room(), None);
+        fake.write("a/b", "memory.zswap.max", "max\n");
+        fake.write("a/b", "memory.zswap.current", 3 * MIB);
+        assert_eq!(room(), None);
+        fake.write("a", "memory.zswap.max", 10 * MIB);
+        fake.write("a", "memory.zswap.current", 3 * MIB);
+        assert_eq!(room(), Some(7 * MIB));
+        fake.write("a/b", "memory.zswap.max", "0\n");
+        assert_eq!(room(), Some(0));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod swaps;
 pub mod thp;
 mod vmstat;
 mod zram;
+mod zswap;
 
 pub use buddyinfo::BuddyInfo;
 pub use file::{hint, numbered};
@@ -31,6 +32,7 @@ pub use swaps::{SwapArea, SwapKind, parse_swaps, read_swaps, room_in_memory};
 pub use thp::ThpSettings;
 pub use vmstat::{ThpCounters, lazily_freed};
 pub use zram::{Zram, ZramUse, newest_disk, parse_mm_stat, read_zrams};
+pub use zswap::{SwappedOut, zswap_pool_room};
 
 use serde::Serialize;
 

@@ -6,15 +6,31 @@
 //!
 //! Measured on Linux 6.18, with pages given to pipes while two threads of the program write them, recolored over and over: with zram alone 191 of
 //! 1,402,880 pages parted from the program's; with zswap before it 0 of 1,400,000.
+//!
+//! zswap is safe only as long as it takes the page. It passes pages on to the device that its compressor cannot make smaller (before Linux 6.18),
+//! that a control group's `memory.zswap.max` forbids, or that its pool has no room for. So [`ZswapInUse::try_out`] takes out pages of our own that
+//! cannot be compressed, and [`ZswapInUse::refusal`] looks at the limits before each step.
 
 use std::fs;
 
+use superhue_model::{BASE_PAGE_SIZE, ByteCount};
 use superhue_procfs::Roots;
+use superhue_procfs::cgroup::{swap_room, zswap_room};
+use superhue_procfs::system::{SwappedOut, zswap_pool_room};
+use superhue_sys::advise::drain_new_pages;
+use superhue_sys::scratch::Scratch;
 
 use super::SwapError;
 use crate::journal::{Journal, OwnedJournal, SettingChange};
 use crate::restored::RestoreReport;
 use crate::setting::{SettingsError, ZSWAP_ON, zswap_switch};
+
+/// Pages that are taken out to try zswap, and attempts at it.
+const TRIED: u64 = 32;
+const ATTEMPTS: u32 = 5;
+
+/// Room for zswap below which it counts as having none: two steps of 512 pages.
+const LEAST_ROOM: ByteCount = ByteCount(4 << 20);
 
 /// zswap that is on: it was on, or it is switched on until the last superhue that needs it drops this.
 #[derive(Debug)]
@@ -28,6 +44,70 @@ impl ZswapInUse {
     pub fn is_on(roots: &Roots) -> Option<bool> {
         let text = fs::read_to_string(zswap_switch(&roots.sys)).ok()?;
         Some(text.trim() == ZSWAP_ON)
+    }
+
+    /// Returns the reason why zswap may refuse a page of process `pid` now, as a clause; `None` if nothing speaks against it.
+    #[must_use]
+    pub fn refusal(roots: &Roots, pid: u32) -> Option<&'static str> {
+        if Self::is_on(roots) != Some(true) {
+            return Some(
+                "it was switched off, without which nothing is safe: see superhue check, --swap",
+            );
+        }
+        if zswap_room(roots, pid).is_some_and(|room| room < LEAST_ROOM) {
+            return Some("its control group may not use zswap (memory.zswap.max)");
+        }
+        if zswap_pool_room(roots).is_some_and(|room| room < LEAST_ROOM) {
+            return Some("the pool of zswap is full (zswap.max_pool_percent)");
+        }
+        None
+    }
+
+    /// Takes some pages of our own out that cannot be compressed, to see whether zswap takes them. Swap in memory and zswap must be on.
+    ///
+    /// # Errors
+    /// [`SwapError::ZswapRefuses`].
+    pub fn try_out(roots: &Roots) -> Result<(), SwapError> {
+        let refuses = |why| SwapError::ZswapRefuses { why };
+        let own = std::process::id();
+        if let Some(why) = Self::refusal(roots, own) {
+            return Err(refuses(why));
+        }
+        if swap_room(roots, own).is_some_and(|room| room < LEAST_ROOM) {
+            return Err(refuses(
+                "superhue cannot try it, as its own control group may not swap (memory.swap.max)",
+            ));
+        }
+        let mut least = None;
+        for attempt in 0..ATTEMPTS {
+            let pages = TRIED * BASE_PAGE_SIZE;
+            let length = usize::try_from(pages).unwrap_or_default();
+            let mut scratch = Scratch::untouched(length)
+                .map_err(|errno| SwapError::step("map memory by", "mmap(2)", errno.into()))?;
+            scratch.fill(u64::from(attempt) + 1);
+            // Pages that are not on the kernel's lists yet would stay.
+            drain_new_pages();
+            let before = SwappedOut::read(roots);
+            scratch.page_out().map_err(|errno| {
+                SwapError::step("take pages of our own out by", "madvise(2)", errno.into())
+            })?;
+            let (Some(before), Some(after)) = (before, SwappedOut::read(roots)) else {
+                return Err(refuses("this kernel does not show which pages it takes"));
+            };
+            let to_zswap = after.to_zswap.saturating_sub(before.to_zswap);
+            let to_devices = after.to_devices.saturating_sub(before.to_devices);
+            // Other programs may be swapped out at the same time, which adds to either.
+            if to_devices == 0 && to_zswap >= TRIED / 2 {
+                return Ok(());
+            }
+            least = Some(least.map_or(to_devices, |least: u64| least.min(to_devices)));
+        }
+        Err(refuses(match least {
+            Some(1..) => {
+                "it does not take pages that cannot be compressed (before Linux 6.18, or for a limit on it)"
+            }
+            _ => "none of some pages of superhue's own could be taken out to it",
+        }))
     }
 
     /// Checks that the kernel has the switch, without changing it.

@@ -93,6 +93,14 @@ pub enum SwapError {
         /// Its switch.
         path: PathBuf,
     },
+    /// zswap is on, and does not take every page.
+    #[error(
+        "zswap is on, and {why}: such a page would go to the swap device, and could part from what the kernel holds of it"
+    )]
+    ZswapRefuses {
+        /// The finding, as a clause.
+        why: &'static str,
+    },
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] SettingsError),

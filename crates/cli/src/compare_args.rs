@@ -11,7 +11,8 @@ use crate::values::parse_some_time;
 /// Meaning of the exit status of `compare`.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done, and no condition of --fail-if or --fail-unless failed; 1 failed, or a condition could not be \
-judged; 2 wrong usage; 4 a condition failed; 130 interrupted; the result covers the completed runs.";
+judged, or a program of a suite was given up; 2 wrong usage; 4 a condition failed; 130 interrupted, without conditions: the result covers the \
+completed runs.";
 
 /// Conditions that decide the exit status.
 #[derive(Debug, Clone, Args)]

@@ -34,6 +34,8 @@ struct Verdict {
     sentence: String,
     works: Vec<&'static str>,
     fails: Vec<&'static str>,
+    /// Neither shown to work nor to fail.
+    unknown: Vec<&'static str>,
 }
 
 /// Tries every capability and shows the results.
@@ -122,29 +124,46 @@ const PURPOSES: [(&str, &[&str]); 5] = [
 
 /// Returns the verdict on the uses of superhue.
 fn verdict_on_uses(capabilities: &[Capability]) -> Verdict {
-    let is_there = |id: &&str| {
-        let found = capabilities.iter().find(|it| it.id == *id);
-        found.is_some_and(|it| matches!(it.availability, Availability::Yes | Availability::Partial))
+    let has_one = |ids: &[&str], wanted: &[Availability]| {
+        let mut found = capabilities.iter().filter(|it| ids.contains(&it.id));
+        found.any(|it| wanted.contains(&it.availability))
     };
-    let uses = |wanted: bool| {
-        let of = move |ids: &[&str]| ids.iter().any(is_there) == wanted;
-        let uses = PURPOSES.iter().filter(move |(_, ids)| of(ids));
-        uses.map(|(purpose, _)| *purpose).collect::<Vec<_>>()
-    };
-    let (works, fails) = (uses(true), uses(false));
-    let sentence = match (works.is_empty(), fails.is_empty()) {
-        (false, true) => format!("Here superhue can {}.", enumerated(&works, "and")),
-        (true, _) => format!("Here superhue cannot {}.", enumerated(&fails, "or")),
-        (false, false) => format!(
-            "Here superhue can {}, but it cannot {}.",
-            enumerated(&works, "and"),
-            enumerated(&fails, "or")
-        ),
-    };
+    let (mut works, mut fails, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    for (purpose, ids) in PURPOSES {
+        let list = if has_one(ids, &[Availability::Yes, Availability::Partial]) {
+            &mut works
+        } else if has_one(ids, &[Availability::Unknown]) {
+            &mut unknown
+        } else {
+            &mut fails
+        };
+        list.push(purpose);
+    }
+    let mut parts = Vec::new();
+    if !works.is_empty() {
+        parts.push(format!("superhue can {}", enumerated(&works, "and")));
+    }
+    if !fails.is_empty() {
+        let it = if works.is_empty() {
+            "superhue"
+        } else {
+            "but it"
+        };
+        parts.push(format!("{it} cannot {}", enumerated(&fails, "or")));
+    }
+    if !unknown.is_empty() {
+        let uses = enumerated(&unknown, "or");
+        let (and, it) = match parts.is_empty() {
+            true => ("", "superhue"),
+            false => ("and ", "it"),
+        };
+        parts.push(format!("{and}it is not known whether {it} can {uses}"));
+    }
     Verdict {
-        sentence,
+        sentence: format!("Here {}.", parts.join(", ")),
         works,
         fails,
+        unknown,
     }
 }
 
@@ -180,6 +199,7 @@ fn verdict_on_named(capabilities: &[Capability]) -> Verdict {
         sentence: format!("{}.", parts.join("; ")),
         works,
         fails,
+        unknown,
     }
 }
 
@@ -334,12 +354,22 @@ mod tests {
             verdict.works,
             ["split huge pages", "see which memory is accessed"]
         );
-        assert_eq!(verdict.works.len() + verdict.fails.len(), PURPOSES.len());
+        let all = [&verdict.works, &verdict.fails, &verdict.unknown];
+        assert_eq!(all.map(Vec::len).iter().sum::<usize>(), PURPOSES.len());
         for (purpose, _) in PURPOSES {
             assert!(verdict.sentence.contains(purpose), "{}", verdict.sentence);
         }
         assert!(!verdict.sentence.contains('\n'));
         assert!(verdict_on_uses(&[]).works.is_empty());
+        let some = [
+            capability("remote-collapse", Availability::Unknown),
+            capability("user-service", Availability::No),
+        ];
+        let verdict = verdict_on_uses(&some);
+        assert_eq!(verdict.unknown, ["make huge pages in running programs"]);
+        assert!(!verdict.fails.contains(&verdict.unknown[0]));
+        let end = ", and it is not known whether it can make huge pages in running programs.";
+        assert!(verdict.sentence.ends_with(end), "{}", verdict.sentence);
     }
 
     #[test]

@@ -207,7 +207,9 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
     let report = scratch.path("report.json");
     let said = scratch.run(&["--report", &report]);
     let error = text(&said.stderr);
-    assert!(said.status.success(), "{error}");
+    // What is missing is left out, and what failed is a failure.
+    assert_eq!(said.status.code(), Some(1), "{error}");
+    assert!(error.contains("given up: failing, hanging; why"), "{error}");
     let table = text(&said.stdout);
     for expected in [
         "1 of 6 programs measured, 1 run of each arm",

@@ -76,7 +76,7 @@ pub struct Plan {
     pub setup: Option<String>,
     /// Command that runs before each run, for `sh -c`.
     pub prepare: Option<String>,
-    /// Expression that reads its speed from the output, in the form of `--metric`; `None` if its wall time counts.
+    /// Expression that reads its speed from the output, in the form of `--metric-regex`; `None` if its wall time counts.
     pub speed: Option<String>,
     /// Expression that reads the time of its slowest answers; `None` if it does not print one.
     pub tail: Option<String>,

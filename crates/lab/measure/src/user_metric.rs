@@ -1,4 +1,4 @@
-//! Numbers that the measured program itself prints: `--metric NAME=REGEX`.
+//! Numbers that the measured program itself prints: `--metric-regex NAME=REGEX`.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ enum MatchChoice {
 /// Largest number of different numbers that an error names.
 const NAMED: usize = 5;
 
-/// Reason why `--metric` cannot be parsed.
+/// Reason why `--metric-regex` cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserMetricError {
     /// The text has no `=`.
@@ -149,7 +149,7 @@ impl UserMetric {
         })
     }
 
-    /// Parses all `--metric` options of a command line.
+    /// Parses all `--metric-regex` options of a command line.
     ///
     /// # Errors
     /// Returns those of [`parse`](Self::parse), and an error for two metrics with the same name.

@@ -63,10 +63,12 @@ pub enum EndReason {
     /// The time was over.
     #[default]
     Duration,
-    /// The process exited or was replaced by exec.
+    /// The process exited.
     Exited,
     /// A signal interrupted it.
     Interrupted,
+    /// The process could no longer be read, for example because it executed a program with more rights.
+    Unreadable,
 }
 
 /// Duration and samples of an observation.

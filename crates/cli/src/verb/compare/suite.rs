@@ -75,6 +75,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState
     let done = session.go(&mut experiment, deadline, report.as_ref());
     // From here on signals end this process again.
     drop(experiment);
+    let given_up = session.given_up.join(", ");
     let suite = session.suite;
     let saved = done.and_then(|()| report.as_ref().map_or(Ok(()), |report| report.save(&suite)));
     let told = publish(args, &suite, files);
@@ -89,7 +90,12 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState
     saved.map_err(|error| Failure::new(FAILED, error))?;
     let why = suite.unfinished.as_deref();
     let is_interrupted = why.is_some_and(|why| why.starts_with(INTERRUPTED));
-    told.map(|status| cut_short(status, is_interrupted))
+    let status = told.map(|status| cut_short(status, is_interrupted))?;
+    if given_up.is_empty() || is_interrupted {
+        return Ok(status);
+    }
+    let text = format!("given up: {given_up}; why is said above");
+    Err(Failure::new(FAILED, text))
 }
 
 /// Shows an earlier result.
@@ -134,6 +140,8 @@ struct Session<'a> {
     machine: Value,
     /// One for each program, in their order.
     states: Vec<State>,
+    /// Names of programs whose runs failed in this session; a program that is not installed is none of them.
+    given_up: Vec<String>,
 }
 
 /// Progress of a program.
@@ -202,6 +210,7 @@ fn begin<'a>(
         arms,
         machine,
         states,
+        given_up: Vec::new(),
     };
     session.stay_on_one_machine()?;
     Ok(session)
@@ -450,6 +459,7 @@ impl Session<'_> {
         let is_whole = state.execution.records.len() == until;
         if let Some(why) = state.execution.aborted.clone() {
             shown.say(&format!("{} given up: {why}", plan.name));
+            self.given_up.push(plan.name.clone());
             self.give_up(index, why);
         } else if is_whole && !state.execution.has_good_run() {
             let failed = state
@@ -457,6 +467,7 @@ impl Session<'_> {
                 .records
                 .iter()
                 .find_map(|run| run.failed.clone());
+            self.given_up.push(plan.name.clone());
             self.give_up(index, failed.unwrap_or_default());
         } else {
             self.keep(index);

@@ -22,7 +22,7 @@
 //! command = "memcached -p 22311" # words as a shell splits them; no shell runs it
 //! load = "mc-load --port 22311"  # it is a server, ready once it listens
 //! ready = "tcp:22311"
-//! speed = "ops=ops ([0-9.]+)"    # as in --metric; without it the wall time counts
+//! speed = "ops=ops ([0-9.]+)"    # as in --metric-regex; without it the wall time counts
 //! tail = "p99:lower=p99 ([0-9.]+)"
 //! install = "apt install memcached"
 //! ```

@@ -73,8 +73,21 @@ pub(super) struct WatchedProcess {
     named: Duration,
     begun: Instant,
     limit: Option<Duration>,
-    /// Number of failed samples, and the error of the last one.
-    missed: Option<(u64, TrackError)>,
+    /// True if recent samples are recorded by themselves, for the terminal.
+    is_live: bool,
+    /// Number of programs that the process executed meanwhile, and the time of the last.
+    executed: (u64, Duration),
+    /// Reason why the process can no longer be read.
+    unreadable: Option<Failure>,
+}
+
+/// Returns the recorders of a watch: one for the result, and for the terminal one of the recent past.
+fn recorders(is_live: bool) -> Vec<Recorder> {
+    let mut recorders = vec![Recorder::new()];
+    if is_live {
+        recorders.push(Recorder::of_recent(RECENT.0, RECENT.1));
+    }
+    recorders
 }
 
 impl WatchedProcess {
@@ -95,11 +108,7 @@ impl WatchedProcess {
         if let Some(error) = foreign(&roots, id) {
             return Err(Failure::new(FAILED, error));
         }
-        let mut recorders = vec![Recorder::new()];
-        if args.follow {
-            recorders.push(Recorder::of_recent(RECENT.0, RECENT.1));
-        }
-        let record = Record::new(recorders);
+        let record = Record::new(recorders(args.follow));
         let target = Target {
             name: chosen.tracker.kind().name().to_owned(),
             why: chosen.why,
@@ -126,7 +135,9 @@ impl WatchedProcess {
             named: Duration::ZERO,
             begun: Instant::now(),
             limit,
-            missed: None,
+            is_live: args.follow,
+            executed: (0, Duration::ZERO),
+            unreadable: None,
         })
     }
 
@@ -147,7 +158,7 @@ impl WatchedProcess {
     /// Does the work that is due; returns true if there is a new sample.
     pub(super) fn step(&mut self) -> Result<bool, Failure> {
         let now = self.begun.elapsed();
-        let mut is_new = false;
+        let (mut is_new, mut is_replaced) = (false, false);
         let record = &mut self.record;
         let sampled = self
             .sampler
@@ -156,25 +167,46 @@ impl WatchedProcess {
             match sampled.result {
                 Ok(_) => is_new = true,
                 Err(TrackError::Read(error)) if error.is_vanished() => {}
-                Err(error @ TrackError::Replaced(_)) => {
-                    let count = self.missed.as_ref().map_or(0, |(count, _)| *count);
-                    self.missed = Some((count + 1, error));
-                }
+                Err(TrackError::Replaced(_)) => is_replaced = true,
                 Err(TrackError::Read(error)) => {
-                    return Err(Failure::new(code_of_read(&error), error));
+                    self.unreadable = Some(Failure::new(code_of_read(&error), error));
                 }
                 Err(error @ TrackError::Unusable { .. }) => {
-                    return Err(Failure::new(UNABLE, error));
+                    self.unreadable = Some(Failure::new(UNABLE, error));
                 }
                 Err(error @ (TrackError::Foreign { .. } | TrackError::TooLong { .. })) => {
-                    return Err(Failure::new(FAILED, error));
+                    self.unreadable = Some(Failure::new(FAILED, error));
                 }
             }
+        }
+        if is_replaced {
+            self.begin_anew(now);
+        }
+        if self.samples() == 0
+            && let Some(failure) = self.unreadable.take()
+        {
+            return Err(failure);
         }
         if is_new && now.saturating_sub(self.named) >= NAMES {
             self.read_names();
         }
         Ok(is_new)
+    }
+
+    /// Returns the number of samples of the present program.
+    fn samples(&self) -> u64 {
+        self.sampler.map(self.id).map_or(0, |map| map.samples())
+    }
+
+    /// Forgets the samples of the program that the process executed before: its memory is gone.
+    fn begin_anew(&mut self, now: Duration) {
+        self.record = Record::new(recorders(self.is_live));
+        if let Ok(status) = status(&self.roots, self.id.pid) {
+            self.process.name = status.name;
+        }
+        self.process.command = command(&self.roots, self.id.pid);
+        self.read_names();
+        self.executed = (self.executed.0 + 1, now);
     }
 
     /// Returns the reason why watching is over; `None` if it is not.
@@ -183,6 +215,9 @@ impl WatchedProcess {
             .is_ok_and(|stat| stat.start_ticks == self.id.start_ticks && !stat.is_zombie());
         if !is_there {
             return Some(EndReason::Exited);
+        }
+        if self.unreadable.is_some() {
+            return Some(EndReason::Unreadable);
         }
         let is_over = self
             .limit
@@ -219,18 +254,29 @@ impl WatchedProcess {
 
     /// Returns the document of all samples.
     pub(super) fn finish(mut self, ended: EndReason) -> Result<Heat, Failure> {
-        if ended != EndReason::Exited {
+        if !matches!(ended, EndReason::Exited | EndReason::Unreadable) {
             self.read_names();
         }
-        if let Some((count, error)) = &self.missed {
-            let samples = counted(*count, "sample");
-            note(&format!("{samples} came to nothing: {error}"));
+        if let (programs @ 1.., at) = self.executed {
+            note(&format!(
+                "the process executed {} meanwhile: the result is about the last, `{}`, since {}",
+                counted(programs, "program"),
+                self.process.name,
+                superhue_plot::time(at.as_secs_f64())
+            ));
+        }
+        if let Some(failure) = &self.unreadable {
+            note(&format!(
+                "watched until it could no longer be read: {}",
+                failure.text
+            ));
         }
         let heat = self.document(ended, self.series(0), true);
         if heat.watched.samples == 0 {
             let why = match ended {
                 EndReason::Exited => "it exited before the first one was complete",
                 EndReason::Interrupted => "interrupted before the first one was complete",
+                EndReason::Unreadable => "it could not be read",
                 EndReason::Duration => {
                     "none was complete in time: give it more by --for, or raise --max-overhead"
                 }

@@ -134,6 +134,7 @@ pub fn how(heat: &Heat) -> String {
         EndReason::Duration => "",
         EndReason::Exited => ", until the process exited",
         EndReason::Interrupted => ", until interrupted",
+        EndReason::Unreadable => ", until it could no longer be read",
     };
     let (seen, all) = (time(watched.seconds), time(watched.elapsed_seconds));
     // A short pause between samples is not worth mentioning.

@@ -54,7 +54,8 @@ pub struct Cli {
 pub enum Verb {
     /// Test what this machine permits.
     ///
-    /// Superhue tries everything on its own memory and processes, and changes nothing. For each missing capability it names the remedy.
+    /// Superhue tries everything on its own memory and processes, and changes nothing that lasts, but for the timing of the TLB, which it keeps below
+    /// /var/cache/superhue. For each missing capability it names the remedy.
     /// Capability: none.
     Check(CheckArgs),
     /// Run a command with its memory on huge pages, and on page colors with --colors; report at exit.
@@ -139,8 +140,8 @@ pub enum Verb {
     /// keeps the memory from being huge), `is huge`, small, or `?` (not known). The estimate multiplies the rate at which the program touches pages beyond the TLB
     /// by the measured cost of a TLB miss.
     ///
-    /// Capability: none for your own processes and for what every user may read. Estimates need the tracker ptwalk (CAP_BPF, CAP_PERFMON, CAP_DAC_OVERRIDE) and
-    /// CAP_SYS_NICE, CAP_SYS_ADMIN; CAP_SYS_PTRACE for other users' processes. Without them the gain is `?`, with the reason.
+    /// Capability: none for your own processes and for what every user may read. Estimates need the tracker ptwalk (CAP_BPF, CAP_PERFMON) and
+    /// CAP_SYS_NICE, CAP_SYS_ADMIN; for other users' processes also CAP_SYS_PTRACE and CAP_DAC_OVERRIDE. Without them the gain is `?`, with the reason.
     Advise(AdviseArgs),
     /// Show the accesses to a process's memory: counts per page, the hot set, pictures.
     ///
@@ -168,7 +169,7 @@ pub enum Verb {
     ///   name = "redis"
     ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
     ///   pages = "auto"           # as run --pages; "auto" is the default; or "off"
-    ///   budget = "5%"            # also most other options of attach: max-stall, colors, ...
+    ///   budget = "2%"            # default 1% for auto; also most other options of attach: max-stall, colors, ...
     ///
     /// It also makes huge pages for users without CAP_SYS_NICE who run superhue:
     ///
@@ -371,7 +372,7 @@ pub struct CompareArgs {
     #[arg(
         long = "metric-regex",
         alias = "metric",
-        value_name = "NAME[:lower][@last]=REGEX"
+        value_name = "NAME[:lower][@first|@last]=REGEX"
     )]
     pub metrics: Vec<String>,
     #[command(flatten)]

@@ -28,6 +28,7 @@ use superhue::sys::busy::{self, BusyBoard};
 use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
 
 use crate::output::{leave_out, note};
+use crate::verb::restore::recover;
 
 /// Signals that are passed on to the process that does the work, and `SIGCHLD`, which reports its changes. Stop signals
 /// and signals of the terminal reach it directly.
@@ -77,6 +78,9 @@ const AGAIN: SleepLimits = SleepLimits {
 
 /// Most restarts of the verb. If a process holds it up once more, the verb reports that and fails.
 const TIMES: usize = 16;
+
+/// Wait for a killed child to be gone, so that what it changed can be undone.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// Most processes that are named at the end.
 const NAMED: usize = 10;
@@ -144,10 +148,11 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
             End::HeldUp(process, signal) => {
                 kill(child, KernelSignal::KILL);
                 // A child that cannot be killed is abandoned.
-                wait_for(child, Duration::from_millis(20));
+                let is_gone = wait_for(child, Duration::from_millis(20));
                 if let Some(signal) = signal {
                     left_out.insert(process);
                     tell(&left_out);
+                    undo_for(child, is_gone, kind);
                     before.apply();
                     end_by(signal);
                     return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
@@ -167,8 +172,24 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
         }
     }
     tell(&left_out);
+    undo_for(0, true, kind);
     note("too many processes hold it up one after the other: given up");
     ExitCode::from(crate::output::FAILED)
+}
+
+/// Undoes what a child that was killed has changed on the machine: it could not do so itself.
+fn undo_for(child: u32, is_gone: bool, kind: Kind) {
+    if kind != Kind::Lasting {
+        return;
+    }
+    // As long as it exists, it holds the lock on its journal.
+    if is_gone || wait_for(child, LAST_WAIT) {
+        recover(false);
+    } else {
+        note(
+            "it could not be ended, and settings that it changed stay: run `superhue restore` later, as root",
+        );
+    }
 }
 
 /// End of a child.

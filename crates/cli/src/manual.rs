@@ -48,6 +48,15 @@ pub fn page(verb: &str) -> Page {
                     "Compare both ways in turns, with a confidence interval:",
                     "superhue compare -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
+                ("The services that would gain:", "superhue advise"),
+                (
+                    "The effect on a running service:",
+                    "superhue trial --unit redis-server",
+                ),
+                (
+                    "A running service on huge pages, until Ctrl-C:",
+                    "superhue attach --unit redis-server",
+                ),
                 (
                     "Services by rules, for as long as the machine runs:",
                     "superhue daemon --check",

@@ -66,8 +66,10 @@ pub fn pages() -> OneOf<Pages> {
              lie idle and hold mostly zeroes are split again"
         }
         Pages::Kernel => "what the kernel gives by itself; superhue only reports",
-        Pages::Never => "none",
-        Pages::Always => "all that the system-wide mode `always` would give, for this program only",
+        Pages::Never => "none: huge pages are switched off for the command that superhue starts",
+        Pages::Always => {
+            "every region with a page in memory, for the chosen processes only; it may add much memory"
+        }
         Pages::Resident => "2 MiB regions that are nearly full",
         Pages::Hot => {
             "2 MiB regions that are accessed; huge pages that lie idle and hold mostly zeroes are split again"
@@ -125,7 +127,7 @@ pub fn placements() -> OneOf<ColorPlacement> {
 pub fn trackers() -> OneOf<TrackerKind> {
     let meaning = |kind| match kind {
         TrackerKind::Ptwalk => {
-            "accessed bits in the page tables, read by BPF (CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE)"
+            "accessed bits in the page tables, read by BPF (CAP_BPF, CAP_PERFMON; for other users' processes also CAP_SYS_PTRACE and CAP_DAC_OVERRIDE)"
         }
         TrackerKind::Idle => "the page_idle bitmap of page frames (CAP_SYS_ADMIN)",
         TrackerKind::Damon => "the kernel's own monitor, which samples (root)",

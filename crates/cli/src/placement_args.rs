@@ -136,6 +136,58 @@ impl SystemArgs {
 }
 
 impl PlacementArgs {
+    /// Returns the options of a policy beside `--pages` that are not at their defaults, as one types them; a rule of the daemon has the same names.
+    pub fn beside_pages(&self) -> Vec<(&'static str, String)> {
+        let usual = PlacementOptions::default();
+        let time = |time: Duration| match time.as_micros() {
+            micros if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
+            micros if micros % 1000 == 0 => format!("{}ms", micros / 1000),
+            micros => format!("{micros}us"),
+        };
+        let budget = |budget: Share| match budget {
+            Share::Bytes(bytes) => bytes.0.to_string(),
+            Share::BasisPoints(_) => budget.to_string(),
+        };
+        let tracker = self.tracking.tracker.map(|tracker| tracker.to_string());
+        let given = [
+            ("--budget", self.budget.map(budget)),
+            ("--max-stall", self.max_stall.map(time)),
+            ("--rate", self.rate.map(|rate| rate.0.to_string())),
+            ("--tracker", tracker),
+            (
+                "--min-resident",
+                (self.min_resident != usual.min_resident)
+                    .then(|| format!("{}%", self.min_resident)),
+            ),
+            (
+                "--settle",
+                (self.settle != usual.settle).then(|| time(self.settle)),
+            ),
+            (
+                "--min-active",
+                (self.min_active != usual.min_active).then(|| format!("{}%", self.min_active)),
+            ),
+            (
+                "--cold-after",
+                (self.cold_after != usual.cold_after).then(|| time(self.cold_after)),
+            ),
+            (
+                "--max-overhead",
+                (self.tracking.max_overhead - usual.max_overhead)
+                    .abs()
+                    .gt(&f64::EPSILON)
+                    .then(|| {
+                        let percent = format!("{:.6}", self.tracking.max_overhead * 100.0);
+                        format!("{}%", percent.trim_end_matches('0').trim_end_matches('.'))
+                    }),
+            ),
+        ];
+        let given = given.into_iter();
+        given
+            .filter_map(|(option, value)| Some((option, value?)))
+            .collect()
+    }
+
     /// Returns the configuration of these options.
     pub fn config(&self) -> Config {
         let options = PlacementOptions {

@@ -5,6 +5,14 @@ use std::time::{Duration, Instant};
 
 pub use superhue_sys::process::thread_cpu_time as cpu_time;
 
+/// Returns the time since boot, by the clock of the kernel's start times of processes.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
 thread_local! {
     /// CPU time of reads right before actions that nobody has taken yet.
     static READS: Cell<Duration> = const { Cell::new(Duration::ZERO) };

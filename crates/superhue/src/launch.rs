@@ -1,14 +1,17 @@
 //! Start of a command in the state in which its caller would have started it.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
-use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, set_ignored};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, is_secure, set_ignored};
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
 use crate::colors::KernelPolicy;
@@ -119,6 +122,7 @@ impl Launch<'_> {
                 })?;
         let mut command = Command::new(name);
         command.args(arguments);
+        command.envs(dropped_variables());
         let own = self.environment.iter();
         command.envs(own.map(|(name, value)| (name, value)));
         if let Some(output) = self.output {
@@ -134,9 +138,14 @@ impl Launch<'_> {
         let redirected = self.output.is_some();
         let colors = self.colors.cloned();
         let group = self.group.map(File::as_raw_fd);
+        let stack = cut_stack();
         let restore = move || {
             if let Some(group) = group {
                 enter(group)?;
+            }
+            if let Some(stack) = stack {
+                // A program with less stack than wanted still runs.
+                let _ = setrlimit(Resource::Stack, stack);
             }
             set_ignored(SIGPIPE, preserved.sigpipe_ignored);
             if preserved.sigchld_ignored {
@@ -180,6 +189,98 @@ impl Launch<'_> {
     }
 }
 
+/// Returns the variables that the C library dropped from this process' environment, because Superhue was started with capabilities of its file. The command
+/// has no such rights, and gets them.
+fn dropped_variables() -> Vec<(OsString, OsString)> {
+    if !is_secure() {
+        return Vec::new();
+    }
+    let first = fs::read("/proc/self/environ").unwrap_or_default();
+    let words = first.split(|byte| *byte == 0);
+    let variables = words.filter_map(|word| {
+        let at = word.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (word.get(..at)?, word.get(at + 1..)?);
+        Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
+    });
+    variables
+        .filter(|(name, _)| !name.is_empty() && env::var_os(name).is_none())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// Returns the limits on the stack that the command should have, if the kernel cut that of Superhue because of capabilities of its file. The caller's limit is
+/// taken for that of its parent.
+fn cut_stack() -> Option<Rlimit> {
+    if !is_secure() {
+        return None;
+    }
+    let own = getrlimit(Resource::Stack);
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let text = fs::read_to_string(format!("/proc/{parent}/limits")).ok()?;
+    let wanted = stack_in(&text)?;
+    let is_more = match (wanted, own.current) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(wanted), Some(current)) => wanted > current,
+    };
+    let current = match (wanted, own.maximum) {
+        (Some(wanted), Some(maximum)) => Some(wanted.min(maximum)),
+        (wanted, maximum) => wanted.or(maximum),
+    };
+    is_more.then_some(Rlimit {
+        current,
+        maximum: own.maximum,
+    })
+}
+
+/// Returns the soft limit on the stack in a `/proc/PID/limits`: `Some(None)` for none.
+fn stack_in(text: &str) -> Option<Option<u64>> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max stack size"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(None),
+        number => number.parse().ok().map(Some),
+    }
+}
+
+/// Descriptors that the caller of Superhue passed on. The command has them; while Superhue holds them too, a reader gets no end of file and a lock is not
+/// released when the command closes its own.
+#[derive(Debug)]
+pub struct PassedDescriptors(Vec<RawFd>);
+
+impl PassedDescriptors {
+    /// Notes those that are open now, from number 3 on. Meaningful only before Superhue has opened any.
+    #[must_use]
+    pub fn now() -> Self {
+        let open = fs::read_dir("/proc/self/fd")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut passed: Vec<RawFd> = numbers.filter(|fd| *fd > 2).collect();
+        // The descriptor of the folder itself is closed by now.
+        passed.retain(|fd| is_open(*fd));
+        Self(passed)
+    }
+
+    /// Closes them, and replaces standard input, and standard output unless Superhue itself writes to it, by `/dev/null`. Standard error stays, for
+    /// Superhue's own report.
+    pub fn release(self, writes_to_stdout: bool) {
+        for fd in self.0 {
+            // SAFETY: they were open before Superhue opened anything, so no part of it uses them.
+            unsafe { close_raw(fd) };
+        }
+        let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else {
+            return;
+        };
+        let _ = rustix::stdio::dup2_stdin(&nothing);
+        if !writes_to_stdout {
+            let _ = rustix::stdio::dup2_stdout(&nothing);
+        }
+    }
+}
+
 /// Moves this process into the control group whose `cgroup.procs` is `group`: 0 stands for the writing process ("cgroup-v2.rst").
 fn enter(group: RawFd) -> io::Result<()> {
     // SAFETY: the launching process keeps the descriptor open until the child has executed.
@@ -215,5 +316,21 @@ fn launch_error(name: &OsStr, source: io::Error) -> LaunchError {
         Some(Errno::NOENT | Errno::NOTDIR) => LaunchError::NotFound { name: text, source },
         Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => fork_error(name, source),
         _ => LaunchError::NotExecutable { name: text, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_on_the_stack_is_read() {
+        let line =
+            "Max stack size            67108864             unlimited            bytes     \n";
+        assert_eq!(stack_in(line), Some(Some(64 << 20)));
+        let line = "Max cpu time  1 2 s\nMax stack size  unlimited  unlimited  bytes\n";
+        assert_eq!(stack_in(line), Some(None));
+        assert_eq!(stack_in("Max cpu time  1 2 s\n"), None);
+        assert_eq!(stack_in("Max stack size  much"), None);
     }
 }

@@ -106,14 +106,14 @@ pub use colors::{
 pub use config::{
     Config, MAX_LOCK_DEFAULT, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT,
 };
-pub use cpu::cpu_time;
-pub use launch::{InheritedState, LaunchError};
+pub use cpu::{cpu_time, since_boot};
+pub use launch::{InheritedState, LaunchError, PassedDescriptors};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
 pub use options::PlacementOptions;
 pub use pages::Pages;
 pub use report::{
-    CollapseReport, CoverageReport, CpuReport, Ending, MemoryReport, OwnCost, ProcessesReport,
+    CollapseReport, CostReport, CoverageReport, CpuReport, Ending, MemoryReport, ProcessesReport,
     Report, SCHEMA, StallReport,
 };
 pub use service::serve_user;

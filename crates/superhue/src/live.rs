@@ -15,8 +15,8 @@ use superhue_model::Share;
 use superhue_procfs::process::numbers_are_ours;
 
 pub use crate::account::{
-    ActionCounts, DURATION_BOUNDS_SECONDS, DurationBucket, LiveColors, LiveCost, LiveMemory,
-    LiveStalls, Members, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
+    ActionCounts, DURATION_BOUNDS_SECONDS, DurationBucket, LiveColors, LiveMemory, LiveStalls,
+    Members, OwnCost, PROCESSES_LISTED, ProcessAccount, SERVICES_LISTED, ServiceAccount,
     ServiceActions, WatchAccount,
 };
 
@@ -157,6 +157,7 @@ fn watch(
     let setup = Setup::if_asked(config, &mechanism)?;
     let (_, chosen) = choosing.end();
     let family = Family::fed(MemberFeed::by(controls));
+    let swap = colors.as_ref().and_then(ColorSetup::swap);
     let live = AccountPublisher::new(controls.clone(), &mechanism, colors);
     let watch = new_watch(config, &mechanism, family, setup);
     let watch = watch.with_actuator(make);
@@ -165,6 +166,10 @@ fn watch(
         .with_live(live)
         .with_cost(prepared + chosen);
     watch.run(&controls.stop(), false);
+    for left in swap.map(|swap| swap.finish().left).unwrap_or_default() {
+        let path = left.path.display();
+        tracing::warn!(%path, because = left.reason, "left as it is: superhue restore puts it back");
+    }
     Ok(())
 }
 

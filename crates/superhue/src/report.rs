@@ -11,7 +11,7 @@ use superhue_model::{Action, ByteCount, counted};
 use superhue_policy::StallCounts;
 use superhue_sys::process::own_usage;
 
-use crate::account::{ActionCounts, nonzero, waiting};
+use crate::account::{ActionCounts, OwnCost, WatchAccount, nonzero};
 use crate::allocator::AllocatorReport;
 use crate::ceiling;
 use crate::colors::ColorsReport;
@@ -67,7 +67,7 @@ pub struct Report {
     /// Processes.
     pub processes: ProcessesReport,
     /// Resources that Superhue itself used.
-    pub superhue: OwnCost,
+    pub superhue: CostReport,
     /// Machine settings that were restored, and swap in memory that was removed.
     pub settings: RestoreReport,
     /// Actions that a dry run planned (`--dry-run`), in order.
@@ -270,54 +270,63 @@ pub struct ProcessesReport {
     pub given_up: BTreeMap<String, u64>,
 }
 
-/// Resources that Superhue itself used.
+/// Resources that Superhue itself used: those of the whole command, also before and after the watch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct OwnCost {
-    /// Seconds of CPU.
-    pub cpu_seconds: f64,
-    /// Of these, seconds of collapses, splits, and moves of pages to frames of other colors.
-    pub acting_seconds: f64,
-    /// Of these, all other seconds: start, looks, samples, decisions.
-    pub watching_seconds: f64,
+pub struct CostReport {
+    /// CPU time and looks.
+    #[serde(flatten)]
+    pub counts: OwnCost,
     /// Seconds of watching that `--max-overhead` allows in this time, and in 10 s at least.
     pub max_watching_seconds: f64,
-    /// Seconds of wall time for which the watch saved CPU time, because watching had taken what `--max-overhead` allows.
-    pub saving_seconds: f64,
-    /// Seconds of wall time spent looking.
-    pub looking_seconds: f64,
     /// Largest resident set.
     pub max_rss_bytes: ByteCount,
-    /// Looks, of any kind.
-    pub looks: u64,
-    /// Looks at the page tables of a process.
-    pub full_looks: u64,
 }
 
-impl OwnCost {
+impl CostReport {
+    fn new(config: &Config, account: &WatchAccount, frame: &RunFacts) -> Self {
+        let own = own_usage();
+        let cpu = (own.user + own.system).saturating_sub(frame.own_cpu_before);
+        Self {
+            counts: OwnCost {
+                cpu_seconds: cpu.as_secs_f64(),
+                watching_seconds: (cpu.as_secs_f64() - account.own.acting_seconds).max(0.0),
+                max_overhead: config.options.max_overhead,
+                ..account.own
+            },
+            max_watching_seconds: config.options.max_overhead
+                * frame.wall.max(ceiling::PERIOD).as_secs_f64(),
+            max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
+        }
+    }
+
     /// Returns true if watching took more than `--max-overhead` allows.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.watching_seconds > self.max_watching_seconds
+        self.counts.watching_seconds > self.max_watching_seconds
     }
 
     fn line(&self, wall_seconds: f64) -> String {
+        let counts = &self.counts;
         let share = match wall_seconds > 0.0 {
-            true => format!(" ({:.1} % of one)", self.cpu_seconds / wall_seconds * 100.0),
+            true => format!(
+                " ({:.1} % of one)",
+                counts.cpu_seconds / wall_seconds * 100.0
+            ),
             false => String::new(),
         };
         let bound = match self.is_broken() {
             true => "more than",
             false => "of",
         };
-        let saving = match self.saving_seconds >= 0.5 {
-            true => format!(", reached for {:.0} s", self.saving_seconds),
+        let saving = match counts.saving_seconds >= 0.5 {
+            true => format!(", reached for {:.0} s", counts.saving_seconds),
             false => String::new(),
         };
         format!(
             "own cost: {:.2} s CPU{share}: {:.2} s for placing memory, {:.2} s for watching, {bound} the {:.2} s of --max-overhead{saving}; {} resident",
-            self.cpu_seconds,
-            self.acting_seconds,
-            self.watching_seconds,
+            counts.cpu_seconds,
+            counts.acting_seconds,
+            counts.watching_seconds,
             self.max_watching_seconds,
             self.max_rss_bytes
         )
@@ -338,7 +347,7 @@ pub(crate) struct RunFacts {
 
 fn tracking_report(config: &Config, watched: &WatchResults) -> Option<TrackingReport> {
     let tracked = &watched.tracked;
-    let tracker = tracked.chosen.as_ref()?.tracker?;
+    let tracker = tracked.tracker?;
     let cost = &tracked.cost;
     Some(TrackingReport {
         tracker,
@@ -348,7 +357,7 @@ fn tracking_report(config: &Config, watched: &WatchResults) -> Option<TrackingRe
         estimated_target_seconds: cost.target.as_secs_f64(),
         overhead: cost.overhead(),
         max_overhead: config.options.max_overhead,
-        hot_set_bytes: tracked.hot_set,
+        hot_set_bytes: watched.account.hot_set_bytes,
         compaction_regions: watched.ledger.compaction.regions,
         untracked: tracked.untracked.clone(),
     })
@@ -383,10 +392,9 @@ impl Report {
         watched: WatchResults,
         frame: RunFacts,
     ) -> Self {
-        let own = own_usage();
-        let own_cpu = (own.user + own.system).saturating_sub(frame.own_cpu_before);
+        let account = &watched.account;
         let timeline = &watched.timeline;
-        let unknown_because = if watched.full_looks == 0 {
+        let unknown_because = if account.own.full_looks == 0 {
             Some("it ended before the first look")
         } else if timeline.samples().is_empty() {
             Some("no look succeeded (see processes.unreadable)")
@@ -398,20 +406,18 @@ impl Report {
             None
         };
         let ledger = &watched.ledger;
-        let (pages, pages_because) = match &watched.tracked.chosen {
-            Some(chosen) => (chosen.pages, chosen.because.clone()),
-            None => (
-                config.likely_pages(),
-                "no process had memory that huge pages could be made of".to_owned(),
-            ),
+        let superhue = CostReport::new(config, account, &frame);
+        let pages_because = match account.pages_because.as_str() {
+            "" => "the results of the watch are missing",
+            because => because,
         };
         Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             commit: COMMIT,
             command: frame.command,
-            pages,
-            pages_because,
+            pages: account.pages.unwrap_or_else(|| config.likely_pages()),
+            pages_because: pages_because.to_owned(),
             mechanism,
             ending: frame.ending,
             wall_seconds: frame.wall.as_secs_f64(),
@@ -421,8 +427,8 @@ impl Report {
                 peak_rss_seen_bytes: watched.peak_rss,
                 peak_held_seen_bytes: watched.peak_held,
                 peak_charged_seen_bytes: watched.peak_charged,
-                growth_bytes: ledger.grown.bytes(),
-                budget_bytes: ledger.budget,
+                growth_bytes: account.growth_bytes,
+                budget_bytes: account.budget_bytes,
                 bloat_bound_bytes: watched.bloat_bound,
             },
             coverage: CoverageReport {
@@ -436,12 +442,12 @@ impl Report {
             },
             collapses: CollapseReport {
                 tried: ledger.collapses.tried(),
-                counts: ActionCounts::of(&ledger.collapses),
-                waiting: waiting(ledger),
+                counts: account.collapses.clone().without_buckets(),
+                waiting: account.waiting.clone(),
                 stall: StallReport::new(config, ledger.stalls),
             },
             splits: SplitReport {
-                counts: ActionCounts::of(&ledger.splits),
+                counts: account.splits.clone().without_buckets(),
                 returned_bytes: ledger.returned.bytes(),
             },
             objects: objects_report(&watched.objects),
@@ -449,24 +455,13 @@ impl Report {
             colors: None,
             allocator: None,
             processes: ProcessesReport {
-                seen: watched.processes_seen,
-                denied: watched.processes_denied,
+                seen: account.processes_seen,
+                denied: account.processes_denied,
                 unreachable: watched.processes_unreachable,
-                unreadable: watched.unreadable,
+                unreadable: account.unreadable.clone(),
                 given_up: nonzero([("not permitted", ledger.given_up.not_permitted)]),
             },
-            superhue: OwnCost {
-                cpu_seconds: own_cpu.as_secs_f64(),
-                acting_seconds: watched.acting.as_secs_f64(),
-                watching_seconds: own_cpu.saturating_sub(watched.acting).as_secs_f64(),
-                max_watching_seconds: config.options.max_overhead
-                    * frame.wall.max(ceiling::PERIOD).as_secs_f64(),
-                saving_seconds: watched.saving.as_secs_f64(),
-                looking_seconds: watched.looking.as_secs_f64(),
-                max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
-                looks: watched.looks,
-                full_looks: watched.full_looks,
-            },
+            superhue,
             settings: frame.settings,
             planned: watched.planned,
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use superhue::live::WatchAccount;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
-use superhue::{AttachError, ColorsError};
+use superhue::{AttachError, ColorsError, Pages};
 
 use crate::args::AttachArgs;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
@@ -24,6 +24,13 @@ const ENDING: [i32; 3] = [1, 2, 15];
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {
     check_budget(args.placement.budget)?;
+    if args.placement.pages == Some(Pages::Never) {
+        return Err(Failure::new(
+            USAGE,
+            "--pages never is for commands that superhue starts: in a running program huge pages cannot be switched off; restart it under \
+             `superhue run --pages never`",
+        ));
+    }
     check_follow(&args.targets, args.placement.no_follow)?;
     let targets = targets(&Roots::default(), &args.targets)?;
     recover(args.quiet);

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use superhue::act::SettingsError;
 use superhue::sys::process::die_by;
-use superhue::{ColorsError, Ending, InheritedState, LaunchError, Report, Session, SessionError};
+use superhue::{
+    ColorsError, Ending, InheritedState, LaunchError, PassedDescriptors, Report, Session,
+    SessionError,
+};
 
 use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
@@ -15,6 +18,7 @@ use crate::verb::restore::recover;
 
 /// Runs the command; returns its status, or ends superhue by the signal that ended the command.
 pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
+    let passed = PassedDescriptors::now();
     check_budget(args.placement.budget)?;
     recover(args.quiet);
     let report_file = ReportFile::open_if(args.report.as_ref())
@@ -31,6 +35,8 @@ pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
             return Err(Failure::new(exit_status_of(&error), error));
         }
     };
+    // The command has its own copies. It must be the only one to hold them, as it would be alone.
+    passed.release(args.json);
     if !args.quiet && !args.json {
         resctrl_hint::show_for(&colors);
     }

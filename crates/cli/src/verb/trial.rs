@@ -151,15 +151,31 @@ fn to_keep(args: &TrialArgs, trial: &Trial) -> Option<String> {
         return None;
     }
     let pages = trial.policy.pages.as_deref().unwrap_or("auto");
+    let options = args.placement.beside_pages();
     Some(match &args.targets.unit {
-        Some(unit) => format!(
-            "to have it from now on: a rule with unit = {} and pages = \"{pages}\" (superhue daemon)",
-            toml_string(unit)
-        ),
-        None => format!(
-            "to have it from now on: superhue attach --pages {pages} {}",
-            args.targets.typed()
-        ),
+        Some(unit) => {
+            let options = options.iter().map(|(option, value)| {
+                let key = option.trim_start_matches("--");
+                format!(", {key} = {}", toml_string(value))
+            });
+            format!(
+                "to have it from now on: a rule with unit = {}, pages = \"{pages}\"{} (superhue daemon)",
+                toml_string(unit),
+                options.collect::<String>()
+            )
+        }
+        None => {
+            let mut options: String = (options.iter())
+                .map(|(option, value)| format!("{option} {value} "))
+                .collect();
+            if args.placement.no_follow {
+                options.push_str("--no-follow ");
+            }
+            format!(
+                "to have it from now on: superhue attach --pages {pages} {options}{}",
+                args.targets.typed()
+            )
+        }
     })
 }
 

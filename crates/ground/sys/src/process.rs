@@ -492,6 +492,14 @@ pub fn close_on_exec_from(first: u32) -> Result<(), Errno> {
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
+/// Returns true if this program was started with more rights than its caller has (set-ID bits, file capabilities), so that the C library dropped some
+/// variables of its environment (`AT_SECURE`, `getauxval(3)`).
+#[must_use]
+pub fn is_secure() -> bool {
+    // SAFETY: it only reads the auxiliary vector.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Closes descriptor `fd` by number. Safe between fork and exec.
 ///
 /// # Safety

@@ -276,14 +276,17 @@ pub struct TrialSwitching {
     pub not_collapsed: u64,
     /// Number of failed splits while switching off.
     pub not_split: u64,
-    /// Number of the policy's regions that are huge after the trial.
-    pub left_huge: u64,
+    /// Number of the policy's regions that are huge after the trial; `None` where the kernel does not show it.
+    pub left_huge: Option<u64>,
+    /// Number of failed splits of them at the end of the trial.
+    #[serde(default)]
+    pub left_unsplit: u64,
     /// Number of regions that were huge already (before the trial, or when a restarted program had begun) and were switched.
     #[serde(default)]
     pub found_huge: u64,
-    /// Number of those that could not be made huge again at the end.
+    /// Number of those that could not be made huge again at the end; `None` where the kernel does not show it.
     #[serde(default)]
-    pub found_not_restored: u64,
+    pub found_not_restored: Option<u64>,
     /// Number of regions that stayed huge in both states, because a split would have replaced their pages of zeroes by one shared page.
     #[serde(default)]
     pub zero_regions: u64,

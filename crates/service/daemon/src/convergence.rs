@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
-use rustix::time::{ClockId, clock_gettime};
 use superhue::live::{ServiceAccount, WatchAccount};
 use superhue_model::ByteCount;
 
@@ -80,13 +79,6 @@ impl Convergence {
     }
 }
 
-/// Returns the time since boot, by the clock of the kernel's start times of processes.
-pub(crate) fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
-}
-
 fn is_running(service: &ServiceAccount) -> bool {
     service.memory.processes > 0
 }
@@ -111,6 +103,8 @@ fn start(
 #[cfg(test)]
 mod tests {
     use superhue::live::{LiveMemory, ProcessAccount};
+
+    use superhue::since_boot;
 
     use super::*;
 

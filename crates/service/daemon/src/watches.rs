@@ -29,7 +29,7 @@ use superhue_model::{ByteCount, ColorRequest, ProcessId, Share};
 use superhue_procfs::Roots;
 
 use crate::account::{HeldUpAccount, RuleAccount, WorkersAccount};
-use crate::convergence::{Convergence, since_boot};
+use crate::convergence::Convergence;
 use crate::metrics::WatchSample;
 use crate::privileges::{of_rule, tracks};
 use crate::rules::Rule;
@@ -1024,7 +1024,7 @@ impl RuleState {
     fn add_up(&mut self) {
         self.all = self.sum();
         match &self.all {
-            Some(all) => self.convergence.look(since_boot(), all),
+            Some(all) => self.convergence.look(superhue::since_boot(), all),
             None => self.convergence = Convergence::default(),
         }
     }

@@ -8,7 +8,7 @@ use superhue_policy::{Account, Durations, Ledger};
 use super::{ActionCounts, DURATION_BOUNDS_SECONDS, DurationBucket};
 
 impl ActionCounts {
-    /// Returns the counts of one kind of action, without `buckets`.
+    /// Returns the counts of one kind of action.
     pub(crate) fn of(account: &Account) -> Self {
         let failed = account.failed.iter();
         let skipped = account.skipped.iter();
@@ -22,15 +22,15 @@ impl ActionCounts {
             seconds: account.took.total().as_secs_f64(),
             p99_seconds: account.took.quantile(0.99).as_secs_f64(),
             longest_seconds: account.took.longest().as_secs_f64(),
-            buckets: Vec::new(),
+            buckets: buckets(&account.took),
         }
     }
 
-    /// Returns the counts with the number of actions by duration.
-    pub(crate) fn with_buckets(account: &Account) -> Self {
+    /// Returns the counts without the number of actions by duration, for a report.
+    pub(crate) fn without_buckets(self) -> Self {
         Self {
-            buckets: buckets(&account.took),
-            ..Self::of(account)
+            buckets: Vec::new(),
+            ..self
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use superhue_model::ByteCount;
 
 use super::{
-    ActionCounts, LiveCost, LiveStalls, PROCESSES_LISTED, SERVICES_LISTED, ServiceAccount,
+    ActionCounts, LiveStalls, OwnCost, PROCESSES_LISTED, SERVICES_LISTED, ServiceAccount,
     ServiceActions, WatchAccount,
 };
 
@@ -59,7 +59,7 @@ impl WatchAccount {
             (all @ None, one) => all.clone_from(one),
             (Some(_), None) => {}
         }
-        add_cost(&mut self.own, &other.own);
+        self.own.add(&other.own);
         for (label, one) in &other.services {
             if let Some(all) = self.services.get_mut(label) {
                 add_service(all, one);
@@ -82,7 +82,7 @@ impl WatchAccount {
             splits: self.splits.clone(),
             growth_bytes: self.growth_bytes,
             stalls: self.stalls,
-            own: LiveCost {
+            own: OwnCost {
                 max_overhead: 0.0,
                 ..self.own
             },
@@ -132,15 +132,6 @@ fn add_actions(all: &mut ActionCounts, one: &ActionCounts) {
 fn add_stalls(all: &mut LiveStalls, one: &LiveStalls) {
     all.collapsing_seconds += one.collapsing_seconds;
     all.tracking_seconds += one.tracking_seconds;
-}
-
-fn add_cost(all: &mut LiveCost, one: &LiveCost) {
-    all.cpu_seconds += one.cpu_seconds;
-    all.tracking_seconds += one.tracking_seconds;
-    all.looking_seconds += one.looking_seconds;
-    all.looks += one.looks;
-    all.full_looks += one.full_looks;
-    all.max_overhead += one.max_overhead;
 }
 
 fn add_service(all: &mut ServiceAccount, one: &ServiceAccount) {

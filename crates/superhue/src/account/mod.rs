@@ -3,6 +3,7 @@
 //! Counters only grow while the watch lasts (`done`, `failed`, `skipped`, `*_seconds` and names that end in `seen`); all other fields show
 //! the present state. Bytes and seconds; `None` means "not known here", never 0.
 
+mod cost;
 mod counts;
 mod merge;
 mod tally;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use superhue_model::{ByteCount, ProcessId};
 
+pub use cost::OwnCost;
 pub(crate) use counts::{nonzero, waiting};
 pub(crate) use tally::Tallies;
 
@@ -75,7 +77,7 @@ pub struct WatchAccount {
     /// Result of page coloring; `None` if the configuration names no colors.
     pub colors: Option<LiveColors>,
     /// Cost of the watch itself.
-    pub own: LiveCost,
+    pub own: OwnCost,
     /// By service (the label that the owner gives with each process): at most [`SERVICES_LISTED`].
     pub services: BTreeMap<String, ServiceAccount>,
     /// The largest processes, at most [`PROCESSES_LISTED`].
@@ -229,23 +231,6 @@ impl From<ColorsReport> for LiveColors {
             recolored_pages: report.recoloring.map_or(0, |it| it.recolored_pages),
         }
     }
-}
-
-/// Cost of a watch itself.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct LiveCost {
-    /// Seconds of CPU time, including collapses made from outside.
-    pub cpu_seconds: f64,
-    /// Of these, seconds in tracking.
-    pub tracking_seconds: f64,
-    /// Seconds of wall time spent looking.
-    pub looking_seconds: f64,
-    /// Looks, of any kind.
-    pub looks: u64,
-    /// Looks at the page tables of a process.
-    pub full_looks: u64,
-    /// The present bound on CPU time, as a share of one CPU.
-    pub max_overhead: f64,
 }
 
 /// One service: the processes with one label.

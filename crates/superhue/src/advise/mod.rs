@@ -284,8 +284,18 @@ pub fn advise(
         }
     }
     processes.sort_by_key(|(_, found)| std::cmp::Reverse(found.rss_bytes));
+    // Watching needs a part of the time.
+    let until = asked.time.saturating_sub(reserve(asked));
     for (place, (id, found)) in processes.iter_mut().enumerate() {
-        if named || place < EXPLAINED {
+        if interrupted() {
+            found.unknown_because = Some("interrupted before its memory was read".to_owned());
+        } else if place > 0 && begun.elapsed() >= until {
+            let why = match named {
+                true => "there was no time to read its memory: give --for more",
+                false => "there was no time to read its memory: name it, or give --for more",
+            };
+            found.unknown_because = Some(why.to_owned());
+        } else if named || place < EXPLAINED {
             explain(roots, *id, &machine, found);
         } else {
             found.unknown_because = Some(format!(
@@ -318,6 +328,11 @@ pub fn advise(
         machine: facts,
         processes,
     })
+}
+
+/// Returns the time that is kept for watching.
+fn reserve(asked: &AdviseRequest) -> Duration {
+    LEAST_WATCH.min(asked.time / 2)
 }
 
 /// Returns true for what may have been listed in a group and is no process any more, or is a thread of the kernel.
@@ -523,9 +538,12 @@ fn watch_all(
         }
     };
     facts.tracker = Some("ptwalk");
-    let fits = (time.as_secs_f64() / LEAST_WATCH.as_secs_f64())
-        .floor()
-        .max(1.0);
+    let fits = match time.is_zero() {
+        true => 0.0,
+        false => (time.as_secs_f64() / LEAST_WATCH.as_secs_f64())
+            .floor()
+            .max(1.0),
+    };
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -538,7 +556,7 @@ fn watch_all(
                 Some("there was no time to watch it: name it, or give --for more".to_owned());
         }
     }
-    let each = time / u32::try_from(watched.len()).unwrap_or(1);
+    let each = time / u32::try_from(watched.len()).unwrap_or(1).max(1);
     let mut seen = Vec::new();
     for &place in watched {
         let Some((id, found)) = processes.get_mut(place) else {
@@ -611,7 +629,10 @@ const INTERRUPTED: &str = "interrupted before it was watched";
 
 /// Takes over the observations of a process that do not depend on the TLB.
 fn take_seen(one: &watch::ProcessObservations, found: &mut ProcessAdvice) {
-    found.cpus = one.cpus;
+    // CPU time is counted in ticks of 10 ms: a share of a shorter time says little.
+    if one.seconds >= LEAST_WATCH.as_secs_f64() / 2.0 {
+        found.cpus = one.cpus;
+    }
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -798,10 +819,14 @@ mod tests {
             cpuid: Cpuid::native(),
             tlb: TlbSetting::Cpuid,
         };
-        let mut is_killed = false;
+        let (mut is_killed, mut asked_before) = (false, false);
         let advice = advise(&Roots::default(), &asked, &mut || {
-            // `interrupted` is called again only where a process is watched.
-            if !is_killed && LOOKED_AT.load(Ordering::Relaxed) {
+            // `interrupted` is called before the page tables are read, and again only where a process is watched.
+            let is_looked_at = LOOKED_AT.load(Ordering::Relaxed);
+            if !std::mem::replace(&mut asked_before, is_looked_at) {
+                return false;
+            }
+            if !is_killed {
                 busy.0.kill().unwrap();
                 busy.0.wait().unwrap();
                 is_killed = true;

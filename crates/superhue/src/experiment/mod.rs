@@ -252,7 +252,11 @@ fn sample_of(report: &Report, group: &RunGroupResult) -> Sample {
         coverage.seconds_to_95_percent_of_last,
         unknown,
     );
-    set(Builtin::SuperhueCpu, Some(report.superhue.cpu_seconds), "");
+    set(
+        Builtin::SuperhueCpu,
+        Some(report.superhue.counts.cpu_seconds),
+        "",
+    );
     sample
 }
 

@@ -10,6 +10,8 @@ use super::look::ProcessFiles;
 use super::surroundings::ProbeEnvironment;
 use super::{Availability, Probe};
 
+const NO_ZSWAP: &str = "this kernel has no zswap";
+
 /// Pages that the trial moves out.
 const PAGES: u64 = 16;
 
@@ -17,7 +19,7 @@ pub(super) const SWAP: Probe = Probe {
     id: "swap-in-memory",
     name: "Swap in memory (zram)",
     how: "read /proc/swaps; where swap in memory is on, took 16 pages of own memory out to it (MADV_PAGEOUT) and read them \
-          back; where none is, looked whether a zram may be made, and made none",
+          back, and 32 that cannot be compressed to see whether zswap takes them; where none is, looked whether a zram may be made, and made none",
     used_for: "page colors of running programs (run, attach, compare --colors)",
     run: swap,
 };
@@ -30,21 +32,28 @@ fn swap(around: &ProbeEnvironment) -> Trial {
             let out = take_out(&mut scratch, &ProcessFiles::own(&around.roots))?;
             let room = swap_room(&around.roots, std::process::id());
             let finding = conclude(&found.describe(), out, scratch.is_intact(1), room);
-            Ok(with_zswap(finding, ZswapInUse::is_on(&around.roots)))
+            let zswap = match ZswapInUse::is_on(&around.roots) {
+                Some(true) => ZswapInUse::try_out(&around.roots).map_err(|error| error.to_string()),
+                Some(false) => Err("zswap is off".to_owned()),
+                None => Err(NO_ZSWAP.to_owned()),
+            };
+            Ok(with_zswap(finding, zswap))
         }
         Err(error) => Ok(without(error, SwapInUse::may_make(&around.roots))),
     }
 }
 
-/// Turns a `Yes` into a `Partial` unless zswap, which has to be in front of the swap, is on (see [`ZswapInUse`]).
-fn with_zswap(mut finding: Finding, zswap: Option<bool>) -> Finding {
-    let (said, remedy) = match zswap {
-        Some(true) => return finding,
-        Some(false) => (
-            "zswap is off",
-            "--swap switches zswap on meanwhile, as root; or echo Y >/sys/module/zswap/parameters/enabled",
-        ),
-        None => ("this kernel has no zswap", "a kernel with CONFIG_ZSWAP"),
+/// Turns a `Yes` into a `Partial` unless zswap, which has to be in front of the swap, is on and takes every page (see [`ZswapInUse`]).
+fn with_zswap(mut finding: Finding, zswap: Result<(), String>) -> Finding {
+    let Err(said) = zswap else { return finding };
+    let remedy = match said.as_str() {
+        NO_ZSWAP => "a kernel with CONFIG_ZSWAP",
+        "zswap is off" => {
+            "--swap switches zswap on meanwhile, as root; or echo Y >/sys/module/zswap/parameters/enabled"
+        }
+        _ => {
+            "Linux 6.18, no limit on zswap (memory.zswap.max, max_pool_percent), or another compressor"
+        }
     };
     if finding.availability == Availability::Yes {
         finding.availability = Availability::Partial;

@@ -162,7 +162,12 @@ impl Actuator for RecordingActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
         // error as from a kernel that cannot collapse it.
-        let is_private = |action: &Action| matches!(action.owner(), Owner::Process(_));
+        // So is memory that was huge before, where the trial does not switch it: a split that nobody takes back would be a change.
+        let ours: BTreeSet<Key> = self.made.lock().keys().copied().collect();
+        let is_private = |action: &Action| match *action {
+            Action::Collapse { owner, .. } => matches!(owner, Owner::Process(_)),
+            Action::Split { .. } => key_of(*action).is_some_and(|key| ours.contains(&key)),
+        };
         let private: Vec<Action> = plan.actions.iter().copied().filter(is_private).collect();
         for action in &private {
             self.before.record(&self.roots, *action);
@@ -241,12 +246,32 @@ pub(super) struct FrameSurvey {
 /// State of the policy's regions after the trial.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Remains {
-    /// Regions of the policy that are huge.
-    pub(super) huge: u64,
+    /// Regions of the policy that are huge; `None` where the kernel does not show it.
+    pub(super) huge: Option<u64>,
+    /// Number of failed splits of them at the end.
+    pub(super) unsplit: u64,
     /// Regions that were huge already and were switched.
     pub(super) found: u64,
-    /// Number of those that are not huge again.
-    pub(super) found_not_restored: u64,
+    /// Number of those that are not huge again; `None` where the kernel does not show it.
+    pub(super) found_not_restored: Option<u64>,
+}
+
+/// Regions by how they are mapped.
+#[derive(Debug, Default, Clone, Copy)]
+struct HugeCounts {
+    huge: u64,
+    base: u64,
+    unknown: u64,
+}
+
+impl HugeCounts {
+    /// Returns the regions that huge pages map and the others; `None` if one is unknown.
+    const fn known(self) -> Option<(u64, u64)> {
+        match self.unknown {
+            0 => Some((self.huge, self.base)),
+            _ => None,
+        }
+    }
 }
 
 /// Switches a policy on and off.
@@ -398,14 +423,16 @@ impl PolicySwitch {
     }
 
     /// Forgets regions of processes that have ended; returns the numbers of regions before and after.
-    pub(super) fn forget_the_dead(&self) -> (usize, usize) {
+    pub(super) fn forget_the_dead(&mut self) -> (usize, usize) {
         let mut made = self.made.lock();
         let before = made.len();
-        let processes: BTreeSet<ProcessId> = made.keys().map(|(process, _)| *process).collect();
+        let all = made.keys().chain(&self.found);
+        let processes: BTreeSet<ProcessId> = all.map(|(process, _)| *process).collect();
         let dead = |process: &ProcessId| !still_is(&self.roots, *process);
         let dead: BTreeSet<ProcessId> = processes.into_iter().filter(dead).collect();
         if !dead.is_empty() {
             made.retain(|(process, _), _| !dead.contains(process));
+            self.found.retain(|(process, _)| !dead.contains(process));
         }
         (before, made.len())
     }
@@ -451,25 +478,51 @@ impl PolicySwitch {
             self.switch(true, nap);
         }
         self.hold(nap);
-        let all: Vec<Key> = self.made.lock().keys().copied().collect();
-        let (found, made): (Vec<Key>, Vec<Key>) =
-            all.into_iter().partition(|key| self.found.contains(key));
+        // Those that the policy itself has split are in `found` only.
+        let found: Vec<Key> = self.found.iter().copied().collect();
+        let mut made: Vec<Key> = self.made.lock().keys().copied().collect();
+        made.retain(|key| !self.found.contains(key));
+        let mut unsplit = 0;
         if !keep {
             // Also after a switch that was broken off; without pauses, since nothing is measured any more.
-            self.split(&made, None, nap);
+            unsplit = self.split(&made, None, nap);
             self.is_on = false;
         }
         let lost = self.without_huge_page(&found);
         if !keep && !lost.is_empty() && !self.options.is_dummy {
-            let lost = lost.into_iter().map(|key| (key, PageCount(0)));
+            let absent = |key| self.absent_now(key).unwrap_or_default();
+            let lost = lost.into_iter().map(|key| (key, absent(key)));
             self.collapse(lost.collect(), nap);
         }
         self.watch.stop();
+        let left = self.count_huge(&made);
+        let restored = self.count_huge(&found);
         Remains {
-            huge: (made.len() - self.without_huge_page(&made).len()) as u64,
+            huge: left.known().map(|(huge, _)| huge),
+            unsplit,
             found: found.len() as u64,
-            found_not_restored: self.without_huge_page(&found).len() as u64,
+            found_not_restored: restored.known().map(|(_, base)| base),
         }
+    }
+
+    /// Returns the absent pages of a region now; `None` if its process has ended or cannot be read.
+    fn absent_now(&self, (process, region): Key) -> Option<PageCount> {
+        let resident = resident_pages(&self.roots, process, region).ok()?;
+        Some(PageCount(PAGES_PER_REGION.saturating_sub(resident.0)))
+    }
+
+    /// Counts the regions that huge pages map. A region of a process that has ended counts as not huge.
+    fn count_huge(&self, regions: &[Key]) -> HugeCounts {
+        let mut counts = HugeCounts::default();
+        for &(process, region) in regions {
+            match is_huge_mapped(&self.roots, process, region) {
+                Ok(Some(true)) => counts.huge += 1,
+                Ok(Some(false)) => counts.base += 1,
+                Err(_) if !still_is(&self.roots, process) => counts.base += 1,
+                Ok(None) | Err(_) => counts.unknown += 1,
+            }
+        }
+        counts
     }
 
     /// Returns those of the regions that no huge page maps.
@@ -519,11 +572,10 @@ impl PolicySwitch {
         });
         let failed = self.perform(actions.collect(), max_stall, nap);
         // A split drops all pages of zeroes: the absent pages now are the growth of the next collapse.
-        let absent = regions.iter().filter_map(|&(process, region)| {
-            let resident = resident_pages(&self.roots, process, region).ok()?;
-            let absent = PAGES_PER_REGION.saturating_sub(resident.0);
-            Some(((process, region), PageCount(absent)))
-        });
+        let absent = regions
+            .iter()
+            .map(|&key| Some((key, self.absent_now(key)?)));
+        let absent: Vec<(Key, PageCount)> = absent.flatten().collect();
         self.absent.extend(absent);
         failed
     }
@@ -1005,5 +1057,22 @@ mod tests {
             [regions[0], regions[2]]
         );
         assert_eq!(performed.load(Ordering::Relaxed), 4);
+
+        // It is not the policy's any more, or was huge before: the trial would not put it back.
+        let outcome = recording.perform(&Plan::of(vec![split]), &|| false);
+        let errno = Errno::EINVAL;
+        assert_eq!(outcome.results[0].effect, Effect::Failed { errno });
+        assert_eq!(performed.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_show_is_not_counted_as_base_pages() {
+        let counts = |huge, base, unknown| HugeCounts {
+            huge,
+            base,
+            unknown,
+        };
+        assert_eq!(counts(3, 2, 0).known(), Some((3, 2)));
+        assert_eq!(counts(3, 2, 1).known(), None);
     }
 }

@@ -11,6 +11,7 @@ use superhue_model::ProcessId;
 use superhue_sys::process::cpu_time_of;
 
 use super::ask::{MetricError, Source};
+use crate::cpu::since_boot;
 
 /// Number of readings of a level in a block.
 const READINGS: u32 = 16;
@@ -53,9 +54,11 @@ pub(super) struct Value {
 /// CPU time of the target.
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
-    processes: BTreeMap<ProcessId, Duration>,
-    /// CPU time of ended processes, up to their last reading.
+    processes: BTreeMap<ProcessId, MemberTime>,
+    /// CPU time of processes that are gone, up to their last reading.
     ended: Duration,
+    /// Time since boot at the last reading.
+    read_at: Option<Duration>,
     /// File of the control group that counts CPU time for all of them, including short-lived processes.
     group: Option<PathBuf>,
 }
@@ -69,28 +72,74 @@ impl CpuTimes {
         }
     }
 
-    /// Returns CPU seconds that `members` have used by now, and processes that have ended since they were first seen.
+    /// Returns CPU seconds that processes have used by now while they were members. Time before a process became one does not count: a process
+    /// that is older than the last reading brings none along.
     pub(super) fn now(&mut self, members: impl Iterator<Item = ProcessId>) -> f64 {
         if let Some(usage) = self.group.as_deref().and_then(usage_in) {
             return usage.as_secs_f64();
         }
-        let mut now = BTreeMap::new();
-        for id in members {
-            if let Some(time) = cpu_time_of(id.pid) {
-                // Another process with the same number may have taken over, with a smaller time.
-                let before = self.processes.get(&id).copied().unwrap_or_default();
-                now.insert(id, time.max(before));
+        let now: Vec<(ProcessId, Option<Duration>)> =
+            members.map(|id| (id, cpu_time_of(id.pid))).collect();
+        self.enter(since_boot(), &now, |id| cpu_time_of(id.pid).is_some())
+    }
+
+    /// Enters the CPU times of all members; `lives` is asked about former ones.
+    fn enter(
+        &mut self,
+        at: Duration,
+        members: &[(ProcessId, Option<Duration>)],
+        lives: impl Fn(ProcessId) -> bool,
+    ) -> f64 {
+        let before = self.read_at.replace(at);
+        self.processes
+            .values_mut()
+            .for_each(|it| it.is_member = false);
+        for &(id, time) in members {
+            let Some(time) = time else { continue };
+            let is_new = before.is_some_and(|before| started_after(id, before));
+            let first = if is_new { Duration::ZERO } else { time };
+            let member = self.processes.entry(id).or_insert(MemberTime {
+                last: first,
+                was_member: true,
+                ..MemberTime::default()
+            });
+            // Another process with the same number may have taken over, with a smaller time.
+            if member.was_member {
+                member.used += time.saturating_sub(member.last);
             }
+            member.last = member.last.max(time);
+            member.is_member = true;
         }
-        for (id, time) in &self.processes {
-            if !now.contains_key(id) {
-                self.ended += *time;
+        let mut gone = Duration::ZERO;
+        self.processes.retain(|&id, it| {
+            it.was_member = it.is_member;
+            let stays = it.is_member || lives(id);
+            if !stays {
+                gone += it.used;
             }
-        }
-        self.processes = now;
-        let sum: Duration = self.processes.values().sum();
+            stays
+        });
+        self.ended += gone;
+        let sum: Duration = self.processes.values().map(|it| it.used).sum();
         (sum + self.ended).as_secs_f64()
     }
+}
+
+/// CPU time of one process.
+#[derive(Debug, Default, Clone, Copy)]
+struct MemberTime {
+    /// Its CPU time at the last reading that it was part of.
+    last: Duration,
+    /// Part of it that was used while it was a member.
+    used: Duration,
+    was_member: bool,
+    is_member: bool,
+}
+
+/// Returns true if a process started after `time`, since boot.
+fn started_after(id: ProcessId, time: Duration) -> bool {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    u128::from(id.start_ticks) * 1_000_000_000 >= time.as_nanos() * u128::from(per_second)
 }
 
 /// Returns `usage_usec` of a `cpu.stat` (`Documentation/admin-guide/cgroup-v2.rst`).
@@ -360,14 +409,50 @@ mod tests {
     }
 
     #[test]
+    fn only_time_as_a_member_counts_and_only_once() {
+        let second = Duration::from_secs;
+        let per_second = rustix::param::clock_ticks_per_second();
+        let id = |pid, started: u64| ProcessId {
+            pid,
+            start_ticks: started * per_second,
+        };
+        let (first, old, new) = (id(1, 10), id(2, 20), id(3, 105));
+        let mut times = CpuTimes::default();
+        let mut now = |at, members: &[(ProcessId, u64)], dead: &[ProcessId]| {
+            let members: Vec<_> = (members.iter())
+                .map(|&(id, cpu)| (id, Some(second(cpu))))
+                .collect();
+            times.enter(second(at), &members, |id| !dead.contains(&id))
+        };
+        assert_eq!(now(100, &[(first, 1000)], &[]), 0.0);
+        assert_eq!(now(104, &[(first, 1003)], &[]), 3.0);
+        // One that had run for hours joins, and one that has just started.
+        let joined = [(first, 1004), (old, 7200), (new, 2)];
+        assert_eq!(now(108, &joined, &[]), 6.0);
+        assert_eq!(now(109, &[(old, 7201), (new, 3)], &[]), 8.0);
+        // The first is back, after a search that had missed it.
+        let back = [(first, 1009), (old, 7202), (new, 4)];
+        assert_eq!(now(110, &back, &[]), 10.0);
+        assert_eq!(now(111, &[(first, 1010)], &[old, new]), 11.0);
+        assert_eq!(now(112, &[(first, 1011)], &[old, new]), 12.0);
+    }
+
+    #[test]
     fn time_of_those_who_end_is_not_lost() {
         let roots = Roots::default();
         let own = identify(&roots, std::process::id()).unwrap();
         let mut times = CpuTimes::default();
-        let first = times.now([own].into_iter());
-        assert!(first > 0.0);
+        assert_eq!(
+            times.now([own].into_iter()),
+            0.0,
+            "time before the first reading"
+        );
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(20) {}
+        let used = times.now([own].into_iter());
+        assert!(used > 0.0);
         let gone = times.now([].into_iter());
-        assert!((gone - first).abs() < 1e-9);
+        assert!((gone - used).abs() < 1e-9);
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("cpu.stat");
         fs::write(&file, "usage_usec 2500000\nuser_usec 1\n").unwrap();

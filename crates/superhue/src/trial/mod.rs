@@ -61,6 +61,9 @@ const GONE: f64 = 0.1;
 /// Pairs in a row without a value after which the trial fails.
 const MAX_VALUELESS_PAIRS: u32 = 5;
 
+/// Smallest difference between the shares of huge regions in *on* and in *off* with which "no difference" says something about the policy.
+const LEAST_CONTRAST: f64 = 0.5;
+
 /// Options of a trial.
 #[derive(Debug, Clone)]
 pub struct TrialPlan {
@@ -154,6 +157,8 @@ enum End {
     Failed(String),
     Shown(Shown),
     Limit,
+    /// The pairs show no difference, and the switch had no effect that could make one.
+    NoContrast(String),
     NothingToDo(String),
 }
 
@@ -527,14 +532,16 @@ impl TrialRun<'_> {
                     self.enter(pair);
                     tell(TrialStep::Pair(&self.trial, None));
                     if let Some(shown) = self.evidence.shown() {
-                        return End::Shown(shown);
+                        return match self.why_no_contrast() {
+                            Some(why) if shown == Shown::Small => End::NoContrast(why),
+                            _ => End::Shown(shown),
+                        };
                     }
                 }
                 Err(why) => {
-                    in_vain += 1;
-                    if why == BlockError::DidNotMove {
-                        self.timetable.did_not_move();
-                    }
+                    // A source that is updated less often than the blocks end gets longer ones.
+                    let is_longer = why == BlockError::DidNotMove && self.timetable.did_not_move();
+                    in_vain = if is_longer { 0 } else { in_vain + 1 };
                     let reason = why.to_string();
                     self.discard(&reason, tell);
                     if broken {
@@ -544,8 +551,14 @@ impl TrialRun<'_> {
                         }
                     }
                     if in_vain >= MAX_VALUELESS_PAIRS {
+                        let hint = match why {
+                            BlockError::DidNotMove => {
+                                ": --block sets longer blocks, and --for gives them room"
+                            }
+                            _ => "",
+                        };
                         return End::Failed(format!(
-                            "{MAX_VALUELESS_PAIRS} pairs in a row without a value: {reason}"
+                            "{MAX_VALUELESS_PAIRS} pairs in a row without a value: {reason}{hint}"
                         ));
                     }
                 }
@@ -643,6 +656,7 @@ impl TrialRun<'_> {
     /// Switches off and on again, twice: the time that this takes determines the length of blocks.
     fn try_switching(&mut self, world: &mut TrialEnvironment<'_>) -> Result<(), End> {
         let mut longest = Duration::ZERO;
+        let mut huge_off = None;
         // In a guest, first use of a frame costs more than use of a frame that was in a huge page before: only the second round counts.
         for (on, counts) in [(false, false), (true, false), (false, true), (true, true)] {
             let (begun, limit) = (self.begun, self.plan.limit);
@@ -657,6 +671,9 @@ impl TrialRun<'_> {
             if counts {
                 longest = longest.max(took);
             }
+            if !on {
+                huge_off = self.lever.huge_share();
+            }
         }
         self.timetable.switched(longest.as_secs_f64());
         if let (0, zeroed @ 1..) = self.lever.switched_and_zeroed() {
@@ -666,15 +683,38 @@ impl TrialRun<'_> {
                 counted(zeroed as u64, "region")
             )));
         }
-        if let Some(huge) = self.lever.huge_share().filter(|huge| *huge < 0.5)
-            && !self.plan.nothing_switched
-        {
+        if self.plan.nothing_switched {
+            return Ok(());
+        }
+        if let Some(huge) = huge_off.filter(|huge| *huge > 0.5) {
+            return Err(End::Failed(format!(
+                "{:.0} % of the regions stayed huge when the policy was off: nothing to compare with. The kernel did not split them ({} refused)",
+                huge * 100.0,
+                counted(self.lever.switched.not_split, "split")
+            )));
+        }
+        if let Some(huge) = self.lever.huge_share().filter(|huge| *huge < 0.5) {
             return Err(End::Failed(format!(
                 "only {:.0} % of the regions became huge again: nothing to compare with",
                 huge * 100.0
             )));
         }
         Ok(())
+    }
+
+    /// Returns the reason why the pairs say nothing about the policy, if regions were about as huge in *off* as in *on*.
+    fn why_no_contrast(&self) -> Option<String> {
+        if self.plan.nothing_switched {
+            return None;
+        }
+        let (on, off) = self.trial.mean_huge()?;
+        (on - off < LEAST_CONTRAST).then(|| {
+            format!(
+                "{:.0} % of the regions were huge when on, and {:.0} % when off, so the metric says nothing about the policy",
+                on * 100.0,
+                off * 100.0
+            )
+        })
     }
 
     /// Measures two blocks; returns the pair, and the differences between the halves of each block.
@@ -789,6 +829,7 @@ impl TrialRun<'_> {
         let account: Arc<WatchAccount> = self.lever.account();
         let Remains {
             huge: left,
+            unsplit,
             found,
             found_not_restored,
         } = (self.lever).finish(outcome == TrialOutcome::Keep, &mut |time| world.rest(time));
@@ -822,6 +863,7 @@ impl TrialRun<'_> {
             not_collapsed,
             not_split,
             left_huge: left,
+            left_unsplit: unsplit,
             found_huge: found,
             found_not_restored,
             zero_regions: zeroed as u64,
@@ -854,6 +896,7 @@ fn verdict_of(end: End, better: Better) -> (TrialOutcome, Option<String>) {
         End::Shown(shown) if shown == keeps => (TrialOutcome::Keep, None),
         End::Shown(_) => (TrialOutcome::Leave, None),
         End::Limit => (TrialOutcome::Undecided, None),
+        End::NoContrast(why) => (TrialOutcome::Undecided, Some(why)),
         End::NothingToDo(why) => (TrialOutcome::NothingToDo, Some(why)),
         End::Alarm(Alarm::Crossed(why)) => (TrialOutcome::Guarded, Some(why)),
         End::Signal => {

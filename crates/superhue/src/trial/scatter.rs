@@ -149,9 +149,13 @@ impl SwapMover {
             error => error.to_string(),
         }
         };
+        // Where a later step fails, `swap` is dropped first.
+        let zswap = ZswapInUse::find_or_switch(&journal, make).map_err(clause)?;
+        let swap = SwapInUse::find_or_make(&journal, make).map_err(clause)?;
+        ZswapInUse::try_out(roots).map_err(clause)?;
         Ok(Self {
-            swap: SwapInUse::find_or_make(&journal, make).map_err(clause)?,
-            zswap: ZswapInUse::find_or_switch(&journal, make).map_err(clause)?,
+            swap,
+            zswap,
             flags: PageFlagsFile::open(roots).map_err(|error| error.to_string())?,
             roots: roots.clone(),
             open: BTreeMap::new(),
@@ -162,6 +166,9 @@ impl SwapMover {
 impl PageMover for SwapMover {
     fn begin(&mut self, processes: &BTreeSet<ProcessId>) {
         let open = |&id: &ProcessId| {
+            if ZswapInUse::refusal(&self.roots, id.pid).is_some() {
+                return None;
+            }
             let mut target = Target::open(&self.roots, id).ok()?;
             target.is_unwatched(&self.roots, id).ok()?;
             Some((id, target))
@@ -170,8 +177,8 @@ impl PageMover for SwapMover {
     }
 
     fn room(&self) -> u64 {
-        // An administrator may have switched zswap off since.
-        if ZswapInUse::is_on(&self.roots) != Some(true) {
+        // An administrator may have switched zswap off since, or its pool may be full.
+        if ZswapInUse::refusal(&self.roots, std::process::id()).is_some() {
             return 0;
         }
         self.swap.room().map_or(0, |room| room.0 / BASE_PAGE_SIZE)

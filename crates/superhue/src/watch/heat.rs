@@ -3,33 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use superhue_heat::{HotSet, TrackError};
+use superhue_heat::{HotSet, TrackError, TrackerKind};
 use superhue_model::{ByteCount, Memory, PageCount, Plan, ProcessId, ProcessView};
 use superhue_policy::MemoryAge;
 use superhue_procfs::process::Zeroes;
 
 use super::{Watch, has_work, note_reason, program_name};
-use crate::heat::{Sampler, TrackingCost};
+use crate::heat::TrackingCost;
 
 /// Result of tracking, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct TrackingSummary {
-    pub(crate) chosen: Option<PolicyChoice>,
+    pub(crate) tracker: Option<TrackerKind>,
     pub(crate) samples: u64,
     pub(crate) cost: TrackingCost,
-    /// Bytes that receive 50, 90 and 99 % of the sampled accesses, over all processes sampled at
-    /// the end.
-    pub(crate) hot_set: Option<[ByteCount; 3]>,
     /// Programs whose accesses could not be tracked, with the reason.
     pub(crate) untracked: BTreeMap<String, String>,
-}
-
-/// The policy and tracker that were used, and the reason.
-#[derive(Debug)]
-pub(crate) struct PolicyChoice {
-    pub(crate) pages: crate::Pages,
-    pub(crate) tracker: Option<superhue_heat::TrackerKind>,
-    pub(crate) because: String,
 }
 
 impl Watch {
@@ -169,20 +158,15 @@ impl Watch {
 
     /// Enters the result of tracking into the record.
     pub(super) fn conclude_tracking(&mut self) {
-        let tracked = &mut self.watched.tracked;
-        if self.undecided.is_none() {
-            tracked.chosen = Some(PolicyChoice {
-                pages: self.setup.pages,
-                tracker: self.setup.sampler.as_ref().map(Sampler::tracker),
-                because: std::mem::take(&mut self.setup.because),
-            });
-        }
         let Some(sampler) = &self.setup.sampler else {
             return;
         };
-        tracked.samples = sampler.samples();
-        tracked.cost = sampler.total_cost();
-        tracked.hot_set = hot_set(&sampler.hot_set());
+        let watched = &mut self.watched;
+        watched.tracked.tracker = Some(sampler.tracker());
+        watched.tracked.samples = sampler.samples();
+        watched.tracked.cost = sampler.total_cost();
+        // The account of a live watch holds a value that may be some seconds old, or none.
+        watched.account.hot_set_bytes = hot_set(&sampler.hot_set());
     }
 }
 

@@ -39,6 +39,7 @@ use superhue_policy::Ledger;
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageScanner, ZeroPages, stat};
 
+use crate::account::WatchAccount;
 use crate::ceiling::{self, TotalCost};
 use crate::charge::Charge;
 use crate::colors::{Census, Keeper};
@@ -83,6 +84,8 @@ const DRY_RUN_CAPACITY: usize = 100_000;
 /// Observations and results of a watch.
 #[derive(Debug, Default)]
 pub(crate) struct WatchResults {
+    /// State of the watch at its end.
+    pub(crate) account: WatchAccount,
     pub(crate) timeline: Timeline,
     pub(crate) ledger: Ledger,
     pub(crate) bloat_bound: Option<ByteCount>,
@@ -98,8 +101,8 @@ pub(crate) struct WatchResults {
     pub(crate) saving: Duration,
     /// CPU time of collapses, splits, and moves of pages to frames of other colors.
     pub(crate) acting: Duration,
-    pub(crate) processes_seen: u64,
-    pub(crate) processes_denied: u64,
+    /// CPU time of another thread that finds colors for the latter.
+    pub(crate) acting_elsewhere: Duration,
     pub(crate) processes_unreachable: u64,
     /// Programs whose memory could not be read, with the reason.
     pub(crate) unreadable: BTreeMap<String, String>,
@@ -314,6 +317,9 @@ impl Watch {
             let moved = may_act && self.sample();
             let placing = self.watching_time();
             let happened = changed | moved | (may_act && self.place(stop));
+            if !may_act && let Some(keeper) = &mut self.watched.keeper {
+                keeper.give_back();
+            }
             self.publish();
             if looks {
                 self.turn = looked + self.watching_time().saturating_sub(placing);
@@ -433,10 +439,8 @@ impl Watch {
 
     /// Enters results that are known only at the end.
     fn conclude(&mut self) {
-        self.watched.saving += self.saved_until(self.begun.elapsed());
+        self.watched.account = self.account(self.begun.elapsed());
         self.watched.ledger = self.setup.policy.ledger().clone();
-        self.watched.processes_seen = self.family.seen();
-        self.watched.processes_denied = self.family.denied();
         self.watched.processes_unreachable = self.family.unreachable();
         self.conclude_tracking();
         // This look shows the effect of the last collapses.
@@ -523,6 +527,7 @@ impl Watch {
         keeper.is_some_and(|keeper| {
             let moved = keeper.step(now, &members, sampler);
             self.watched.acting += std::mem::take(&mut keeper.placing);
+            self.watched.acting_elsewhere += std::mem::take(&mut keeper.prepared);
             moved
         })
     }

@@ -10,7 +10,7 @@ use superhue_model::{ByteCount, ProcessId};
 
 use super::{Watch, hot_set};
 use crate::account::{
-    ActionCounts, LiveCost, LiveMemory, LiveStalls, Members, PROCESSES_LISTED, ProcessAccount,
+    ActionCounts, LiveMemory, LiveStalls, Members, OwnCost, PROCESSES_LISTED, ProcessAccount,
     SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount, waiting,
 };
 use crate::ceiling;
@@ -217,7 +217,8 @@ impl Watch {
         }
     }
 
-    fn account(&self, at: Duration) -> WatchAccount {
+    /// Returns the state of the watch, for its owner now or for the report in the end.
+    pub(super) fn account(&self, at: Duration) -> WatchAccount {
         let ledger = self.setup.policy.ledger();
         let watched = &self.watched;
         let sampler = self.setup.sampler.as_ref();
@@ -235,8 +236,8 @@ impl Watch {
                 .collect(),
             unreadable: watched.unreadable.clone(),
             untracked: watched.tracked.untracked.clone(),
-            collapses: ActionCounts::with_buckets(&ledger.collapses),
-            splits: ActionCounts::with_buckets(&ledger.splits),
+            collapses: ActionCounts::of(&ledger.collapses),
+            splits: ActionCounts::of(&ledger.splits),
             waiting: waiting(ledger),
             growth_bytes: ledger.grown.bytes(),
             charged_bytes: ledger.charged,
@@ -244,26 +245,37 @@ impl Watch {
             hot_set_bytes: self.live.as_ref().and_then(|live| live.hot_set.0.all),
             ..WatchAccount::default()
         };
-        self.account_of_cost(&mut account);
+        account.own = self.own_cost(at);
+        self.account_of_stalls(&mut account);
         self.account_of_memory(&mut account);
         account
     }
 
-    fn account_of_cost(&self, account: &mut WatchAccount) {
+    /// Returns the cost of the watch until `at`: that of its thread, and of the one that finds colors.
+    fn own_cost(&self, at: Duration) -> OwnCost {
+        let tracking = (self.setup.sampler.as_ref()).map(Sampler::total_cost);
+        let watched = &self.watched;
+        let cpu = cpu_time();
+        OwnCost {
+            cpu_seconds: (cpu + watched.acting_elsewhere).as_secs_f64(),
+            acting_seconds: (watched.acting + watched.acting_elsewhere).as_secs_f64(),
+            watching_seconds: cpu.saturating_sub(watched.acting).as_secs_f64(),
+            tracking_seconds: tracking.map_or(0.0, |cost| cost.own.as_secs_f64()),
+            saving_seconds: (watched.saving + self.saved_until(at)).as_secs_f64(),
+            looking_seconds: watched.looking.as_secs_f64(),
+            looks: watched.looks,
+            full_looks: watched.full_looks,
+            max_overhead: self.max_overhead,
+        }
+    }
+
+    fn account_of_stalls(&self, account: &mut WatchAccount) {
         let ledger = self.setup.policy.ledger();
         let tracking = (self.setup.sampler.as_ref()).map(Sampler::total_cost);
         let took = ledger.collapses.took.total() + ledger.splits.took.total();
         account.stalls = LiveStalls {
             collapsing_seconds: took.as_secs_f64(),
             tracking_seconds: tracking.map_or(0.0, |cost| cost.target.as_secs_f64()),
-        };
-        account.own = LiveCost {
-            cpu_seconds: cpu_time().as_secs_f64(),
-            tracking_seconds: tracking.map_or(0.0, |cost| cost.own.as_secs_f64()),
-            looking_seconds: self.watched.looking.as_secs_f64(),
-            looks: self.watched.looks,
-            full_looks: self.watched.full_looks,
-            max_overhead: self.max_overhead,
         };
         let Some(live) = &self.live else { return };
         account.paused = live.wishes.is_some_and(|wishes| wishes.paused);

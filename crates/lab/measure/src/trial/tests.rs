@@ -107,6 +107,7 @@ fn the_lines_have_the_mean_and_what_off_was() {
     });
     trial.switching.zero_regions = 2;
     trial.switching.found_huge = 3;
+    trial.switching.found_not_restored = Some(0);
     let frames = |before, off| TrialFrames {
         neighbors_before: before,
         neighbors_off: off,
@@ -133,6 +134,35 @@ fn the_lines_have_the_mean_and_what_off_was() {
         let lines = trial.lines().join("\n");
         assert!(lines.contains(words), "{words}: {lines}");
     }
+}
+
+#[test]
+fn what_the_kernel_does_not_show_is_said_to_be_unknown() {
+    let mut trial = with_pairs(&[0.97, 1.01, 0.98]);
+    trial.switching.found_huge = 3;
+    trial.switching.left_huge = None;
+    let lines = trial.lines().join("\n");
+    assert!(
+        lines.contains("does not show whether it is on base pages"),
+        "{lines}"
+    );
+    assert!(
+        lines.contains("3 regions were huge already; this kernel does not show whether"),
+        "{lines}"
+    );
+    trial.switching.left_huge = Some(0);
+    let lines = trial.lines().join("\n");
+    assert!(lines.contains("is on base pages again"), "{lines}");
+}
+
+#[test]
+fn a_trial_that_ended_undecided_for_a_reason_names_it() {
+    let mut trial = with_pairs(&[0.97, 1.01, 0.98]);
+    trial.verdict = TrialVerdict {
+        outcome: TrialOutcome::Undecided,
+        reason: Some("nothing was switched".to_owned()),
+    };
+    assert_eq!(trial.sentence(), "undecided: nothing was switched");
 }
 
 #[test]

@@ -105,13 +105,17 @@ impl Timetable {
         }
     }
 
-    /// Records that the metric had the same value at the start and at the end of a block: its source is updated less often than that.
-    pub fn did_not_move(&mut self) {
+    /// Records that the metric had the same value at the start and at the end of a block: its source is updated less often than that. The second
+    /// time in a row, blocks become longer if they can. Returns true if they did.
+    pub fn did_not_move(&mut self) -> bool {
         self.stale += 1;
-        if self.stale >= 2 {
-            self.least = (self.block * 2.0).min(MOST_BLOCK);
-            self.change(self.least);
+        if self.stale < 2 {
+            return false;
         }
+        let before = self.block;
+        self.least = (self.block * 2.0).min(MOST_BLOCK);
+        self.change(self.least);
+        self.block > before
     }
 
     /// Adds a pair: its difference, and those of the halves of its blocks.
@@ -193,6 +197,25 @@ fn variance(differences: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_grow_until_a_slow_counter_moves() {
+        let mut table = Timetable::new(None, 1e6, 0.001);
+        assert!(!table.did_not_move(), "once says little");
+        let mut grown = 0;
+        while table.block() < 15.0 {
+            let before = table.block();
+            if table.did_not_move() {
+                assert!(table.block() > before);
+                grown += 1;
+            }
+        }
+        assert_eq!(grown, 4);
+        // A block that the user gave stays.
+        let mut given = Timetable::new(Some(2.0), 1e6, 0.001);
+        assert!(!given.did_not_move() && !given.did_not_move());
+        assert!(!given.did_not_move());
+    }
 
     /// Returns values that look random and are the same each time.
     fn noise(index: usize) -> f64 {

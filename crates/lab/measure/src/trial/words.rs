@@ -51,6 +51,9 @@ impl Trial {
                 "no difference at {}: with `{pages}` {metric} changes by {effect}",
                 exact_percent(self.settings.within)
             ),
+            TrialOutcome::Undecided if self.verdict.reason.is_some() => {
+                format!("undecided: {reason}")
+            }
             TrialOutcome::Undecided => format!(
                 "undecided after {}: with `{pages}` {metric} changes by {effect} ({way}); {}",
                 time(self.settings.limit_seconds),
@@ -167,13 +170,23 @@ impl Trial {
     /// Returns the final state of the policy's huge pages.
     fn left_behind(&self) -> String {
         let switching = &self.switching;
-        let left = counted(switching.left_huge, "region");
-        if self.verdict.outcome == TrialOutcome::Keep {
-            format!("the policy's huge pages stay: {left}")
-        } else if switching.left_huge > 0 {
-            format!("{left} could not be split again; the program runs on with them")
-        } else {
-            "what the trial had made huge is on base pages again".to_owned()
+        let is_kept = self.verdict.outcome == TrialOutcome::Keep;
+        match switching.left_huge {
+            Some(left) if is_kept => {
+                format!("the policy's huge pages stay: {}", counted(left, "region"))
+            }
+            None if is_kept => {
+                "the policy's huge pages stay; this kernel does not show how many".to_owned()
+            }
+            None => format!(
+                "what the trial had made huge was split again; this kernel does not show whether it is on base pages ({} failed)",
+                counted(switching.left_unsplit, "split")
+            ),
+            Some(0) => "what the trial had made huge is on base pages again".to_owned(),
+            Some(left) => format!(
+                "{} could not be split again; the program runs on with them",
+                counted(left, "region")
+            ),
         }
     }
 
@@ -183,8 +196,11 @@ impl Trial {
         let found = Some(switching.found_huge).filter(|found| *found > 0)?;
         let found = counted(found, "region");
         Some(match switching.found_not_restored {
-            0 => format!("{found} that were huge already are huge again"),
-            lost => {
+            Some(0) => format!("{found} that were huge already are huge again"),
+            None => format!(
+                "{found} were huge already; this kernel does not show whether they are huge again"
+            ),
+            Some(lost) => {
                 format!("{lost} of {found} that were huge already could not be made huge again")
             }
         })
@@ -199,16 +215,22 @@ impl Trial {
         ))
     }
 
-    /// Returns a remark if switching did not take effect everywhere.
-    fn diluted(&self) -> Option<String> {
+    /// Returns the mean shares of regions that were huge when on, and when off; `None` without pairs, or where the kernel does not show it.
+    #[must_use]
+    pub fn mean_huge(&self) -> Option<(f64, f64)> {
         let mean = |of: fn(&TrialPair) -> Option<f64>| {
             let seen: Vec<f64> = self.pairs.iter().filter_map(of).collect();
             (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64)
         };
-        let (on, off) = (mean(|it| it.huge_on)?, mean(|it| it.huge_off)?);
+        Some((mean(|it| it.huge_on)?, mean(|it| it.huge_off)?))
+    }
+
+    /// Returns a remark if switching did not take effect everywhere.
+    fn diluted(&self) -> Option<String> {
+        let (on, off) = self.mean_huge()?;
         (on < 0.95 || off > 0.05).then(|| {
             format!(
-                "{} of the regions were huge when on, and {} when off: the policy's effect is larger than what is told here",
+                "{} of the regions were huge when on, and {} when off: an effect of the policy would be larger than what was measured",
                 exact_percent((on * 100.0).round() / 100.0),
                 exact_percent((off * 100.0).round() / 100.0)
             )

@@ -128,14 +128,16 @@ fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_
 
 fn of_cpu(page: &mut Page, account: &DaemonAccount, sums: &Sums, parts: &mut CpuParts) {
     let discovery = account.discovery.cpu_seconds;
-    let [tracking, watching] = ["tracking", "watching"].map(|part| sums.all(Id::RuleCpu, part));
-    let rest = account.own.cpu_seconds - discovery - tracking - watching;
+    let [tracking, watching, acting] =
+        ["tracking", "watching", "acting"].map(|part| sums.all(Id::RuleCpu, part));
+    let rest = account.own.cpu_seconds - discovery - tracking - watching - acting;
     // Otherwise it might fall by a little.
     parts.main = parts.main.max(rest);
     for (part, seconds) in [
         ("discovery", discovery),
         ("tracking", tracking),
         ("watching", watching),
+        ("acting", acting),
         ("main", parts.main),
     ] {
         page.number(Id::Cpu, &[part], seconds);

@@ -80,7 +80,7 @@ const RATIO: Option<&str> = Some("ratio");
 families! {
     Build = Info "build" NONE, ["version"] "The daemon's version.";
     StartTime = Gauge "start_time" SECONDS, [] "Start time of the daemon, in seconds since 1970.";
-    Paused = Gauge "paused" NONE, [] "1 while the daemon only looks on (superhue ctl pause).";
+    Paused = Gauge "paused" NONE, [] "1 while the daemon observes and takes no action (superhue ctl pause).";
     Rules = Gauge "rules" NONE, [] "Rules in force.";
     LastReload = Gauge "config_last_reload_successful" NONE, []
         "0 if the configuration that was read last was refused; older rules are in force then.";
@@ -88,13 +88,13 @@ families! {
         "Time at which the rules in force were read, in seconds since 1970.";
     Reloads = Counter "config_reloads" NONE, ["result"] "Readings of the configuration since the start, accepted and refused.";
     Cpu = Counter "cpu" SECONDS, ["part"]
-        "CPU time of the daemon. part: discovery (finding services), tracking (accesses), watching (looking, deciding, collapsing from outside), main (all else).";
+        "CPU time of the daemon. part: discovery (finding services), tracking (accesses), watching (other looks and decisions), acting (collapses, splits, moves of pages to other frames), main (all else).";
     CpuCeiling = Gauge "cpu_ceiling" RATIO, []
-        "Largest cost of all rules together, without collapses, as a share of one CPU (max-overhead of [daemon]).";
+        "Largest cost of all rules together, without acting, as a share of one CPU (max-overhead of [daemon]).";
     Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon itself.";
     Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl, metrics and users.";
     RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
-    Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (some rule could be about them).";
+    Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (a rule can match them).";
     DiscoveryLimited = Gauge "discovery_limited" NONE, [] "1 if services are found the slow way (superhue ctl status says why).";
     UsersClients = Gauge "users_clients" NONE, [] "Programs of users that the daemon acts for now ([users]).";
     UsersStarted = Counter "users_clients_started" NONE, [] "Programs of users that the daemon has acted for.";
@@ -108,7 +108,7 @@ families! {
     Services = Gauge "services" NONE, [] "Services that have processes, over all rules.";
 
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";
-    RuleTrouble = Gauge "rule_trouble" NONE, ["rule"] "1 if a rule cannot be kept to; its processes are left alone then.";
+    RuleTrouble = Gauge "rule_trouble" NONE, ["rule"] "1 if the daemon cannot apply the rule; its processes are left alone then.";
     RuleOnTrial = Gauge "rule_on_trial" NONE, ["rule"] "1 while `superhue ctl trial` holds a rule; the daemon leaves its processes alone then.";
     RuleGain = Gauge "rule_gain" RATIO, ["rule", "bound"]
         "The gain that the last trial of a rule measured (superhue ctl trial): by which share its metric is better with the rule. bound: estimate, low and high (not ruled out). Absent without a trial of the rule as it is now.";
@@ -138,7 +138,7 @@ families! {
     RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "Time for which programs were held up: collapse (splits included), tracking (estimated).";
     RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share of accessed memory on wanted colors.";
     RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Of a rule with colors: pages that were given a frame of a wanted color.";
-    RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch: tracking, and watching.";
+    RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch. part: tracking (accesses), watching (other looks and decisions), acting (collapses, splits, moves of pages to other frames).";
     RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "Largest cost of the rule's watch now, as a share of one CPU.";
     RuleLooks = Counter "rule_looks" NONE, ["rule", "kind"] "Looks at processes: full (page tables), and quick.";
 

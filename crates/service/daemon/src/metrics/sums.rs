@@ -331,7 +331,8 @@ fn counters(account: &WatchAccount) -> Vec<(Counter, f64)> {
     }
     let own = &account.own;
     put(Id::RuleCpu, "tracking", own.tracking_seconds);
-    let watching = (own.cpu_seconds - own.tracking_seconds).max(0.0);
+    put(Id::RuleCpu, "acting", own.acting_seconds);
+    let watching = (own.watching_seconds - own.tracking_seconds).max(0.0);
     put(Id::RuleCpu, "watching", watching);
     put(Id::RuleLooks, "full", own.full_looks as f64);
     let quick = own.looks.saturating_sub(own.full_looks);
@@ -463,7 +464,7 @@ mod tests {
             all = told(&sums, &now)[1].1;
             assert!(sums.of("r").unwrap().services.len() <= 9);
             now.rule = format!("rule-{number}").into();
-            Arc::make_mut(&mut now.account).own.cpu_seconds = 1.0;
+            Arc::make_mut(&mut now.account).own.watching_seconds = 1.0;
             sums.bury(&[now]);
         }
         assert!(sums.rules.len() <= KEPT_RULES + 1, "{}", sums.rules.len());
@@ -475,7 +476,7 @@ mod tests {
             5000.0,
             "what it all took is not forgotten"
         );
-        assert_eq!(sums.gone.len(), 2);
+        assert_eq!(sums.gone.len(), 3);
     }
 
     #[test]
@@ -483,7 +484,7 @@ mod tests {
         let mut sums = Sums::default();
         let mut now = seen(1, 0, &[]);
         for (cpu, expected) in [(2.0, 2.0), (1.999, 2.0), (2.5, 2.5)] {
-            Arc::make_mut(&mut now.account).own.cpu_seconds = cpu;
+            Arc::make_mut(&mut now.account).own.watching_seconds = cpu;
             sums.look(std::slice::from_ref(&now), 1);
             let part = (Id::RuleCpu, "watching".to_owned());
             assert!((sums.of("r").unwrap().told[&part] - expected).abs() < 1e-12);

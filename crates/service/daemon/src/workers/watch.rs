@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use superhue::Config;
-use superhue::live::{LiveCost, LiveWatch, WatchAccount};
+use superhue::live::{LiveWatch, OwnCost, WatchAccount};
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::memory_use;
@@ -147,9 +147,9 @@ impl LastReport {
 fn is_as_before(before: &WatchAccount, now: &WatchAccount) -> bool {
     let plain = |account: &WatchAccount| WatchAccount {
         at_seconds: 0.0,
-        own: LiveCost {
+        own: OwnCost {
             max_overhead: account.own.max_overhead,
-            ..LiveCost::default()
+            ..OwnCost::default()
         },
         ..account.clone()
     };

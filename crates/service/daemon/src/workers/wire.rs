@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use superhue::PlacementOptions;
-use superhue::live::{LiveCost, Members, WatchAccount};
+use superhue::live::{Members, OwnCost, WatchAccount};
 use superhue_model::{ByteCount, ProcessId, Share};
 use superhue_procfs::Roots;
 
@@ -88,7 +88,7 @@ pub(crate) enum WatchMessage {
         /// [`WatchAccount::at_seconds`].
         at_seconds: f64,
         /// [`WatchAccount::own`].
-        own: LiveCost,
+        own: OwnCost,
     },
     /// The worker's anonymous memory; pages that several processes share are divided by their number (`Pss_Anon`).
     Memory(ByteCount),

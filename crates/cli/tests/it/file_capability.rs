@@ -106,6 +106,36 @@ fn an_ordinary_users_programs_get_huge_pages() {
 }
 
 #[test]
+fn the_command_gets_what_a_start_with_capabilities_takes_from_superhue() {
+    let Some((_folder, program)) = capable() else {
+        return;
+    };
+    let prints = "echo $LD_LIBRARY_PATH $TMPDIR $OWN; ulimit -S -s";
+    let ours = format!(
+        "ulimit -S -s 65536 && {} run --quiet -- sh -c '{prints}'; exit $?",
+        program.display()
+    );
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &ours])
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .current_dir("/")
+        .env("SUPERHUE_USERS_SOCKET", "/nowhere");
+    command
+        .env("LD_LIBRARY_PATH", "/libraries")
+        .env("TMPDIR", "/scratch")
+        .env("OWN", "as before");
+    let output = support::output(&mut command);
+    assert_eq!(
+        text(&output.stdout),
+        "/libraries /scratch as before\n65536\n",
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
 fn other_users_programs_are_out_of_reach() {
     let (Some((_folder, program)), Some(python)) = (capable(), python()) else {
         return;

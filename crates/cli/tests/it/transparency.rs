@@ -526,6 +526,39 @@ fn a_caller_that_ignores_sigchld_is_no_trouble() {
 
 /// Checks that the programs of the table do what their names claim.
 #[test]
+fn what_the_command_closes_nobody_else_holds() {
+    let folder = folder();
+    let lock = folder.path().join("lock");
+    let held = File::create(&lock).unwrap();
+    held.lock().unwrap();
+    let script = "exec 7>&-; echo ready; exec <&- >&-; sleep 600";
+    let mut command = Command::new("sh");
+    // The shell passes its descriptor 7 on, as a caller of superhue may.
+    let start = format!(
+        "exec 7>>{}; flock 7; exec {} run --quiet -- sh -c '{script}'",
+        lock.display(),
+        installed().join("superhue").display()
+    );
+    drop(held);
+    command.args(["-c", &start]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = support::ChildGuard::start(&mut command);
+    let mut said = String::new();
+    let mut output = running.0.stdout.take().unwrap();
+    // Ends when the command closes its output, and not when the command ends.
+    std::io::Read::read_to_string(&mut output, &mut said).unwrap();
+    assert_eq!(said, "ready\n");
+    let mut input = running.0.stdin.take().unwrap();
+    until("a write fails", || input.write_all(&[0; 4096]).err());
+    let again = File::options().append(true).open(&lock).unwrap();
+    assert!(again.try_lock().is_ok(), "the lock is still held");
+    assert!(
+        running.0.try_wait().unwrap().is_none(),
+        "it ended by itself"
+    );
+}
+
+#[test]
 fn the_table_itself_is_sound() {
     let bench = Bench::new();
     let by_name = |name: &str| {

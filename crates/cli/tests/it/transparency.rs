@@ -531,7 +531,7 @@ fn what_the_command_closes_nobody_else_holds() {
     let lock = folder.path().join("lock");
     let held = File::create(&lock).unwrap();
     held.lock().unwrap();
-    let script = "exec 7>&-; echo ready; exec <&- >&-; sleep 600";
+    let script = "exec 7>&-; echo ready; exec <&- >&-; exec sleep 600";
     let mut command = Command::new("sh");
     // The shell passes its descriptor 7 on, as a caller of superhue may.
     let start = format!(

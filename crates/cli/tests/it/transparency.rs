@@ -556,6 +556,10 @@ fn what_the_command_closes_nobody_else_holds() {
         running.0.try_wait().unwrap().is_none(),
         "it ended by itself"
     );
+    // superhue passes it on; a kill would leave the command running.
+    let told = Command::new("kill").arg(running.pid().to_string()).status();
+    assert!(told.unwrap().success());
+    running.0.wait().unwrap();
 }
 
 #[test]

@@ -215,7 +215,7 @@ static void grant(const struct scene *scene, const struct request *request)
 	}
 }
 
-/* Whoever is left of a scene. */
+/* The processes that are left of a scene. */
 static void clear_group(void)
 {
 	put(in_group("cgroup.kill"), "1");

@@ -34,7 +34,7 @@
 
 static volatile struct bell *bell;
 
-/* Whoever listens. */
+/* The clients. */
 static void ring(int what)
 {
 	if (bell)

@@ -113,7 +113,7 @@ static bool count_frames(const char *memory, size_t size)
 }
 
 /*
- * All pages of the program's file, which are of whoever read it first: those that are mapped on the way
+ * All pages of the program's file, which belong to the process that read it first: those that are mapped on the way
  * would count as more than before.
  */
 static void map_program(void)

@@ -43,7 +43,7 @@ static const char *const sense[] = {
 };
 
 static uint64_t state;
-/* How often memory was written and found intact, by whoever had it. */
+/* Number of times that memory was written and found intact, by any owner. */
 static volatile uint64_t *uses;
 
 static uint64_t any(uint64_t below)

@@ -34,7 +34,7 @@ static void fill_color(void)
 
 /*
  * Of the blocks from the last one down, some that can go. They come back as movable memory: a page of the
- * kernel's own that comes to lie there later would keep a block, whoever has filled which color.
+ * kernel's own that comes to lie there later would keep a block, in any color.
  */
 static void find_blocks(void)
 {
@@ -181,7 +181,7 @@ static void hold_set(void)
 		pause();
 }
 
-/* Whoever has a set, it is not his to say which colors the machine has. */
+/* A task that has a set may not decide which colors the machine has. */
 static void geometry(bool strict)
 {
 	const char *other = colors == 32 ? "bits:12-15" : "bits:12-16";

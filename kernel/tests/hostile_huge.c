@@ -42,7 +42,7 @@ static bool is_strict(enum policy policy)
 	return policy == STRICT_HALF || policy == STRICT_ONE;
 }
 
-/* Whether there is a superpage for whoever asks: with all colors, and in the pool, which has none. */
+/* True if a task that asks gets a huge page: one with all colors, and one in the pool, which has none. */
 static bool has_superpages(enum policy policy, bool pooled)
 {
 	return pooled || policy == OFF || policy == SPREAD || policy == ALL;

@@ -66,7 +66,7 @@ static int status_of(void (*body)(void))
 	int status = -1;
 
 	if (!child) {
-		/* Whoever is killed for want of memory, it is not the test. */
+		/* The out-of-memory killer may end any task but the test. */
 		put("/proc/self/oom_score_adj", "1000");
 		body();
 		_exit(0);

@@ -38,7 +38,7 @@ void wrong(const char *text, ...)
 	if (length > (int)sizeof(line) - 2)
 		length = sizeof(line) - 2;
 	line[length++] = '\n';
-	/* In one piece, whoever else writes. */
+	/* In one piece, also while others write. */
 	if (write(STDOUT_FILENO, line, length) < 0)
 		_exit(1);
 }

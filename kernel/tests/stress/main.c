@@ -302,7 +302,7 @@ static void prepare(void)
 	pc_value("/proc/meminfo", "MemFree", &free);
 	/*
 	 * With that of the others it is more than there is, but not so much that a slow machine
-	 * does nothing but swap: then whoever holds a lock meanwhile seems to hang.
+	 * does nothing but swap: then a task that holds a lock meanwhile seems to hang.
 	 */
 	shared->pressure = (free * 1024 * 3 / 4) & ~(MIB - 1);
 	printf("# %lu MiB free, %zu of them for pressure\n", free / 1024, shared->pressure / MIB);

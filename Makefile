@@ -213,7 +213,7 @@ crates: ## Prove that the crates are ready for the registry
 	scripts/crates
 
 wheels: release ## Make the Python wheel and source distribution in target/wheels, and test them
-	@scripts/setup test
+	@scripts/setup test wheels
 	scripts/wheels
 
 image: release ## Make an OCI image in target/image, without a daemon

@@ -95,12 +95,23 @@ pub enum Kind {
 }
 
 /// Returns the kind of the verb in these arguments; `None` for verbs that do not read arbitrary processes.
-pub fn kind(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<Kind> {
+pub fn kind(
+    mut arguments: impl Iterator<Item = std::ffi::OsString>,
+    has_terminal: bool,
+) -> Option<Kind> {
     let verb = arguments.find(|it| !it.as_encoded_bytes().starts_with(b"-"))?;
     let mut says = |what: &[&str]| arguments.any(|it| what.iter().any(|one| it == *one));
     match verb.to_str()? {
         "status" | "advise" | "restore" => Some(Kind::Once),
-        "top" => says(&["--once", "--json"]).then_some(Kind::Once),
+        "top" if has_terminal => says(&["--once", "--json"]).then_some(Kind::Once),
+        // It looks once, too, unless it records or reads a record.
+        "top" => {
+            let is_record = |it: std::ffi::OsString| {
+                let bytes = it.as_encoded_bytes();
+                bytes.starts_with(b"--record") || bytes.starts_with(b"--replay")
+            };
+            (!arguments.any(is_record)).then_some(Kind::Once)
+        }
         "attach" => Some(Kind::Lasting),
         _ => None,
     }
@@ -120,6 +131,8 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
         Kind::Once => ONCE,
         Kind::Lasting => LASTING,
     };
+    // The last child that was killed, and whether it is gone.
+    let mut last = (0, true);
     for time in 0..=TIMES {
         board.clear();
         let child = match fork_alone() {
@@ -141,6 +154,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
             }
             End::Killed(signal) => {
                 tell(&left_out);
+                undo_for(child, true, kind);
                 before.apply();
                 end_by(signal);
                 return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
@@ -149,6 +163,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
                 kill(child, KernelSignal::KILL);
                 // A child that cannot be killed is abandoned.
                 let is_gone = wait_for(child, Duration::from_millis(20));
+                last = (child, is_gone);
                 if let Some(signal) = signal {
                     left_out.insert(process);
                     tell(&left_out);
@@ -172,7 +187,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
         }
     }
     tell(&left_out);
-    undo_for(0, true, kind);
+    undo_for(last.0, last.1, kind);
     note("too many processes hold it up one after the other: given up");
     ExitCode::from(crate::output::FAILED)
 }
@@ -400,7 +415,7 @@ mod tests {
     use super::*;
 
     fn of(arguments: &[&str]) -> Option<Kind> {
-        kind(arguments.iter().map(|it| (*it).into()))
+        kind(arguments.iter().map(|it| (*it).into()), true)
     }
 
     #[test]

@@ -54,7 +54,7 @@ const SIGXFSZ: i32 = 25;
 fn main() -> ExitCode {
     shrug_off(SIGXFSZ);
     see_oneself();
-    match in_two::kind(std::env::args_os().skip(1)) {
+    match in_two::kind(std::env::args_os().skip(1), terminal::is_there()) {
         Some(kind) => {
             if kind == in_two::Kind::Lasting {
                 // The supervising process forbids itself the same calls, and the other process inherits that.

@@ -215,6 +215,10 @@ fn cut_stack() -> Option<Rlimit> {
         return None;
     }
     let own = getrlimit(Resource::Stack);
+    // It cuts larger limits to this one, `_STK_LIM`, and leaves smaller ones alone.
+    if own.current != Some(8 << 20) {
+        return None;
+    }
     let parent = rustix::process::getppid()?.as_raw_nonzero();
     let text = fs::read_to_string(format!("/proc/{parent}/limits")).ok()?;
     let wanted = stack_in(&text)?;

@@ -9,8 +9,8 @@
 //! kernel drops that lock at every kind of death, so a file that can be locked belongs to a dead owner, and its changes are undone. Reused process
 //! numbers do not matter. A journal from before a reboot is void: settings in sysfs do not outlive a reboot.
 //!
-//! The journal holds two kinds of change: settings (of huge pages, and the switch of zswap), and a zram device for swap (`zram.rs`). Superhue
-//! still undoes journals of versions that knew only settings (`superhue-journal/1`).
+//! The journal holds two kinds of change: settings (of huge pages, the switch of zswap, and the floor of free memory, since `superhue-journal/3`), and
+//! a zram device for swap (`zram.rs`). Superhue still undoes journals of versions that knew only settings (`superhue-journal/1`).
 //!
 //! Undoing is idempotent, and keeps values that another program has set since.
 //!
@@ -129,7 +129,17 @@ struct Head {
     boot_id: String,
 }
 
-const SCHEMA: &str = "superhue-journal/2";
+const SCHEMA: &str = "superhue-journal/3";
+const SECOND_SCHEMA: &str = "superhue-journal/2";
+/// Returns the oldest version that knows all of these changes, so that an older superhue refuses no more than it must.
+fn schema_of(changes: &[Change]) -> &'static str {
+    let mut settings = changes.iter().filter_map(Change::setting);
+    match settings.any(is_floor) {
+        true => SCHEMA,
+        false => SECOND_SCHEMA,
+    }
+}
+
 const FIRST_SCHEMA: &str = "superhue-journal/1";
 const SCHEMAS: &str = "superhue-journal/";
 
@@ -151,7 +161,9 @@ impl ParsedJournal {
             return Self::Nothing;
         }
         let changes = match head.schema.as_str() {
-            SCHEMA => serde_json::from_slice::<Contents>(bytes).map(|contents| contents.entries),
+            SCHEMA | SECOND_SCHEMA => {
+                serde_json::from_slice::<Contents>(bytes).map(|contents| contents.entries)
+            }
             FIRST_SCHEMA => {
                 serde_json::from_slice::<Contents<SettingChange>>(bytes).map(|contents| {
                     let changes = contents.entries.into_iter();
@@ -338,17 +350,18 @@ impl Journal {
         }
     }
 
-    /// Records the value that a journalled setting has now, which the kernel has set by itself; a setting that is as before leaves the journal.
+    /// Records the value that a journalled setting has now, which the kernel has set by itself. One that is as before stays in the journal: to put the
+    /// others back may change it.
     pub(crate) fn observe(&self, pending: &mut OwnedJournal, path: &Path) {
         let Ok(now) = read_setting(path) else { return };
         let mut changes = pending.changes.clone();
-        changes.retain_mut(|change| match change {
-            Change::Setting(change) if change.path == path => {
+        for change in &mut changes {
+            if let Change::Setting(change) = change
+                && change.path == path
+            {
                 change.wanted.clone_from(&now);
-                change.original != now
             }
-            _ => true,
-        });
+        }
         // Without the lock, the less exact journal stays.
         if let Ok(turn) = self.turn() {
             let _ = turn.rewrite(pending, changes);
@@ -410,7 +423,7 @@ impl Journal {
     fn write_as(&self, folder: &Folder, name: &OsStr, changes: &[Change]) -> io::Result<File> {
         let unfinished = Path::new(name).with_extension("unfinished");
         let contents = Contents {
-            schema: SCHEMA.to_owned(),
+            schema: schema_of(changes).to_owned(),
             boot_id: self.boot_id.clone(),
             pid: std::process::id(),
             entries: changes.to_vec(),
@@ -621,9 +634,27 @@ impl OwnedJournal {
         };
         let mut report = RestoreReport::default();
         let mut failed = false;
+        // Read before the others are put back, which may change it.
+        let floor_is_ours = self.settings().filter(|it| is_floor(it)).any(|floor| {
+            let now = read_setting(&floor.path).unwrap_or_default();
+            now == floor.original || now == floor.wanted || is_raised(floor, &now)
+        });
         for change in self.changes.iter().rev() {
             let undone = match change {
                 Change::Setting(change) if is_theirs(change) => Ok(()),
+                Change::Setting(floor) if is_floor(floor) && floor_is_ours => {
+                    let now = read_setting(&floor.path).unwrap_or_default();
+                    let wanted = if now == floor.original {
+                        String::new()
+                    } else {
+                        now
+                    };
+                    let change = SettingChange {
+                        wanted,
+                        ..floor.clone()
+                    };
+                    write_original(&change, &mut report)
+                }
                 Change::Setting(change) => write_original(change, &mut report),
                 Change::Zram(made) => remove_zram(made, &*self.machine, &mut report),
             };
@@ -635,6 +666,11 @@ impl OwnedJournal {
         drop(self.held);
         report
     }
+}
+
+/// Returns true for a change of the floor of free memory.
+fn is_floor(change: &SettingChange) -> bool {
+    change.path.ends_with("sys/vm/min_free_kbytes")
 }
 
 /// Returns true if the kernel may have set the value, in a change whose outcome was not recorded: it raises the floor of free memory.
@@ -917,7 +953,7 @@ mod tests {
         assert_eq!(machine.value("khugepaged/defrag"), "1");
         assert_eq!(machine.journals(), 0);
 
-        let newer = first.to_string().replace("journal/1", "journal/3");
+        let newer = first.to_string().replace("journal/1", "journal/4");
         plant(&machine, &newer);
         let report = machine.journal().recover().unwrap();
         assert!(
@@ -993,8 +1029,15 @@ mod tests {
         fs::create_dir_all(floor.parent().unwrap()).unwrap();
         fs::write(&floor, "8192\n").unwrap();
         let guard = machine.apply(&["enabled=always"]).unwrap();
-        // Nothing was raised here, so nothing is journalled.
+        // Nothing was raised here, so nothing else is put back.
         assert_eq!(guard.finish().restored.len(), 1);
+        // The kernel may also change it when the switch is put back: here, while the journal is undone.
+        let guard = machine.apply(&["enabled=never"]).unwrap();
+        fs::write(&floor, "8192").unwrap();
+        let pending = guard.pending_for_test().unwrap();
+        assert_eq!(pending.settings().next().unwrap().wanted, "8192");
+        drop(pending);
+        assert_eq!(machine.journal().recover().unwrap().restored.len(), 1);
         for (now, wanted, expected) in [
             ("67584", RAISED_BY_KERNEL, "8192"),
             ("67584", "67584", "8192"),

@@ -232,8 +232,9 @@ const fn better(better: Better) -> &'static str {
 /// Escapes text so that Markdown shows it as it is: text from outside cannot make a table cell, link or tag. Between backquotes only table bars
 /// have a meaning.
 pub(crate) fn escaped(text: &str) -> String {
-    // An odd number of backquotes does not delimit code: then all of them are escaped.
-    let is_paired = text.matches('`').count().is_multiple_of(2);
+    // Markdown pairs runs of backquotes of equal length. An odd number of single ones, or a longer run, delimits nothing for sure: then all of them are
+    // escaped.
+    let is_paired = text.matches('`').count().is_multiple_of(2) && !text.contains("``");
     let mut out = String::with_capacity(text.len());
     let mut is_code = false;
     for character in text.chars() {

@@ -28,7 +28,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -251,10 +251,10 @@ impl RawRule {
 
 /// Functions that look up values outside of the files.
 pub struct Lookups<'a> {
-    /// Finds users by name.
-    pub user_number: &'a dyn Fn(&str) -> Option<u32>,
-    /// Finds groups by name.
-    pub group_number: &'a dyn Fn(&str) -> Option<u32>,
+    /// Finds users by name. An error is a reason why that is not known.
+    pub user_number: &'a dyn Fn(&str) -> Result<Option<u32>, String>,
+    /// Finds groups by name; likewise.
+    pub group_number: &'a dyn Fn(&str) -> Result<Option<u32>, String>,
     /// Finds variables of the environment.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -549,10 +549,7 @@ impl Reader<'_> {
                 format!("`{url}` is no address: write http://HOST:PORT or https://HOST:PORT");
             return self.wrong(file, kubelet.span(), text);
         };
-        let is_local = ["127.", "localhost", "[::1]"]
-            .iter()
-            .any(|name| host.starts_with(name));
-        if !is_secret && !is_local {
+        if !is_secret && !is_this_machine(host) {
             let text = format!(
                 "`{url}` would be asked in the clear: use https, or the node's own 127.0.0.1"
             );
@@ -741,16 +738,30 @@ impl RawRule {
 }
 
 /// Reads a user or group: a name, or a number if there is no such name.
-fn user(text: &str, find: &dyn Fn(&str) -> Option<u32>) -> Result<User, String> {
+fn user(text: &str, find: &dyn Fn(&str) -> Result<Option<u32>, String>) -> Result<User, String> {
     // The last number means "no user" to the kernel.
     let number = text.parse().ok().filter(|&number| number != u32::MAX);
     if text.is_empty() {
         return Err("`` is no user".to_owned());
     }
+    // A rule about an unknown user would be passed over, and the next one taken: so a failure to look it up is a fault of the configuration.
+    let found = find(text).map_err(|why| format!("`{text}` cannot be looked up: {why}"))?;
     Ok(User {
         name: text.to_owned(),
-        number: find(text).or(number),
+        number: found.or(number),
     })
+}
+
+/// Returns true if an address without its scheme (`127.0.0.1:10255/pods`) is of this machine itself.
+fn is_this_machine(address: &str) -> bool {
+    let authority = address.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    // A name before `@` is no host.
+    !authority.contains('@')
+        && (host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()))
 }
 
 /// Reads `alice`, `1000` or `@staff`.
@@ -758,7 +769,10 @@ fn allowed(text: &str, lookups: &Lookups<'_>) -> Result<AllowEntry, String> {
     if let Some(group) = text.strip_prefix('@') {
         return user(group, lookups.group_number)
             .map(AllowEntry::Group)
-            .map_err(|_| "`@` is no group".to_owned());
+            .map_err(|why| match group.is_empty() {
+                true => "`@` is no group".to_owned(),
+                false => why,
+            });
     }
     let user = user(text, lookups.user_number)?;
     if user.number == Some(0) {

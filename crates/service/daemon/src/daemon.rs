@@ -41,7 +41,7 @@ use crate::ctl::{
     Answer, Answers, HeldRule, LEASE, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why,
 };
 use crate::holds::Holds;
-use crate::load::load;
+use crate::load::{load, load_at_start};
 use crate::metrics::{Endpoint, Format, MetricsInputs, Pages};
 use crate::notify::Notifier;
 use crate::privileges::needed;
@@ -93,6 +93,9 @@ pub enum DaemonError {
     /// The configuration is wrong.
     #[error("the configuration is refused:\n{}", lines(.0))]
     Config(Vec<Problem>),
+    /// A user or group of it cannot be looked up; that may pass.
+    #[error("users cannot be looked up:\n{}", lines(.0))]
+    Users(Vec<Problem>),
     /// There is no control socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -166,7 +169,13 @@ impl Daemon {
     /// # Errors
     /// See [`DaemonError`]; nothing was changed then.
     pub fn new(options: DaemonOptions) -> Result<Self, DaemonError> {
-        let settings = load(&options.folder).map_err(DaemonError::Config)?;
+        let settings =
+            load_at_start(&options.folder).map_err(
+                |(problems, is_unanswered)| match is_unanswered {
+                    true => DaemonError::Users(problems),
+                    false => DaemonError::Config(problems),
+                },
+            )?;
         let listener = Listener::within(&options.socket, access(), Listener::AFTER_KILL)?;
         let pause_file = PauseFile::beside(&options.socket);
         let paused = pause_file.is_there()?;

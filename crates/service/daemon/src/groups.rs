@@ -252,6 +252,17 @@ impl Groups {
         for path in gone {
             self.let_go(&path, &mut changes);
         }
+        if self.limited.take().is_some() {
+            // What was short may be there again; if it is not, the next watch shows that.
+            let unwatched = self
+                .known
+                .iter()
+                .filter(|(_, known)| known.folder.is_none());
+            let unwatched: Vec<String> = unwatched.map(|(path, _)| path.clone()).collect();
+            for path in unwatched {
+                self.take_in(&path, &mut changes);
+            }
+        }
         let known: Vec<String> = self.known.keys().cloned().collect();
         for path in known {
             self.take_in_below(&path, &mut changes);

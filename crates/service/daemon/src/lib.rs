@@ -17,7 +17,7 @@
 //!
 //! let text = "[[rule]]\nname = \"redis\"\nunit = \"redis*.service\"\nbudget = \"10%\"\n";
 //! let file = Source { name: "superhue.toml".to_owned(), text: text.to_owned() };
-//! let lookups = Lookups { user_number: &|_| None, group_number: &|_| None, variable: &|_| None };
+//! let lookups = Lookups { user_number: &|_| Ok(None), group_number: &|_| Ok(None), variable: &|_| None };
 //! let rules = parse(&[file], &lookups).unwrap().rules;
 //!
 //! let redis = GroupFacts::new("/system.slice/redis-server.service");

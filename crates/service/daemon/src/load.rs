@@ -1,8 +1,11 @@
 //! Reads the configuration. Refuses files that users other than root (or the daemon's own user) could have written.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use superhue_state::{Folder, StateError};
 use superhue_sys::user::{group_number, user_number};
 
@@ -15,6 +18,10 @@ pub const DEFAULT_FOLDER: &str = "/etc/superhue";
 const MAIN: &str = "superhue.toml";
 const MORE: &str = "conf.d";
 
+/// Attempts to look users up again at the start of the daemon, and the time between two.
+const ATTEMPTS: u32 = 30;
+const APART: Duration = Duration::from_secs(1);
+
 /// Maximum number of files of `conf.d`, and of bytes of each.
 const MOST_FILES: usize = 1000;
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -24,6 +31,30 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 /// # Errors
 /// The problems; then no setting is in force.
 pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
+    load_noting(folder, &Cell::new(false))
+}
+
+/// Does the same at the start of the daemon. A directory of users that does not answer yet is asked again for half a minute.
+///
+/// # Errors
+/// The problems, and true if users or groups could not be looked up.
+pub(crate) fn load_at_start(folder: &Path) -> Result<Settings, (Vec<Problem>, bool)> {
+    let mut attempts = 0;
+    loop {
+        let is_unanswered = Cell::new(false);
+        let loaded = load_noting(folder, &is_unanswered);
+        match loaded {
+            Err(_) if is_unanswered.get() && attempts < ATTEMPTS => {
+                attempts += 1;
+                std::thread::sleep(APART);
+            }
+            loaded => return loaded.map_err(|problems| (problems, is_unanswered.get())),
+        }
+    }
+}
+
+/// Notes whether a look-up of a user or group failed.
+fn load_noting(folder: &Path, is_unanswered: &Cell<bool>) -> Result<Settings, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut sources = Vec::new();
     for path in files(folder).map_err(|problem| vec![problem])? {
@@ -32,9 +63,18 @@ pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
             Err(problem) => problems.push(problem),
         }
     }
+    let found = |answer: Result<Option<u32>, Errno>| match answer {
+        Ok(number) => Ok(number),
+        // A name that cannot be.
+        Err(Errno::INVAL) => Ok(None),
+        Err(errno) => {
+            is_unanswered.set(true);
+            Err(errno.to_string())
+        }
+    };
     let lookups = Lookups {
-        user_number: &|name| user_number(name).ok().flatten(),
-        group_number: &|name| group_number(name).ok().flatten(),
+        user_number: &|name| found(user_number(name)),
+        group_number: &|name| found(group_number(name)),
         variable: &|name| std::env::var(name).ok(),
     };
     match config::parse(&sources, &lookups) {

@@ -279,6 +279,8 @@ impl RunningWorker {
             let cpu = self.worker.cpu_time().as_secs_f64();
             let own = &mut Arc::make_mut(&mut self.account).own;
             own.cpu_seconds = own.cpu_seconds.max(cpu);
+            let others = own.cpu_seconds - own.acting_seconds;
+            own.watching_seconds = own.watching_seconds.max(others);
         }
         Ok(any)
     }

@@ -51,6 +51,8 @@ pub(crate) struct TrackedClient {
     unfetched: bool,
     /// A notice could not be delivered: it is due.
     owed: bool,
+    /// A notice was delivered, and the client has not fetched since.
+    outstanding: bool,
     /// Serial number of the list that the last delivered notice was about.
     notified: u64,
     /// Time of the last check that the client still executes the same program.
@@ -209,6 +211,7 @@ impl Client {
             was_enough: false,
             unfetched: false,
             owed: false,
+            outstanding: false,
             notified: 0,
             checked: None,
         }));
@@ -257,7 +260,7 @@ impl TrackedClient {
             .map_err(|errno| refusal(errno, format!("the list cannot be written: {errno}")))?;
         self.told = set;
         // After a notice the service sends no other one before the client fetches. A list below the threshold is there to be fetched, without one.
-        self.owed |= is_enough && (!superseded || !self.was_enough);
+        self.owed = is_enough && !self.outstanding;
         self.was_enough = is_enough;
         self.unfetched = true;
         self.pay(socket, roots);
@@ -285,6 +288,7 @@ impl TrackedClient {
         match delivered {
             Ok(()) => {
                 self.owed = false;
+                self.outstanding = true;
                 self.notified = serial;
             }
             // Its queue is full: the next call tries again.
@@ -317,11 +321,13 @@ impl TrackedClient {
         if serial >= self.list.serial() {
             self.unfetched = false;
             self.owed = false;
+            self.outstanding = false;
             return Ok(true);
         }
         if serial >= self.notified && self.unfetched {
             // The list was replaced while the client read it.
-            self.owed = true;
+            self.outstanding = false;
+            self.owed = self.was_enough;
             self.pay(socket, roots);
         }
         Ok(false)

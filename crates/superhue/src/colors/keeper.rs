@@ -309,7 +309,7 @@ impl Keeper {
         sampler: Option<&Sampler>,
     ) -> bool {
         self.blind |= sampler.is_none();
-        let begun = Instant::now();
+        let (begun, placed) = (Instant::now(), self.placing);
         let mut happened = false;
         for id in members {
             let Some((id, mut program)) = self.processes.remove_entry(id) else {
@@ -323,7 +323,7 @@ impl Keeper {
         }
         // All at once: several processes must not take turns that add up to a whole CPU.
         let took = begun.elapsed();
-        if happened {
+        if happened || self.placing > placed {
             self.rests_until = now + took * (PACE + 1);
         }
         self.prepared += self.ready.take_cpu();
@@ -332,6 +332,14 @@ impl Keeper {
         }
         self.give_back_if_idle(now);
         happened
+    }
+
+    /// Takes over the cost of a preparation that has ended since the last step.
+    pub(crate) fn conclude(&mut self) {
+        if self.ready.is_under_way() {
+            self.ready.is_given();
+        }
+        self.prepared += self.ready.take_cpu();
     }
 
     /// Returns the time until the next work is due; `None` if no work is known.

@@ -14,13 +14,11 @@ pub(crate) struct SwapOnDemand(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// It can be made.
-    Wanted,
+    /// It can be made; an attempt may have failed for this reason.
+    Wanted(Option<String>),
     /// It is on, and was not tried yet, or failed for this reason.
     Found(Box<(SwapInUse, ZswapInUse)>, Option<String>),
     InUse(Box<(SwapInUse, ZswapInUse)>),
-    /// It could not be made.
-    Failed(String),
     /// Recoloring has ended; holds the sentence for the report.
     Over(Option<String>),
 }
@@ -37,7 +35,7 @@ impl SwapOnDemand {
             // Found or made later, with a look at the journals: what is on now may end with another superhue.
             ZswapInUse::may_switch(roots)?;
             found.map(drop).or_else(|_| SwapInUse::may_make(roots))?;
-            return Ok(Self::with(State::Wanted));
+            return Ok(Self::with(State::Wanted(None)));
         }
         let zswap = ZswapInUse::find_or_switch(&journal, false)?;
         Ok(Self::with(State::Found(Box::new((found?, zswap)), None)))
@@ -57,7 +55,7 @@ impl SwapOnDemand {
     /// The reason why there is none, as a clause.
     pub(super) fn see_to(&self, roots: &Roots) -> Result<(), String> {
         let mut state = self.state();
-        if let State::Wanted = *state {
+        if let State::Wanted(_) = *state {
             let journal = Journal::default();
             let made = SwapInUse::find_or_make(&journal, true);
             // The swap is undone if zswap cannot be switched on.
@@ -65,12 +63,12 @@ impl SwapOnDemand {
                 made.and_then(|swap| Ok((swap, ZswapInUse::find_or_switch(&journal, true)?)));
             *state = match made {
                 Ok(both) => State::Found(Box::new(both), None),
-                Err(error) => State::Failed(error.to_string()),
+                Err(error) => State::Wanted(Some(error.to_string())),
             };
         }
         if matches!(*state, State::Found(..)) {
             let why = ZswapInUse::try_out(roots).err();
-            *state = match (mem::replace(&mut *state, State::Wanted), why) {
+            *state = match (mem::replace(&mut *state, State::Wanted(None)), why) {
                 (State::Found(both, _), None) => State::InUse(both),
                 // It may be for the moment only, so a later call tries again.
                 (State::Found(both, _), why) => {
@@ -81,8 +79,8 @@ impl SwapOnDemand {
         }
         match &*state {
             State::InUse(..) => Ok(()),
-            State::Failed(why) | State::Found(_, Some(why)) => Err(why.clone()),
-            State::Wanted | State::Found(..) | State::Over(_) => {
+            State::Wanted(Some(why)) | State::Found(_, Some(why)) => Err(why.clone()),
+            State::Wanted(None) | State::Found(..) | State::Over(_) => {
                 Err("the watch is over".to_owned())
             }
         }
@@ -94,11 +92,11 @@ impl SwapOnDemand {
             State::Found(both, None) | State::InUse(both) => {
                 Some(format!("pages go out to {}", both.0.describe()))
             }
-            State::Failed(why) | State::Found(_, Some(why)) => {
+            State::Wanted(Some(why)) | State::Found(_, Some(why)) => {
                 Some(format!("no page goes out: {why}"))
             }
             State::Over(said) => said.clone(),
-            State::Wanted => None,
+            State::Wanted(None) => None,
         }
     }
 

@@ -494,7 +494,11 @@ impl Sampler {
             }
             // The process has new memory: the map is about memory that no longer exists.
             Err(TrackError::Replaced(_)) => {
-                target.map = HeatMap::new();
+                let before = std::mem::replace(&mut target.map, HeatMap::new());
+                // Of a program without a sample there is nothing to keep.
+                if before.samples() > 0 {
+                    target.map_before = Some(before);
+                }
                 target.pace.rearm(self.now);
             }
             Err(_) => {
@@ -533,6 +537,12 @@ impl Sampler {
     #[must_use]
     pub fn map(&self, process: ProcessId) -> Option<&HeatMap> {
         Some(&self.targets.get(&process)?.map)
+    }
+
+    /// Returns the map of the program that a process executed before the present one, if that had samples.
+    #[must_use]
+    pub fn map_before(&self, process: ProcessId) -> Option<&HeatMap> {
+        self.targets.get(&process)?.map_before.as_ref()
     }
 
     /// Returns true if sampling of a process has stopped because nothing changes any more.

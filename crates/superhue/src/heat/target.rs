@@ -57,6 +57,8 @@ impl SampleInterval {
 pub(super) struct Target {
     pub(super) phase: Phase,
     pub(super) map: HeatMap,
+    /// The map of the program that it executed before, if that had samples.
+    pub(super) map_before: Option<HeatMap>,
     pub(super) pace: Pace,
     pub(super) cost: TrackingCost,
     pub(super) since: Duration,
@@ -84,6 +86,7 @@ impl Target {
         Self {
             phase: Phase::Resting,
             map: HeatMap::new(),
+            map_before: None,
             pace: Pace::new(limits, at),
             cost: TrackingCost::default(),
             since: at,

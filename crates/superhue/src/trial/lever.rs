@@ -478,10 +478,11 @@ impl PolicySwitch {
             self.switch(true, nap);
         }
         self.hold(nap);
-        // Those that the policy itself has split are in `found` only.
-        let found: Vec<Key> = self.found.iter().copied().collect();
-        let mut made: Vec<Key> = self.made.lock().keys().copied().collect();
-        made.retain(|key| !self.found.contains(key));
+        let all: BTreeSet<Key> = self.made.lock().keys().copied().collect();
+        // Those that the policy itself has split are in `found` only; with `keep` that is its business.
+        let mut found: Vec<Key> = self.found.iter().copied().collect();
+        found.retain(|key| !keep || all.contains(key));
+        let made: Vec<Key> = all.difference(&self.found).copied().collect();
         let mut unsplit = 0;
         if !keep {
             // Also after a switch that was broken off; without pauses, since nothing is measured any more.

@@ -439,6 +439,10 @@ impl Watch {
 
     /// Enters results that are known only at the end.
     fn conclude(&mut self) {
+        if let Some(keeper) = &mut self.watched.keeper {
+            keeper.conclude();
+            self.watched.acting_elsewhere += std::mem::take(&mut keeper.prepared);
+        }
         self.watched.account = self.account(self.begun.elapsed());
         self.watched.ledger = self.setup.policy.ledger().clone();
         self.watched.processes_unreachable = self.family.unreachable();

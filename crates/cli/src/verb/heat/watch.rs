@@ -10,7 +10,7 @@ use superhue::procfs::process::{
 };
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
-use superhue::trackers::{Scope, TrackError, choose, foreign};
+use superhue::trackers::{HeatMap, Scope, TrackError, choose, foreign};
 use superhue_plot::{
     Cost, EndReason, Heat, HotSet, Observation, Process, Recorder, SCHEMA, Series, Target,
 };
@@ -77,6 +77,8 @@ pub(super) struct WatchedProcess {
     is_live: bool,
     /// Number of programs that the process executed meanwhile, and the time of the last.
     executed: (u64, Duration),
+    /// True after it has executed one, until there is a sample of that: the record is still about the one before.
+    is_stale: bool,
     /// Reason why the process can no longer be read.
     unreadable: Option<Failure>,
 }
@@ -137,6 +139,7 @@ impl WatchedProcess {
             limit,
             is_live: args.follow,
             executed: (0, Duration::ZERO),
+            is_stale: false,
             unreadable: None,
         })
     }
@@ -159,10 +162,17 @@ impl WatchedProcess {
     pub(super) fn step(&mut self) -> Result<bool, Failure> {
         let now = self.begun.elapsed();
         let (mut is_new, mut is_replaced) = (false, false);
-        let record = &mut self.record;
-        let sampled = self
-            .sampler
-            .step_with(now, &mut |sample| record.add(sample));
+        let (record, is_live, was_stale) = (&mut self.record, self.is_live, self.is_stale);
+        let is_stale = &mut self.is_stale;
+        let sampled = self.sampler.step_with(now, &mut |sample| {
+            if std::mem::take(is_stale) {
+                *record = Record::new(recorders(is_live));
+            }
+            record.add(sample);
+        });
+        if was_stale && !self.is_stale {
+            self.read_program();
+        }
         for sampled in sampled {
             match sampled.result {
                 Ok(_) => is_new = true,
@@ -180,33 +190,35 @@ impl WatchedProcess {
             }
         }
         if is_replaced {
-            self.begin_anew(now);
+            self.is_stale = true;
+            self.executed = (self.executed.0 + 1, now);
         }
-        if self.samples() == 0
+        if self.record.first.is_none()
             && let Some(failure) = self.unreadable.take()
         {
             return Err(failure);
         }
-        if is_new && now.saturating_sub(self.named) >= NAMES {
+        if is_new && !self.is_stale && now.saturating_sub(self.named) >= NAMES {
             self.read_names();
         }
         Ok(is_new)
     }
 
-    /// Returns the number of samples of the present program.
-    fn samples(&self) -> u64 {
-        self.sampler.map(self.id).map_or(0, |map| map.samples())
+    /// Returns the map of the program that the record is about.
+    fn map(&self) -> Option<&HeatMap> {
+        match self.is_stale {
+            true => self.sampler.map_before(self.id),
+            false => self.sampler.map(self.id),
+        }
     }
 
-    /// Forgets the samples of the program that the process executed before: its memory is gone.
-    fn begin_anew(&mut self, now: Duration) {
-        self.record = Record::new(recorders(self.is_live));
+    /// Reads the name, the command and the mappings of the program that the process executes now.
+    fn read_program(&mut self) {
         if let Ok(status) = status(&self.roots, self.id.pid) {
             self.process.name = status.name;
         }
         self.process.command = command(&self.roots, self.id.pid);
         self.read_names();
-        self.executed = (self.executed.0 + 1, now);
     }
 
     /// Returns the reason why watching is over; `None` if it is not.
@@ -254,15 +266,15 @@ impl WatchedProcess {
 
     /// Returns the document of all samples.
     pub(super) fn finish(mut self, ended: EndReason) -> Result<Heat, Failure> {
-        if !matches!(ended, EndReason::Exited | EndReason::Unreadable) {
+        if !self.is_stale && !matches!(ended, EndReason::Exited | EndReason::Unreadable) {
             self.read_names();
         }
         if let (programs @ 1.., at) = self.executed {
             note(&format!(
-                "the process executed {} meanwhile: the result is about the last, `{}`, since {}",
+                "the process executed {} meanwhile, the last after {}: the result is about `{}` alone",
                 counted(programs, "program"),
-                self.process.name,
-                superhue_plot::time(at.as_secs_f64())
+                superhue_plot::time(at.as_secs_f64()),
+                self.process.name
             ));
         }
         if let Some(failure) = &self.unreadable {
@@ -290,7 +302,7 @@ impl WatchedProcess {
     }
 
     fn document(&self, ended: EndReason, series: Series, with_counts: bool) -> Heat {
-        let map = self.sampler.map(self.id);
+        let map = self.map();
         let (shortest, longest) = self.record.intervals.unwrap_or_default();
         // For the recent past it is unknown, and not needed.
         let elapsed = match self.record.first {

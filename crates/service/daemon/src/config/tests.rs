@@ -10,12 +10,15 @@ fn source(name: &str, text: &str) -> Source {
     }
 }
 
-fn user(name: &str) -> Option<u32> {
-    (name == "redis").then_some(7)
+fn user(name: &str) -> Result<Option<u32>, String> {
+    match name {
+        "far" => Err("the directory does not answer".to_owned()),
+        name => Ok((name == "redis").then_some(7)),
+    }
 }
 
-fn group(name: &str) -> Option<u32> {
-    (name == "staff").then_some(50)
+fn group(name: &str) -> Result<Option<u32>, String> {
+    Ok((name == "staff").then_some(50))
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -637,5 +640,37 @@ fn every_key_is_in_the_manual_page_and_in_the_example() {
             );
             assert!(has(&example, &key), "packaging/superhue.toml: {key}");
         }
+    }
+}
+
+#[test]
+fn a_user_who_cannot_be_looked_up_is_a_fault_and_no_rule_about_nobody() {
+    let problem = problem("user = \"far\"");
+    assert!(
+        problem.contains("`far` cannot be looked up: the directory does not answer"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn only_this_machine_is_asked_in_the_clear() {
+    for address in [
+        "127.0.0.1:10255",
+        "127.1.2.3/pods",
+        "localhost:1",
+        "[::1]:10255",
+    ] {
+        assert!(is_this_machine(address), "{address}");
+    }
+    for address in [
+        "localhost.example.org",
+        "127.0.0.1.evil.net",
+        "localhost@host",
+        "127.0.0.1:1@host",
+        "[fd00::1]:10255",
+        "10.1.2.3",
+        "",
+    ] {
+        assert!(!is_this_machine(address), "{address}");
     }
 }

@@ -275,10 +275,15 @@ fn subtract(all: &mut LiveMemory, one: &LiveMemory) {
     less(&mut all.resident_bytes, one.resident_bytes);
     less(&mut all.anonymous_bytes, one.anonymous_bytes);
     if one.processes > 0 {
-        all.huge_bytes = (all.huge_bytes.zip(one.huge_bytes)).map(|(mut all, one)| {
-            less(&mut all, one);
-            all
-        });
+        for (all, one) in [
+            (&mut all.huge_bytes, one.huge_bytes),
+            (&mut all.held_bytes, one.held_bytes),
+        ] {
+            *all = all.zip(one).map(|(mut all, one)| {
+                less(&mut all, one);
+                all
+            });
+        }
     }
 }
 

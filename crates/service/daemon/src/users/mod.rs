@@ -115,7 +115,8 @@ impl Users {
 
     /// Follows new settings. Workers under other settings end; their clients may connect again.
     pub(crate) fn follow(&mut self, settings: Option<UserSettings>, held: CapabilitySet) {
-        if settings == self.settings {
+        // After a failure, a reload tries again.
+        if settings == self.settings && self.account.error.is_none() {
             return;
         }
         self.end_all();

@@ -51,9 +51,10 @@ const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_TRIM_THRESHOLD_", "65536"),
 ];
 
-/// The longest wait for a fork, which takes less than a millisecond. The daemon starts another server after it.
+/// The longest wait for a fork, which takes less than a millisecond, or longer where memory or the CPU is short. The daemon starts another server after it,
+/// and all workers of this one end.
 const AT_MOST: Timespec = Timespec {
-    tv_sec: 1,
+    tv_sec: 5,
     tv_nsec: 0,
 };
 

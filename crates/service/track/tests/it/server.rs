@@ -154,6 +154,37 @@ fn the_threshold_and_the_limit_hold() {
 }
 
 #[test]
+fn a_set_that_falls_below_the_threshold_and_comes_back_brings_one_notice() {
+    let service = Service::start();
+    service.set(base(0, 30, 100));
+    let options = superhue_client::TrackingOptions {
+        threshold: 20,
+        ..service.options()
+    };
+    let tracking = Tracking::enable(&options).unwrap();
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
+    let mut published = 1;
+    let mut set = |first, pages| {
+        service.set(base(first, pages, 100));
+        published += 1;
+        until("the list is replaced", || {
+            tracking.statistics().unwrap().published == published
+        });
+    };
+    for round in 1..=3 {
+        set(round * 1000, 10);
+        set(round * 1000, 30);
+    }
+    let soon = Some(Duration::from_millis(1));
+    assert_eq!(tracking.wait(soon).unwrap(), None, "it has not fetched");
+    assert_eq!(tracking.fetch_all().unwrap().len(), 30);
+    set(9000, 10);
+    assert_eq!(tracking.wait(soon).unwrap(), None, "too few");
+    set(9000, 30);
+    assert!(tracking.wait(Some(TEST_TIMEOUT)).unwrap().is_some());
+}
+
+#[test]
 fn garbage_ends_the_connection_that_sent_it_and_no_other() {
     let service = Service::start();
     service.set(base(0, 10, 100));

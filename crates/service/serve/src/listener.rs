@@ -91,7 +91,7 @@ pub struct Listener {
 
 impl Listener {
     /// Wait for the lock of a service that has just been killed: a process that it was starting has its descriptors until it executes its program.
-    pub const AFTER_KILL: Duration = Duration::from_secs(1);
+    pub const AFTER_KILL: Duration = Duration::from_secs(3);
 
     /// Takes the path as [`Self::within`] does, for all users, after a kill too.
     ///

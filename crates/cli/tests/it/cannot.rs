@@ -100,8 +100,8 @@ fn attach_forbids_itself() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut attached = ChildGuard::start(&mut command);
         assert_limited(attached.pid(), ours, "attach");
-        // It may not wait for signals yet, so that this one may kill it.
-        attached.signal(Signal::INT);
+        // It may not wait for signals yet, so that this one may kill it. A shell lets background commands ignore SIGINT.
+        attached.signal(Signal::TERM);
         attached.wait();
     }
 }
@@ -131,8 +131,8 @@ fn a_first_thread_that_only_waits_is_forbidden_too() {
         children.find(has_two)?.parse().ok()
     });
     assert_limited(worker, ours, "attach with a small stack");
-    // It may not wait for signals yet, so that this one may kill it.
-    attached.signal(Signal::INT);
+    // It may not wait for signals yet, so that this one may kill it. A shell lets background commands ignore SIGINT.
+    attached.signal(Signal::TERM);
     attached.wait();
 }
 

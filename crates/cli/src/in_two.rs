@@ -122,6 +122,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     let Ok(board) = BusyBoard::new() else {
         return work();
     };
+    let own = getpid();
     let mut left_out = BTreeSet::new();
     // A process that released the reader once is cleared; the next time it is left out.
     let mut cleared = BTreeSet::new();
@@ -139,7 +140,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
             Ok(Some(child)) => child,
             Ok(None) => {
                 before.apply();
-                return child_of(&board, left_out, &mut work);
+                return child_of(own, &board, left_out, &mut work);
             }
             // Not even one more process can be made: do the work here.
             Err(_) => {
@@ -216,13 +217,15 @@ enum End {
 }
 
 fn child_of(
+    supervisor: Pid,
     board: &BusyBoard,
     left_out: BTreeSet<u32>,
     work: &mut impl FnMut() -> ExitCode,
 ) -> ExitCode {
-    let parent = getppid();
     let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
-    if getppid() != parent {
+    // A supervisor that was killed before that sends no signal.
+    let parent = getppid();
+    if parent != Some(supervisor) {
         return ExitCode::from(crate::output::FAILED);
     }
     // The supervisor is superhue, too: no verb reports it, unless an argument names it.

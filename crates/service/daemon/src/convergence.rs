@@ -16,9 +16,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rustix::param::clock_ticks_per_second;
 use superhue::live::{ServiceAccount, WatchAccount};
 use superhue_model::ByteCount;
+use superhue_procfs::process::time_of_ticks;
 
 /// Largest age of a service whose start counts. An older one may have had its huge pages long before the first look at it.
 const YOUNG: Duration = Duration::from_secs(5);
@@ -95,15 +95,14 @@ fn start(
     // The account lists the largest processes only.
     let is_complete = starts.len() as u64 == service.memory.processes;
     let first = starts.into_iter().min().filter(|_| is_complete)?;
-    let nanos = u128::from(first) * 1_000_000_000 / u128::from(clock_ticks_per_second().max(1));
-    let first = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+    let first = time_of_ticks(first);
     (at.saturating_sub(first) <= YOUNG).then_some(first)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::param::clock_ticks_per_second;
     use superhue::live::{LiveMemory, ProcessAccount};
-
     use superhue::since_boot;
 
     use super::*;

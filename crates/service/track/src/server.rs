@@ -470,23 +470,14 @@ impl<H: Heat> Server<H> {
 
     fn let_silent_go(&mut self) {
         let now = self.now();
-        let late = |(id, client): (&u64, &Client)| {
-            let late = !matches!(client.stage, Stage::Tracked(_)) && client.deadline <= now;
-            late.then_some(*id)
-        };
-        let ids: Vec<u64> = self.clients.iter().filter_map(late).collect();
+        let is_late =
+            |client: &Client| !matches!(client.stage, Stage::Tracked(_)) && client.deadline <= now;
+        let late = self.clients.iter().filter(|(_, client)| is_late(client));
+        let ids: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in ids {
             // It may have answered in time, while this service was busy with samples.
             self.read_requests(id);
-            let stage = self.clients.get(&id).map(|client| &client.stage);
-            if !matches!(stage, Some(Stage::Silent | Stage::Challenged(..))) {
-                continue;
-            }
-            if self
-                .clients
-                .get(&id)
-                .is_some_and(|client| client.deadline > now)
-            {
+            if !self.clients.get(&id).is_some_and(is_late) {
                 continue;
             }
             let text = "it did not say in time what it wants";

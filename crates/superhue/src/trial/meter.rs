@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use superhue_measure::trial::MetricKind;
 use superhue_model::ProcessId;
+use superhue_procfs::process::time_of_ticks;
 use superhue_sys::process::cpu_time_of;
 
 use super::ask::{MetricError, Source};
@@ -138,8 +139,7 @@ struct MemberTime {
 
 /// Returns true if a process started after `time`, since boot.
 fn started_after(id: ProcessId, time: Duration) -> bool {
-    let per_second = rustix::param::clock_ticks_per_second().max(1);
-    u128::from(id.start_ticks) * 1_000_000_000 >= time.as_nanos() * u128::from(per_second)
+    time_of_ticks(id.start_ticks) >= time
 }
 
 /// Returns `usage_usec` of a `cpu.stat` (`Documentation/admin-guide/cgroup-v2.rst`).

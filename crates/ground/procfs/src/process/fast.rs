@@ -47,11 +47,16 @@ impl CpuTicks {
     /// `_SC_CLK_TCK`).
     #[must_use]
     pub fn total(&self) -> Duration {
-        let ticks = self.user_ticks.saturating_add(self.system_ticks);
-        let per_second = rustix::param::clock_ticks_per_second().max(1);
-        let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(per_second);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        time_of_ticks(self.user_ticks.saturating_add(self.system_ticks))
     }
+}
+
+/// Returns the time of so many clock ticks (`sysconf(3)`, `_SC_CLK_TCK`), as `/proc/PID/stat` counts CPU time and, since boot, the start of a process.
+#[must_use]
+pub fn time_of_ticks(ticks: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    let nanos = u128::from(ticks) * 1_000_000_000 / u128::from(per_second);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// Counters that grow when a process runs or changes its own memory: processor time, in ticks, and page faults.

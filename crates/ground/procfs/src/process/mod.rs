@@ -47,7 +47,8 @@ mod zeroes;
 
 pub use color_group::GroupColors;
 pub use fast::{
-    Activity, CpuTicks, StatmPages, activity, cpu_now, parse_statm, resident_now, waited_for_cpu,
+    Activity, CpuTicks, StatmPages, activity, cpu_now, parse_statm, resident_now, time_of_ticks,
+    waited_for_cpu,
 };
 pub use identity::{identify, numbers_are_ours, still_is, still_runs};
 pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};

@@ -33,6 +33,9 @@ pub struct MemInfo {
     pub file_huge: Option<ByteCount>,
     /// Memory in page tables (`PageTables`).
     pub page_tables: Option<ByteCount>,
+    /// Memory that compressed pages take in zswap (`Zswap`).
+    #[serde(skip)]
+    pub zswap: Option<ByteCount>,
     /// Memory set aside for hugetlb pools of every size (`Hugetlb`).
     pub hugetlb: Option<ByteCount>,
     /// Size of the default hugetlb pool's pages (`Hugepagesize`).
@@ -86,6 +89,7 @@ impl MemInfo {
             "ShmemHugePages" => &mut self.shmem_huge,
             "FileHugePages" => &mut self.file_huge,
             "PageTables" => &mut self.page_tables,
+            "Zswap" => &mut self.zswap,
             "Hugetlb" => &mut self.hugetlb,
             "Hugepagesize" => &mut self.hugetlb_page_size,
             _ => return None,

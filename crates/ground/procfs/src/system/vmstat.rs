@@ -62,20 +62,38 @@ impl ThpCounters {
 /// # Errors
 /// If `/proc/vmstat` is missing, may not be read or is malformed.
 pub fn lazily_freed(roots: &Roots) -> Result<Option<u64>, ReadError> {
+    let [freed] = counters(roots, ["pglazyfree"])?;
+    Ok(freed)
+}
+
+/// Reads counters of these names at one time; `None` for those that the kernel does not have.
+///
+/// # Errors
+/// If `/proc/vmstat` is missing, may not be read or is malformed.
+pub(super) fn counters<const N: usize>(
+    roots: &Roots,
+    names: [&str; N],
+) -> Result<[Option<u64>; N], ReadError> {
     file::read(
         &roots.proc.join("vmstat"),
         "procfs is not mounted here",
         |text| {
-            let mut lines = text.lines().enumerate();
-            let found = lines.find_map(|(index, line)| {
-                let count = line.strip_prefix("pglazyfree ")?.trim().parse();
-                Some(count.map_err(|_| {
-                    ParseError::in_line(index, format!("{} has no count", quote(line)))
-                }))
-            });
-            found.transpose()
+            let mut found = [None; N];
+            for (found, name) in found.iter_mut().zip(names) {
+                *found = counter_in(text, name)?;
+            }
+            Ok(found)
         },
     )
+}
+
+fn counter_in(text: &str, name: &str) -> Result<Option<u64>, ParseError> {
+    let mut lines = text.lines().enumerate();
+    let found = lines.find_map(|(index, line)| {
+        let count = line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse();
+        Some(count.map_err(|_| ParseError::in_line(index, format!("{} has no count", quote(line)))))
+    });
+    found.transpose()
 }
 
 #[cfg(test)]

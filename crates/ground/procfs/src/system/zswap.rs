@@ -6,7 +6,8 @@ use std::fs;
 
 use superhue_model::ByteCount;
 
-use super::meminfo::kibibytes;
+use super::meminfo::MemInfo;
+use super::vmstat::counters;
 use crate::Roots;
 
 /// Largest size of the pool, as a percentage of memory; below the sysfs.
@@ -29,15 +30,10 @@ impl SwappedOut {
     /// Reads the counters; `None` if the kernel does not show them (before Linux 5.19).
     #[must_use]
     pub fn read(roots: &Roots) -> Option<Self> {
-        let text = fs::read_to_string(roots.proc.join("vmstat")).ok()?;
-        let count = |name: &str| {
-            let mut lines = text.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-            value.trim().parse().ok()
-        };
+        let [to_zswap, to_devices] = counters(roots, ["zswpout", "pswpout"]).ok()?;
         Some(Self {
-            to_zswap: count("zswpout")?,
-            to_devices: count("pswpout")?,
+            to_zswap: to_zswap?,
+            to_devices: to_devices?,
         })
     }
 }
@@ -46,12 +42,8 @@ impl SwappedOut {
 /// (`zswap_check_limits`); `None` if that is not known.
 #[must_use]
 pub fn zswap_pool_room(roots: &Roots) -> Option<ByteCount> {
-    let text = fs::read_to_string(roots.proc.join("meminfo")).ok()?;
-    let amount = |name: &str| {
-        let mut lines = text.lines();
-        kibibytes(lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?)
-    };
-    let (pool, total) = (amount("Zswap")?, amount("MemTotal")?);
+    let memory = MemInfo::read(roots).ok()?;
+    let (pool, total) = (memory.zswap?, memory.total?);
     let percent = |name: &str| -> Option<u64> {
         let text = fs::read_to_string(roots.sys.join(name)).ok()?;
         text.trim().parse().ok()

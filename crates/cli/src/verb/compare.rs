@@ -146,13 +146,17 @@ fn conclude(
     } else {
         ExitCode::SUCCESS
     };
-    published.map(|status| {
-        if judged == ExitCode::SUCCESS {
-            status
-        } else {
-            judged
-        }
-    })
+    if judged == ExitCode::SUCCESS {
+        return published;
+    }
+    match published {
+        Ok(_) => Ok(judged),
+        // A file that cannot be written does not hide a condition that failed.
+        Err(failure) => Err(Failure {
+            code: judged,
+            ..failure
+        }),
+    }
 }
 
 /// Sets the properties that all runs share.

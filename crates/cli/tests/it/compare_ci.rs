@@ -57,6 +57,15 @@ fn the_exit_status_says_whether_a_condition_failed() {
         let line = format!("`{} '{}'`: {outcome}.", condition[0], condition[1]);
         assert!(table.contains(&line), "{table}");
     }
+    // A file that cannot be written does not hide it.
+    let full = ["--fail-if", "ops < -2%", "--export-csv", "/dev/full"];
+    for (percent, status) in [(-10, 4), (10, 1)] {
+        let said = gated(&full, percent);
+        let error = text(&said.stderr);
+        assert_eq!(said.status.code(), Some(status), "{percent}: {error}");
+        assert!(error.contains("/dev/full"), "{error}");
+        assert_eq!(error.contains("'ops < -2%' failed"), status == 4, "{error}");
+    }
     let two = ["--fail-if", "ops < -50%", "--fail-unless", "ops > 50%"];
     assert_eq!(gated(&two, 10).status.code(), Some(4));
 }

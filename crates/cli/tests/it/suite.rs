@@ -1,6 +1,7 @@
 //! `superhue compare --suite`: the programs it runs, leaves out and keeps, and how it continues.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -427,6 +428,16 @@ fn a_report_that_does_not_fit_is_left_alone() {
         ("--env MORE=1", "--env MORE=2", "other arms (never, kernel)"),
         ("warmup = 0", "warmup = 1", "another warm-up or seed"),
         (
+            "warmup = 0",
+            "warmup = 0\ntimeout = \"9s\"",
+            "another timeout, ready, patience or ignore-failure",
+        ),
+        (
+            "kind = \"database\"",
+            "kind = \"database\"\nignore-failure = true",
+            "another timeout, ready, patience or ignore-failure",
+        ),
+        (
             "name = \"nothing\"",
             "name = \"another\"",
             "holds `nothing`, which the suite lacks",
@@ -449,6 +460,118 @@ fn a_report_that_does_not_fit_is_left_alone() {
     assert_eq!(nowhere.status.code(), Some(1), "{nowhere:?}");
     let folder = scratch.run(&["--report", scratch.0.path().to_str().unwrap()]);
     assert_eq!(folder.status.code(), Some(1), "{folder:?}");
+}
+
+/// Runs are continued under the same settings of the machine and rights, as far as the earlier ones are known.
+#[test]
+fn a_session_under_other_settings_does_not_continue_a_report() {
+    let scratch = Scratch::new(&format!(
+        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
+         [[arm]]\nname = 'auto'\noptions = '--pages auto'\n\
+         [[program]]\nname = 'one'\nkind = 'shell'\ncommand = 'true'\n"
+    ));
+    let report = scratch.path("report.json");
+    let first = scratch.run(&["--report", &report]);
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let whole = scratch.report();
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut changed = whole.clone();
+        change(&mut changed);
+        fs::write(&report, changed.to_string()).unwrap();
+        scratch.run(&["--report", &report, "-n", "2"])
+    };
+    fn machine(suite: &mut Value) -> &mut Value {
+        &mut suite["programs"][0]["comparison"]["machine"]
+    }
+    let refused = |said: &Output, expected: &str| {
+        let error = text(&said.stderr);
+        assert_eq!(said.status.code(), Some(2), "{expected}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert_eq!(samples(&scratch.report(), "one"), 3, "{expected}");
+    };
+    let said = with(&|suite| machine(suite)["thp_defrag"] = "sometimes".into());
+    refused(
+        &said,
+        "under other settings (mode of defragmentation sometimes, not ",
+    );
+    let said = with(&|suite| machine(suite)["cpus"] = "0-4095".into());
+    refused(&said, "under other settings (CPUs 0-4095, not ");
+    let said = with(&|suite| {
+        let khugepaged = &mut machine(suite)["khugepaged"];
+        *khugepaged = serde_json::json!({"pages_to_scan": -1});
+    });
+    refused(
+        &said,
+        "under other settings (khugepaged's pages_to_scan -1, not ",
+    );
+    let said = with(&|suite| {
+        let obstacle = &mut suite["arms"][2]["obstacle"];
+        *obstacle = match obstacle.is_null() {
+            true => "of the earlier session".into(),
+            false => Value::Null,
+        };
+    });
+    refused(&said, "is of arm `auto` with");
+    assert!(text(&said.stderr).contains(" superhue's huge pages, which it makes "));
+
+    // Older results have less. The facts of the first session stay.
+    let said = with(&|suite| {
+        let arms = suite["arms"].as_array_mut().unwrap();
+        for arm in arms {
+            arm.as_object_mut().unwrap().remove("obstacle");
+        }
+        let plan = suite["programs"][0]["plan"].as_object_mut().unwrap();
+        assert!(plan.remove("settings").is_some());
+        let facts = machine(suite).as_object_mut().unwrap();
+        for name in [
+            "cpus",
+            "thp_enabled",
+            "thp_defrag",
+            "khugepaged",
+            "memory_bytes",
+        ] {
+            assert!(facts.remove(name).is_some(), "{name}");
+        }
+    });
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let mut after = scratch.report();
+    assert_eq!(samples(&after, "one"), 6);
+    assert_eq!(machine(&mut after)["thp_enabled"], Value::Null);
+}
+
+#[test]
+fn arms_without_huge_pages_are_named_beside_the_table() {
+    let scratch = Scratch::new(&format!(
+        "runs = 1\nmost-runs = 1\nwarmup = 0\n{ARMS}\
+         [[arm]]\nname = 'auto'\noptions = '--pages auto'\n\
+         [[program]]\nname = 'one'\nkind = 'shell'\ncommand = 'true'\n"
+    ));
+    let suite = scratch.path("suite.toml");
+    fs::set_permissions(scratch.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |options: &[&str]| {
+        let arguments = [&["compare", "--suite", &suite], options].concat();
+        let mut command = superhue(User::Ordinary, &arguments);
+        // No daemon acts for the user either.
+        output(command.env("SUPERHUE_USERS_SOCKET", "/nonexistent/users.sock"))
+    };
+    let said = run(&[]);
+    let (notes, table) = (text(&said.stderr), text(&said.stdout));
+    assert!(said.status.success(), "{notes}");
+    let before = "superhue makes no huge pages in arm `auto`: that takes CAP_SYS_NICE";
+    let after = "superhue made no huge pages in arm `auto`: that takes CAP_SYS_NICE";
+    assert!(notes.contains(before), "{notes}");
+    assert!(table.contains(after), "{table}");
+    assert!(!(notes + &table).contains("pages in arm `kernel`"));
+
+    let said = run(&["--json"]);
+    assert!(text(&said.stderr).contains(after), "{said:?}");
+    let kept: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(kept["arms"][1]["obstacle"], Value::Null);
+    assert!(kept["arms"][2]["obstacle"].is_string(), "{kept}");
+    fs::write(scratch.at("report.json"), &said.stdout).unwrap();
+    let report = scratch.path("report.json");
+    let shown = output(&mut superhue(User::Same, &["compare", "--from", &report]));
+    assert!(text(&shown.stdout).contains(after), "{shown:?}");
 }
 
 /// Slow enough to be interrupted in the middle.

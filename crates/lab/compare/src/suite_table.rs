@@ -326,9 +326,23 @@ impl SuiteView<'_> {
         remarks
     }
 
-    /// Returns the same remarks, and explanations of the table.
+    /// Returns a sentence for each arm in which superhue made no huge pages although its policy asks for some.
+    #[must_use]
+    pub fn powerless(&self) -> Vec<String> {
+        let found = self.arms.iter().filter_map(|arm| {
+            let why = arm.obstacle.as_ref()?.as_ref()?;
+            let (name, why) = (clean(&arm.name), clean(why));
+            Some(format!(
+                "superhue made no huge pages in arm `{name}`: {why}. The result shows nothing about its huge pages there"
+            ))
+        });
+        found.collect()
+    }
+
+    /// Returns what was left out and which arms made no huge pages, and explanations of the table.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = self.left_out();
+        remarks.extend(self.powerless());
         let machines = self.machines();
         for (machine, programs) in machines.iter().filter(|_| machines.len() > 1) {
             remarks.push(format!("on {machine}: {}", programs.join(", ")));

@@ -30,7 +30,7 @@
 //!
 //! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::metric::{Better, Builtin, Metric};
@@ -63,10 +63,23 @@ pub struct SuiteArm {
     pub options: String,
     /// Reason why this machine cannot run it; `None` if it can.
     pub skipped: Option<String>,
+    /// Reason why superhue makes no huge pages in it although its policy asks for some; null if it makes some or is to make none. Absent if that is
+    /// not known: the arm cannot be run, or the result is of an older version.
+    #[serde(
+        default,
+        deserialize_with = "known",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub obstacle: Option<Option<String>>,
+}
+
+/// Reads a field that is there, null included, so that it differs from one that is absent.
+fn known<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 /// Commands of a program, as the suite's file has them. Results under one plan are not continued under another.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Command of the program; a server if there is a load.
     pub command: String,
@@ -80,6 +93,38 @@ pub struct Plan {
     pub speed: Option<String>,
     /// Expression that reads the time of its slowest answers; `None` if it does not print one.
     pub tail: Option<String>,
+    /// Settings of its runs; absent in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<RunSettings>,
+}
+
+/// Settings of a program's runs that decide which runs count.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunSettings {
+    /// True if runs with another exit status than 0 count.
+    pub ignore_failure: bool,
+    /// Time after which a run is ended, and has failed, in seconds; `None` if there is none.
+    pub timeout: Option<f64>,
+    /// TCP port on which a server listens once it is ready; `None` without a load.
+    pub ready: Option<u16>,
+    /// Longest time for a server to be ready, and to stop, in seconds; `None` without a load.
+    pub patience: Option<f64>,
+}
+
+impl Plan {
+    /// Returns true if runs under `kept` have the same commands and metrics as runs under this plan.
+    #[must_use]
+    pub fn has_commands_of(&self, kept: &Self) -> bool {
+        let mut kept = kept.clone();
+        kept.settings.clone_from(&self.settings);
+        *self == kept
+    }
+
+    /// Returns true if runs under `kept` have the same settings as runs under this plan, as far as they are known.
+    #[must_use]
+    pub fn has_settings_of(&self, kept: &Self) -> bool {
+        kept.settings.is_none() || kept.settings == self.settings
+    }
 }
 
 /// Program of a suite.

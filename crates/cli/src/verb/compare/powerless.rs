@@ -29,6 +29,11 @@ impl Powerless {
         Self(found.collect())
     }
 
+    /// Returns the reason for an arm; `None` if superhue makes huge pages in it, or is to make none.
+    pub(super) fn reason(&self, arm: &str) -> Option<String> {
+        self.0.get(arm).cloned()
+    }
+
     /// Notes the reasons, before the first run.
     pub(super) fn warn(&self) {
         for (name, why) in &self.0 {

@@ -31,6 +31,7 @@ use superhue_measure::{
 };
 
 use super::files::Files;
+use super::powerless::Powerless;
 use super::progress::RunProgress;
 use super::suite_file::{ProgramPlan, SuiteFile};
 use super::{cannot_show, cut_short, now};
@@ -48,6 +49,27 @@ const SAME_MACHINE: [(&str, &str); 4] = [
     ("superhue", "superhue"),
     ("commit", "commit of superhue"),
 ];
+
+/// Further ones, which results of older versions may lack. A counter of khugepaged is not among them: it differs after each run.
+const SAME_SETTINGS: [(&str, &str); 11] = [
+    ("/cpus", "CPUs"),
+    ("/memory_bytes", "memory"),
+    ("/thp_enabled", "mode of huge pages"),
+    ("/thp_defrag", "mode of defragmentation"),
+    ("/khugepaged/alloc_sleep_ms", "khugepaged's alloc_sleep_ms"),
+    ("/khugepaged/scan_sleep_ms", "khugepaged's scan_sleep_ms"),
+    ("/khugepaged/pages_to_scan", "khugepaged's pages_to_scan"),
+    ("/khugepaged/defrag", "khugepaged's defrag"),
+    ("/khugepaged/max_ptes_none", "khugepaged's max_ptes_none"),
+    (
+        "/khugepaged/max_ptes_shared",
+        "khugepaged's max_ptes_shared",
+    ),
+    ("/khugepaged/max_ptes_swap", "khugepaged's max_ptes_swap"),
+];
+
+/// Largest relative difference of the memory of one machine: what the kernel itself takes at boot varies.
+const SAME_MEMORY: f64 = 0.01;
 
 /// Reasons why a session ends before all is done.
 const INTERRUPTED: &str = "interrupted";
@@ -116,6 +138,11 @@ pub(super) fn show(args: &CompareArgs, path: &Path, text: &str) -> VerbResult {
 fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult {
     let trouble = files.write(suite);
     if args.json {
+        // The table has these reasons itself.
+        SuiteView(suite)
+            .powerless()
+            .iter()
+            .for_each(|why| note(why));
         let text = suite.to_json().context("cannot write the result as JSON");
         print_document(&text.map_err(|error| Failure::new(FAILED, error))?)?;
     } else {
@@ -150,6 +177,8 @@ struct State {
     execution: Execution,
     /// Time at which its first run started.
     started: Option<f64>,
+    /// Facts of the machine in the first session that ran it; `None` before.
+    machine: Option<Value>,
     is_set_up: bool,
     /// True if this session runs no more of it.
     is_over: bool,
@@ -172,7 +201,9 @@ fn begin<'a>(
                 configs.push(plan.config.clone());
                 None
             }
-            Err(RunnerError::Interrupted) => return Err(Failure::new(FAILED, INTERRUPTED)),
+            Err(RunnerError::Interrupted) => {
+                return Err(Failure::new(crate::output::INTERRUPTED, INTERRUPTED));
+            }
             Err(RunnerError::Abort(reason) | RunnerError::Failed { reason, .. }) => {
                 Some(with_remedy(&reason, plan.install.as_deref()))
             }
@@ -184,6 +215,7 @@ fn begin<'a>(
             name: plan.arm.name.clone(),
             options: plan.arm.options.clone(),
             skipped,
+            obstacle: None,
         });
     }
     let reference = told.first().and_then(|arm| arm.skipped.as_ref());
@@ -200,11 +232,19 @@ fn begin<'a>(
     if let Some(text) = problem {
         return Err(Failure::new(FAILED, text));
     }
+    let powerless = Powerless::among(&arms, &configs);
+    powerless.warn();
+    for arm in told.iter_mut().filter(|arm| arm.skipped.is_none()) {
+        arm.obstacle = Some(powerless.reason(&arm.name));
+    }
     experiment.arms = configs;
     let machine = machine_facts(&Roots::default());
     let mut suite = Suite::new(&file.title, file.settings.smallest, told);
+    let arms_before = kept
+        .as_ref()
+        .map_or_else(Vec::new, |kept| kept.arms.clone());
     let states = take_over(file, kept, &arms, &mut suite)?;
-    let session = Session {
+    let mut session = Session {
         file,
         suite,
         arms,
@@ -212,6 +252,7 @@ fn begin<'a>(
         states,
         given_up: Vec::new(),
     };
+    session.keep_obstacles(&arms_before)?;
     session.stay_on_one_machine()?;
     Ok(session)
 }
@@ -248,9 +289,16 @@ fn take_over(
         if let Some(known) = known {
             if let Some(comparison) = known.comparison {
                 let name = &plan.name;
-                if known.plan != plan.plan {
+                if !plan.plan.has_commands_of(&known.plan) {
                     return refuse(format!("is of `{name}` with another command or metric"));
                 }
+                if !plan.plan.has_settings_of(&known.plan) {
+                    return refuse(format!(
+                        "is of `{name}` with another timeout, ready, patience or ignore-failure"
+                    ));
+                }
+                // The settings of the earlier runs may be unknown.
+                program.plan.settings = known.plan.settings;
                 let schedule = Schedule::new(
                     arms.len(),
                     rounds_of(&comparison, file),
@@ -269,6 +317,7 @@ fn take_over(
                     return refuse(format!("is of `{name}` with another warm-up or seed"));
                 }
                 state.started = comparison.started;
+                state.machine = Some(comparison.machine.clone());
                 program.take(comparison, file.settings.smallest);
             } else if !plan.is_chosen {
                 program.skipped = known.skipped;
@@ -298,16 +347,84 @@ fn other_machine(before: &Value, now: &Value) -> Option<(&'static str, String, S
     })
 }
 
+/// Returns the first setting or size of the machine that differs from a known earlier one: its name, its old value, its new one.
+fn other_settings(before: &Value, now: &Value) -> Option<(&'static str, String, String)> {
+    let text = |value: &Value| match value {
+        Value::Null => "unknown".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    SAME_SETTINGS.into_iter().find_map(|(path, what)| {
+        let was = before.pointer(path).filter(|was| !was.is_null())?;
+        let is = now.pointer(path).unwrap_or(&Value::Null);
+        let is_same = match (path, was.as_f64(), is.as_f64()) {
+            ("/memory_bytes", Some(was), Some(is)) => (was - is).abs() <= SAME_MEMORY * was,
+            _ => was == is,
+        };
+        (!is_same).then(|| (what, text(was), text(is)))
+    })
+}
+
 impl Session<'_> {
+    /// Checks that an arm in which superhue made huge pages is not continued without them, and the reverse. While nothing is left to run, the
+    /// suite keeps what the earlier sessions found.
+    fn keep_obstacles(&mut self, before: &[SuiteArm]) -> Result<(), Failure> {
+        if self.suite.programs.iter().all(|it| it.comparison.is_none()) {
+            return Ok(());
+        }
+        let is_over = (0..self.states.len()).all(|index| self.has_enough(index));
+        for arm in &mut self.suite.arms {
+            let Some(was) = before.iter().find(|was| was.name == arm.name) else {
+                continue;
+            };
+            if let (Some(was), Some(is)) = (&was.obstacle, &arm.obstacle)
+                && was.is_some() != is.is_some()
+                && !is_over
+            {
+                let name = &arm.name;
+                let (text, instead) = match is {
+                    Some(why) => (
+                        format!(
+                            "is of arm `{name}` with superhue's huge pages, which it makes no more ({why})"
+                        ),
+                        "restore what it lacks",
+                    ),
+                    None => (
+                        format!(
+                            "is of arm `{name}` without superhue's huge pages, which it makes now"
+                        ),
+                        "take that right away again",
+                    ),
+                };
+                return refuse(&text, instead);
+            }
+            match was.obstacle {
+                Some(_) => arm.obstacle.clone_from(&was.obstacle),
+                // Earlier runs may have been without huge pages.
+                None if arm.obstacle == Some(None) => arm.obstacle = None,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that all runs of a program come from one machine and one superhue; programs that need no more runs, or are not chosen, may differ.
     fn stay_on_one_machine(&self) -> Result<(), Failure> {
         for (index, program) in self.suite.programs.iter().enumerate() {
-            let kept = program.comparison.as_ref();
-            let other = kept.and_then(|kept| other_machine(&kept.machine, &self.machine));
-            if let Some((what, was, is)) = other.filter(|_| !self.has_enough(index)) {
-                let name = &program.name;
+            let Some(kept) = program.comparison.as_ref() else {
+                continue;
+            };
+            if self.has_enough(index) {
+                continue;
+            }
+            let name = &program.name;
+            if let Some((what, was, is)) = other_machine(&kept.machine, &self.machine) {
                 let text = format!("is of `{name}` on another machine ({what} {was}, not {is})");
                 return refuse(&text, "choose other programs with --only");
+            }
+            if let Some((what, was, is)) = other_settings(&kept.machine, &self.machine) {
+                let text = format!("is of `{name}` under other settings ({what} {was}, not {is})");
+                return refuse(&text, "change it back, choose other programs with --only");
             }
         }
         Ok(())
@@ -446,6 +563,7 @@ impl Session<'_> {
         let schedule = Schedule::new(self.arms.len(), most, warmup, seed);
         let state = &mut self.states[index];
         state.started = state.started.or_else(now);
+        state.machine.get_or_insert_with(|| self.machine.clone());
         let until = (state.execution.records.len() / self.arms.len() + 1) * self.arms.len();
         go_on(
             &mut state.execution,
@@ -515,7 +633,7 @@ impl Session<'_> {
             command: (plan.words.iter())
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect(),
-            machine: self.machine.clone(),
+            machine: (state.machine.clone()).unwrap_or_else(|| self.machine.clone()),
             started: state.started,
             finished: now(),
         };

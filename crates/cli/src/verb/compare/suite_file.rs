@@ -39,6 +39,7 @@ use serde::Deserialize;
 use superhue::Config;
 use superhue::experiment::ServerPlan;
 use superhue::parse::TextPositions;
+use superhue_measure::suite::RunSettings;
 use superhue_measure::{Arm, Plan, Settings, UserMetric};
 use toml::Spanned;
 
@@ -233,7 +234,9 @@ impl SuiteFile {
                 .map(|arm| reader.arm(arm.into_inner()))
                 .collect::<Result<_, _>>()?,
             programs: (raw.program.into_iter())
-                .map(|program| reader.program(program.into_inner(), raw.prepare.as_deref()))
+                .map(|program| {
+                    reader.program(program.into_inner(), raw.prepare.as_deref(), timeout)
+                })
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -339,8 +342,13 @@ impl Reader<'_> {
         })
     }
 
-    /// Converts a program; `prepare` is for programs that have none of their own.
-    fn program(&self, raw: RawProgram, prepare: Option<&str>) -> Result<ProgramPlan, Failure> {
+    /// Converts a program; `prepare` is for programs that have none of their own, `timeout` for all.
+    fn program(
+        &self,
+        raw: RawProgram,
+        prepare: Option<&str>,
+        timeout: Option<Duration>,
+    ) -> Result<ProgramPlan, Failure> {
         let words = self.value(Some(&raw.command), |command| {
             let words = shell_words::split(command).map_err(|error| error.to_string())?;
             let is_one = words.first().is_some_and(|first| !first.is_empty());
@@ -391,6 +399,12 @@ impl Reader<'_> {
                 prepare: raw.prepare.or_else(|| prepare.map(str::to_owned)),
                 speed: of(raw.speed),
                 tail: of(raw.tail),
+                settings: Some(RunSettings {
+                    ignore_failure: raw.ignore_failure,
+                    timeout: timeout.map(|time| time.as_secs_f64()),
+                    ready: server.as_ref().map(|server| server.port),
+                    patience: (server.as_ref()).map(|server| server.patience.as_secs_f64()),
+                }),
             },
             words: (words.into_iter().flatten()).map(OsString::from).collect(),
             server,

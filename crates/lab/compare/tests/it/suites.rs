@@ -74,6 +74,7 @@ fn told(count: usize) -> Vec<SuiteArm> {
         name: arm.name,
         options: arm.options,
         skipped: None,
+        obstacle: Some(None),
     });
     told.collect()
 }
@@ -326,7 +327,9 @@ fn the_table_tells_all_of_it() {
         name: "mimalloc".into(),
         options: "--env LD_PRELOAD=libmimalloc.so.2".into(),
         skipped: Some("cannot be preloaded (apt install libmimalloc2.0)".into()),
+        obstacle: None,
     });
+    suite.arms[1].obstacle = Some(Some("that takes CAP_SYS_NICE".into()));
     let table = SuiteView(&suite).table(None);
     for expected in [
         "1 of 3 programs measured, 8 runs of each arm",
@@ -338,6 +341,7 @@ fn the_table_tells_all_of_it() {
         "1.000x same",
         "500.0 ms",
         "`arm1`: faster in 1 of 1, slower in 0, same in 0, undecided in 0",
+        "superhue made no huge pages in arm `arm1`: that takes CAP_SYS_NICE. The result shows nothing about its huge pages there",
         "arm `mimalloc` left out: cannot be preloaded (apt install libmimalloc2.0)",
         "two|2 not measured: there is no program `two` here (apt install two)",
         "not measured yet: three",

@@ -22,11 +22,12 @@
 //! |-------------|--------------------------------------------------------------------------|
 //! | better      | the comparison's verdict: beyond chance, and by the smallest difference  |
 //! | worse       | the same                                                                 |
-//! | same        | no such verdict, and the 95 % interval lies within the smallest difference |
+//! | same        | enough runs for a verdict, none of these, and the 95 % interval lies within the smallest difference |
 //! | undecided   | anything else that was measured                                          |
 //!
 //! Each comparison has a risk of [`LEVEL`](crate::summary::LEVEL) of any false verdict, so among forty programs one has a wrong row on average.
-//! *Same* is a decision on each interval by itself.
+//! *Same* is a decision on each interval by itself: of speeds just beyond the smallest difference, at most one in twenty is called the same, also where
+//! rounds are added until the interval is narrow (`suites.rs` of the tests).
 //!
 //! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
 
@@ -155,7 +156,7 @@ pub enum Decision {
     Better,
     /// Worse than the reference.
     Worse,
-    /// No difference is shown, and the 95 % interval lies within the smallest difference.
+    /// No difference is shown by runs that could have shown one, and the 95 % interval lies within the smallest difference.
     Same,
     /// Neither a difference nor sameness is shown.
     Undecided,
@@ -392,7 +393,8 @@ fn decision(
         Some(Verdict::NotMeasured) => Decision::NotMeasured,
         Some(Verdict::Better) => Decision::Better,
         Some(Verdict::Worse) => Decision::Worse,
-        Some(_) if interval.is_some_and(within) => Decision::Same,
+        // Too few runs for a difference are too few for sameness: their intervals cover the ratio less often.
+        Some(Verdict::NoDifferenceShown) if interval.is_some_and(within) => Decision::Same,
         Some(_) => Decision::Undecided,
     }
 }

@@ -2,22 +2,32 @@
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, LogNormal, Normal};
 use superhue_compare::SuiteView;
 use superhue_measure::{
     Arm, Comparison, Context, Decision, Design, Execution, Metric, Plan, Runner, RunnerError,
     Sample, Schedule, Settings, Suite, SuiteArm, SuiteProgram, UserMetric, execute, go_on,
 };
 
-/// Machine that gives each arm its speed in operations per second, and its memory; with half a percent of noise.
+/// Factor of a run's speed.
+type Noise = fn(&mut Xoshiro256PlusPlus) -> f64;
+
+/// Machine that gives each arm its speed in operations per second, and its memory.
 struct Machine<'a> {
     arms: &'a [(f64, f64)],
+    noise: Noise,
     rng: Xoshiro256PlusPlus,
+}
+
+/// Half a percent of noise.
+fn little_noise(rng: &mut Xoshiro256PlusPlus) -> f64 {
+    0.995 + rng.random::<f64>() * 0.01
 }
 
 impl Runner for Machine<'_> {
     fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
         let (speed, memory) = self.arms[arm];
-        let noise = 0.995 + self.rng.random::<f64>() * 0.01;
+        let noise = (self.noise)(&mut self.rng);
         let mut sample = Sample::new();
         sample.set("ops", speed * noise);
         sample.set("p99", 1e-3 / noise);
@@ -60,9 +70,14 @@ fn settings(runs: usize) -> Settings {
 }
 
 fn compared(speeds: &[(f64, f64)], runs: usize, seed: u64) -> Comparison {
+    compared_under(little_noise, speeds, runs, seed)
+}
+
+fn compared_under(noise: Noise, speeds: &[(f64, f64)], runs: usize, seed: u64) -> Comparison {
     let design = Design::new(arms(speeds.len()), metrics(), settings(runs)).unwrap();
     let mut machine = Machine {
         arms: speeds,
+        noise,
         rng: Xoshiro256PlusPlus::seed_from_u64(seed),
     };
     let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
@@ -162,6 +177,53 @@ fn narrow_tables_fit() {
     }
     let whole = SuiteView(&suite).table(None);
     assert!(whole.contains("converged") && !whole.contains("no room for: "));
+}
+
+/// Returns the decision on the speed of an arm of two, after rounds were added until the interval was narrow.
+fn decision_under(noise: Noise, speed: f64, seed: u64) -> Decision {
+    let after = |runs| compared_under(noise, &[(100.0, 64e6), (speed, 64e6)], runs, seed);
+    let mut counts = (6..24).step_by(2);
+    let runs = counts.find(|runs| after(*runs).is_precise("ops", 0.03));
+    let mut program = SuiteProgram::new("one", "database", Plan::default());
+    program.take(after(runs.unwrap_or(24)), 0.03);
+    program.rows[1].speed.decision
+}
+
+/// Fixed seeds: the counts are the same on every machine.
+#[test]
+fn a_speed_beyond_the_smallest_difference_is_seldom_the_same() {
+    const REPETITIONS: u64 = 200;
+    let noises: [Noise; 4] = [
+        little_noise,
+        |rng| Normal::new(1.0, 0.02).unwrap().sample(rng),
+        |rng| LogNormal::new(0.0, 0.05).unwrap().sample(rng),
+        |rng| little_noise(rng) * [1.0, 0.8][usize::from(rng.random_bool(0.2))],
+    ];
+    for (kind, noise) in noises.into_iter().enumerate() {
+        let same = |speed| {
+            let all = (0..REPETITIONS).map(|seed| decision_under(noise, speed, seed));
+            all.filter(|decision| *decision == Decision::Same).count() as u64
+        };
+        for speed in [100.0 * 1.031, 100.0 / 1.031] {
+            let same = same(speed);
+            assert!(same * 100 <= REPETITIONS * 5, "{kind}, {speed}: {same}");
+        }
+        // Without this the rule could call nothing the same.
+        let equal = same(100.0);
+        assert!(kind != 0 || equal * 100 >= REPETITIONS * 95, "{equal}");
+    }
+}
+
+#[test]
+fn four_runs_are_too_few_for_sameness() {
+    let same_after = |runs| {
+        let comparison = compared(&[(100.0, 64e6), (100.0, 64e6)], runs, 1);
+        let mut program = SuiteProgram::new("one", "database", Plan::default());
+        program.take(comparison, 0.03);
+        program.rows[1].speed.decision
+    };
+    assert_eq!(same_after(4), Decision::Undecided);
+    assert_eq!(same_after(8), Decision::Same);
 }
 
 #[test]
@@ -274,6 +336,7 @@ fn a_time_is_told_as_speed() {
     let design = Design::new(arms(2), metrics, settings(8)).unwrap();
     let mut machine = Machine {
         arms: &[(100.0, 1e6), (50.0, 1e6)],
+        noise: little_noise,
         rng: Xoshiro256PlusPlus::seed_from_u64(2),
     };
     let execution = execute(&design.schedule(), &mut machine, &mut |_| (), &|| false);
@@ -395,6 +458,7 @@ fn what_is_gone_on_with_is_what_was_not_left() {
     let speeds = &SPEEDS[..3];
     let machine = || Machine {
         arms: speeds,
+        noise: little_noise,
         rng: Xoshiro256PlusPlus::seed_from_u64(9),
     };
     let all = Schedule::new(3, 6, 1, 4);

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metric::Better;
 use crate::sequence::{Evidence, Shown};
+use superhue_model::counted;
 
 /// Name and version of the document's format.
 pub const TRIAL_SCHEMA: &str = "superhue-trial/1";
@@ -43,6 +44,9 @@ pub struct Trial {
     pub pairs: Vec<TrialPair>,
     /// Number of pairs that were begun and do not count, by reason.
     pub discarded: BTreeMap<String, u64>,
+    /// Number of those in which a block had no value, by the policy's state in that block; `None` in documents of earlier versions.
+    #[serde(default)]
+    pub without_value: Option<TrialStates>,
     /// Cost and result of switching.
     pub switching: TrialSwitching,
     /// Frames of the memory that was switched; `None` in documents of earlier versions.
@@ -226,6 +230,58 @@ pub struct TrialFrames {
     pub through: Option<String>,
     /// Reason why pages were not moved although their frames had been scattered before; `None` if there is none.
     pub not_moved_because: Option<String>,
+}
+
+/// Counts of pairs, by the policy's state in the block that decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialStates {
+    /// With the policy on.
+    pub on: u64,
+    /// With the policy off.
+    pub off: u64,
+}
+
+impl TrialStates {
+    /// Counts one more pair.
+    pub const fn add(&mut self, on: bool) {
+        if on {
+            self.on += 1;
+        } else {
+            self.off += 1;
+        }
+    }
+
+    /// Returns the probability that *on* has at least this many of the pairs if the policy changes nothing: the coin then makes both states equally
+    /// likely (one-sided sign test).
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "counts of pairs")]
+    pub fn chance_of_on(self) -> f64 {
+        let all = self.on + self.off;
+        // Logarithms, since 2^-1100 is 0.
+        let mut log_ways = 0.0;
+        let mut chance = 0.0;
+        for on in (self.on..=all).rev() {
+            chance += (log_ways - all as f64 * std::f64::consts::LN_2).exp();
+            // From C(all, on) to C(all, on - 1).
+            log_ways += (on as f64).ln() - ((all - on + 1) as f64).ln();
+        }
+        chance.min(1.0)
+    }
+
+    /// Returns the reason why pairs say too little in favour of the policy, if *on* lost more of them than chance explains at level `alpha`: the
+    /// missing values may be those of its worst blocks.
+    #[must_use]
+    pub fn why_doubtful(self, alpha: f64) -> Option<String> {
+        (self.chance_of_on() <= alpha).then(|| {
+            format!(
+                "{} without a value when on, and {} when off: more than chance explains, so the pairs that are left may flatter the policy. Find \
+                 out why the metric has no value",
+                counted(self.on, "block"),
+                self.off
+            )
+        })
+    }
 }
 
 /// Two blocks that are compared with each other.

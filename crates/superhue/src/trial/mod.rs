@@ -11,7 +11,8 @@
 //!
 //! A pair is left out only for a reason that would have struck it in either order: no valid reading, or the program restarted. A switch that took
 //! effect only in part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the
-//! report shows how far switches took effect. Statistics: `superhue_measure::sequence`.
+//! report shows how far switches took effect. A reading can fail *because* of a state, so the report counts such pairs by state; while *on* has more
+//! of them than chance explains, there is no verdict in favour of the policy. Statistics: `superhue_measure::sequence`.
 
 mod ask;
 mod frames;
@@ -28,8 +29,8 @@ use std::time::{Duration, Instant};
 use superhue_measure::trial::timetable::Timetable;
 use superhue_measure::trial::{
     ContinueError, MetricKind, TRIAL_SCHEMA, Trial, TrialEffect, TrialEstimates, TrialFrames,
-    TrialMetric, TrialOutcome, TrialPair, TrialPolicy, TrialSettings, TrialSource, TrialSwitching,
-    TrialTarget, TrialVerdict,
+    TrialMetric, TrialOutcome, TrialPair, TrialPolicy, TrialSettings, TrialSource, TrialStates,
+    TrialSwitching, TrialTarget, TrialVerdict,
 };
 use superhue_measure::{Better, Coin, Evidence, Range, Shown};
 use superhue_model::{ProcessId, counted};
@@ -157,8 +158,9 @@ enum End {
     Failed(String),
     Shown(Shown),
     Limit,
-    /// The pairs show no difference, and the switch had no effect that could make one.
-    NoContrast(String),
+    /// The pairs show no difference or a gain, and do not support that verdict: the switch had no effect that could make a difference, or *on* lost
+    /// pairs.
+    Withheld(String),
     NothingToDo(String),
 }
 
@@ -260,6 +262,8 @@ fn first_document(
 fn continue_with(earlier: &Trial, trial: &mut Trial) {
     trial.pairs.clone_from(&earlier.pairs);
     trial.discarded.clone_from(&earlier.discarded);
+    // Of an earlier version only the sum is known: the count begins anew.
+    trial.without_value = earlier.without_value.or(trial.without_value);
     trial.effect = earlier
         .pairs
         .last()
@@ -376,6 +380,7 @@ fn blank(plan: &TrialPlan, world: &TrialEnvironment<'_>) -> Trial {
         estimates: None,
         pairs: Vec::new(),
         discarded: BTreeMap::new(),
+        without_value: Some(TrialStates::default()),
         switching: TrialSwitching::default(),
         frames: None,
         guards: Vec::new(),
@@ -475,6 +480,22 @@ impl MeterEnvironment for TrialEnvironment<'_> {
     }
 }
 
+/// Pair without a ratio.
+struct LostPair {
+    why: BlockError,
+    /// True if the policy was on in the block that has no value; `None` if the trial ended before one.
+    on: Option<bool>,
+}
+
+impl LostPair {
+    const fn stopped() -> Self {
+        Self {
+            why: BlockError::Stopped,
+            on: None,
+        }
+    }
+}
+
 /// A trial in progress.
 struct TrialRun<'a> {
     plan: &'a TrialPlan,
@@ -532,13 +553,17 @@ impl TrialRun<'_> {
                     self.enter(pair);
                     tell(TrialStep::Pair(&self.trial, None));
                     if let Some(shown) = self.evidence.shown() {
-                        return match self.why_no_contrast() {
-                            Some(why) if shown == Shown::Small => End::NoContrast(why),
-                            _ => End::Shown(shown),
+                        return match self.why_withheld(shown) {
+                            Some(why) => End::Withheld(why),
+                            None => End::Shown(shown),
                         };
                     }
                 }
-                Err(why) => {
+                Err(LostPair { why, on }) => {
+                    if let Some(on) = on {
+                        let states = self.trial.without_value.get_or_insert_default();
+                        states.add(on);
+                    }
                     // A source that is updated less often than the blocks end gets longer ones.
                     let is_longer = why == BlockError::DidNotMove && self.timetable.did_not_move();
                     in_vain = if is_longer { 0 } else { in_vain + 1 };
@@ -702,6 +727,16 @@ impl TrialRun<'_> {
         Ok(())
     }
 
+    /// Returns the reason why the pairs do not support a verdict that they show, if there is one.
+    fn why_withheld(&self, shown: Shown) -> Option<String> {
+        if shown != Shown::Small && shown != gain_of(self.plan.better) {
+            return None;
+        }
+        let no_contrast = (shown == Shown::Small).then(|| self.why_no_contrast());
+        let states = self.trial.without_value.unwrap_or_default();
+        (no_contrast.flatten()).or_else(|| states.why_doubtful(self.plan.alpha))
+    }
+
     /// Returns the reason why the pairs say nothing about the policy, if regions were about as huge in *off* as in *on*.
     fn why_no_contrast(&self) -> Option<String> {
         if self.plan.nothing_switched {
@@ -723,7 +758,7 @@ impl TrialRun<'_> {
         world: &mut TrialEnvironment<'_>,
         block: f64,
         settle: f64,
-    ) -> Result<(TrialPair, Vec<f64>), BlockError> {
+    ) -> Result<(TrialPair, Vec<f64>), LostPair> {
         let on_first = self.coin.toss();
         let mut values = [None; 2];
         let mut huge = [None; 2];
@@ -734,17 +769,18 @@ impl TrialRun<'_> {
             while Instant::now() < begins {
                 let left = begins.saturating_duration_since(Instant::now());
                 if world.nap(left.min(Duration::from_millis(50))) {
-                    return Err(BlockError::Stopped);
+                    return Err(LostPair::stopped());
                 }
             }
-            let value = self.meter.block(Duration::from_secs_f64(block), world)?;
+            let value = self.meter.block(Duration::from_secs_f64(block), world);
+            let value = value.map_err(|why| LostPair { why, on: Some(on) })?;
             values[usize::from(on)] = Some(value);
             huge[usize::from(on)] = self.lever.huge_share();
             world.feed(&mut self.lever);
         }
         self.timetable.switched(longest.as_secs_f64());
         let [Some(off), Some(on)] = values else {
-            return Err(BlockError::Stopped);
+            return Err(LostPair::stopped());
         };
         let pair = TrialPair {
             at_seconds: self.seconds(),
@@ -885,18 +921,23 @@ impl TrialRun<'_> {
     }
 }
 
-/// Returns the outcome of a trial that ended for this reason, and the reason in words where the outcome does not name it.
-fn verdict_of(end: End, better: Better) -> (TrialOutcome, Option<String>) {
-    let keeps = match better {
+/// Returns the result that is in favour of the policy.
+const fn gain_of(better: Better) -> Shown {
+    match better {
         Better::Lower => Shown::Below,
         Better::Higher | Better::Neither => Shown::Above,
-    };
+    }
+}
+
+/// Returns the outcome of a trial that ended for this reason, and the reason in words where the outcome does not name it.
+fn verdict_of(end: End, better: Better) -> (TrialOutcome, Option<String>) {
+    let keeps = gain_of(better);
     match end {
         End::Shown(Shown::Small) => (TrialOutcome::NoDifference, None),
         End::Shown(shown) if shown == keeps => (TrialOutcome::Keep, None),
         End::Shown(_) => (TrialOutcome::Leave, None),
         End::Limit => (TrialOutcome::Undecided, None),
-        End::NoContrast(why) => (TrialOutcome::Undecided, Some(why)),
+        End::Withheld(why) => (TrialOutcome::Undecided, Some(why)),
         End::NothingToDo(why) => (TrialOutcome::NothingToDo, Some(why)),
         End::Alarm(Alarm::Crossed(why)) => (TrialOutcome::Guarded, Some(why)),
         End::Signal => {

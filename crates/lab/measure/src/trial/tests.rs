@@ -46,6 +46,41 @@ fn documents_of_earlier_versions_are_read() {
 }
 
 #[test]
+fn pairs_that_one_state_loses_more_often_than_a_coin_make_the_trial_doubtful() {
+    let states = |on, off| TrialStates { on, off };
+    assert_eq!(states(0, 0).chance_of_on(), 1.0);
+    assert!((states(5, 0).chance_of_on() - 1.0 / 32.0).abs() < 1e-12);
+    // C(10,8) + C(10,9) + C(10,10) of 1,024.
+    assert!((states(8, 2).chance_of_on() - 56.0 / 1024.0).abs() < 1e-12);
+    assert!((states(0, 9).chance_of_on() - 1.0).abs() < 1e-12);
+    assert!((states(3000, 3000).chance_of_on() - 0.5).abs() < 0.01);
+    assert_eq!(states(5, 0).why_doubtful(0.025), None);
+    assert_eq!(states(0, 40).why_doubtful(0.025), None);
+    let why = states(6, 0).why_doubtful(0.025).unwrap();
+    assert!(
+        why.starts_with("6 blocks without a value when on, and 0 when off"),
+        "{why}"
+    );
+
+    let mut trial = older();
+    assert_eq!(trial.without_value, None);
+    trial.discarded.insert("the metric did not move".into(), 3);
+    let line = |trial: &Trial| {
+        let lines = trial.lines();
+        lines
+            .into_iter()
+            .find(|line| line.starts_with("pairs that"))
+            .unwrap()
+    };
+    assert_eq!(
+        line(&trial),
+        "pairs that do not count: 3 the metric did not move"
+    );
+    trial.without_value = Some(states(2, 1));
+    assert!(line(&trial).ends_with("; without a value: 2 when on, 1 when off"));
+}
+
+#[test]
 fn a_trial_is_continued_by_one_of_the_same_kind_only() {
     let earlier = with_pairs(&[0.97, 1.01, 0.98]);
     let evidence = earlier.continued_by(&older()).unwrap();

@@ -101,7 +101,16 @@ impl Trial {
         if !self.discarded.is_empty() {
             let reasons = self.discarded.iter();
             let reasons: Vec<String> = reasons.map(|(why, n)| format!("{n} {why}")).collect();
-            lines.push(format!("pairs that do not count: {}", reasons.join(", ")));
+            let states = self.without_value.map_or_else(String::new, |states| {
+                format!(
+                    "; without a value: {} when on, {} when off",
+                    states.on, states.off
+                )
+            });
+            lines.push(format!(
+                "pairs that do not count: {}{states}",
+                reasons.join(", ")
+            ));
         }
         let switching = &self.switching;
         if switching.times_off > 0 {

@@ -162,11 +162,13 @@ pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
             .map(|(placement, tail, _)| format!("{} {}", placement.name(), factor(*tail)));
         let medians = found.iter().map(|(_, _, median)| factor(*median));
         if !found.is_empty() {
+            let alone = isolation.alone(case, Partition::Kernel);
             said.push(format!(
-                "isolation: {} ({} KiB) beside {}, against alone: p99.9 {}; median {}",
+                "isolation: {} ({} KiB) {}, against {}: p99.9 {}; median {}",
                 case.victim,
                 case.victim_bytes >> 10,
-                case.partner,
+                case.beside(),
+                alone.map_or_else(|| ALONE.to_owned(), Case::beside),
                 tail.collect::<Vec<String>>().join(", "),
                 medians.collect::<Vec<String>>().join(", "),
             ));

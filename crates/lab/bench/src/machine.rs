@@ -75,12 +75,21 @@ impl Caches {
     }
 }
 
+/// The CPU of the measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedCpu {
+    /// Its number.
+    pub cpu: u32,
+    /// Numbers of the CPUs that the thread might use before, this one included.
+    pub allowed: Vec<u32>,
+}
+
 /// Pins the calling thread, and those that it starts from now on, to one CPU: `cpu`, or the last one that it may use
-/// (interrupts are mostly served by the first ones). Returns that CPU.
+/// (interrupts are mostly served by the first ones).
 ///
 /// # Errors
 /// If the thread may not use `cpu`, or there is no such CPU.
-pub fn pin(cpu: Option<u32>) -> Result<u32, BenchError> {
+pub fn pin(cpu: Option<u32>) -> Result<PinnedCpu, BenchError> {
     let refused = |error| BenchError::during("cannot stay on one CPU", error);
     let allowed = sched_getaffinity(None).map_err(refused)?;
     let numbers: Vec<usize> = (0..CpuSet::MAX_CPU)
@@ -100,7 +109,11 @@ pub fn pin(cpu: Option<u32>) -> Result<u32, BenchError> {
     let mut one = CpuSet::new();
     one.set(chosen);
     sched_setaffinity(None, &one).map_err(refused)?;
-    Ok(u32::try_from(chosen).unwrap_or(0))
+    let number = |cpu: usize| u32::try_from(cpu).ok();
+    Ok(PinnedCpu {
+        cpu: number(chosen).unwrap_or(0),
+        allowed: numbers.into_iter().filter_map(number).collect(),
+    })
 }
 
 #[cfg(test)]

@@ -99,10 +99,11 @@ fn measure(
     mut settings: Settings,
 ) -> Result<Document, Failure> {
     let unable = |trouble: BenchError| Failure::new(UNABLE, trouble);
-    let cpu = pin(args.cpu).map_err(|trouble| match args.cpu {
+    let pinned = pin(args.cpu).map_err(|trouble| match args.cpu {
         Some(_) => Failure::new(USAGE, format!("--cpu: {trouble}")),
         None => unable(trouble),
     })?;
+    let cpu = pinned.cpu;
     let caches = Caches::read(&Roots::default(), cpu).map_err(unable)?;
     let started = now();
     let mut skipped = Vec::new();
@@ -148,7 +149,7 @@ fn measure(
         isolation::measure(
             &settings,
             &caches,
-            cpu,
+            &pinned,
             painter,
             &mut progress,
             &mut skipped,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use superhue_measure::Interval;
 use superhue_measure::stats::bootstrap::middle;
 use superhue_measure::stats::quantile::{quantile, sorted};
+use superhue_measure::summary::FEWEST;
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -93,7 +94,8 @@ pub struct JobSummary {
     pub p999: f64,
     /// The slowest.
     pub worst: f64,
-    /// The median divided by that of the same victim with the same placement alone; `None` if this is that case.
+    /// The median divided by that of the same victim with the same placement alone; `None` if this is that case. In both
+    /// cases the partner is on the same CPU.
     pub median_disturbance: Option<Estimate>,
     /// The same for the 99.9th percentile.
     pub p999_disturbance: Option<Estimate>,
@@ -103,6 +105,19 @@ pub struct JobSummary {
 
 /// Name of the partner that leaves the caches alone.
 pub const ALONE: &str = "alone";
+
+impl Case {
+    /// The partner in words: `beside thrasher on CPU 1`.
+    #[must_use]
+    pub fn beside(&self) -> String {
+        match (self.partner.as_str(), self.partner_cpu) {
+            (ALONE, None) => ALONE.to_owned(),
+            (ALONE, Some(cpu)) => format!("{ALONE}, CPU {cpu} spins"),
+            (partner, None) => format!("beside {partner}"),
+            (partner, Some(cpu)) => format!("beside {partner} on CPU {cpu}"),
+        }
+    }
+}
 
 impl Isolation {
     /// Returns true if anything was measured.
@@ -118,7 +133,7 @@ impl Isolation {
         rounds.all(|round| !round.is_empty() && round.iter().all(|job| *job > 0))
     }
 
-    /// The case of the same victim and placement beside the partner [`ALONE`].
+    /// The case of the same victim beside the partner [`ALONE`] on the same CPU as that of `case`, with this placement.
     #[must_use]
     pub fn alone(&self, case: &Case, placement: Partition) -> Option<&Case> {
         self.cases.iter().find(|other| {
@@ -126,6 +141,7 @@ impl Isolation {
                 && other.placement == placement
                 && other.victim == case.victim
                 && other.victim_bytes == case.victim_bytes
+                && other.partner_cpu == case.partner_cpu
         })
     }
 
@@ -170,7 +186,7 @@ fn pooled<'a>(rounds: impl Iterator<Item = &'a Vec<u64>>) -> Vec<f64> {
 }
 
 /// A quantile of `case` divided by that of `alone`. The interval is from resampling whole rounds, as jobs of one
-/// allocation have their luck in common.
+/// allocation have their luck in common; there is none with fewer than [`FEWEST`] rounds of either.
 fn ratio(case: &Case, alone: &Case, q: f64) -> Option<Estimate> {
     let value =
         quantile(&pooled(case.rounds.iter()), q)? / quantile(&pooled(alone.rounds.iter()), q)?;
@@ -186,7 +202,8 @@ fn ratio(case: &Case, alone: &Case, q: f64) -> Option<Estimate> {
     let ratios = (0..RESAMPLES)
         .filter_map(|_| Some(resampled(case)? / resampled(alone)?))
         .collect();
-    let interval: Option<Interval> = middle(ratios);
+    let has_enough = case.rounds.len().min(alone.rounds.len()) >= FEWEST;
+    let interval: Option<Interval> = has_enough.then(|| middle(ratios)).flatten();
     Some(Estimate { value, interval })
 }
 
@@ -230,5 +247,50 @@ mod tests {
         assert_eq!(of(0).median_disturbance, None);
         assert!((of(2).cost_alone.unwrap() - 1.1).abs() < 1e-9);
         assert!(isolation.is_consistent() && isolation.has_results());
+        assert_eq!(of(1).p999_disturbance.unwrap().interval, None, "3 rounds");
+        for case in &mut isolation.cases {
+            case.rounds.push(vec![100; 10]);
+        }
+        isolation.summarise();
+        let of = |index: usize| isolation.cases[index].summary.clone().unwrap();
+        assert!(of(1).p999_disturbance.unwrap().interval.is_some());
+    }
+
+    #[test]
+    fn disturbance_is_against_alone_with_the_partner_on_the_same_cpu() {
+        let on = |cpu, case: Case| Case {
+            partner_cpu: cpu,
+            ..case
+        };
+        let mut isolation = Isolation {
+            jobs: 10,
+            pause_seconds: 0.0,
+            victim_colors: None,
+            partner_colors: None,
+            capacity_given_up: None,
+            cases: vec![
+                on(None, case(ALONE, Partition::Kernel, 100)),
+                on(Some(1), case(ALONE, Partition::Kernel, 200)),
+                on(None, case("thrasher", Partition::Kernel, 300)),
+                on(Some(1), case("thrasher", Partition::Kernel, 300)),
+                on(Some(1), case(ALONE, Partition::Colored, 220)),
+            ],
+        };
+        isolation.summarise();
+        let of = |index: usize| isolation.cases[index].summary.clone().unwrap();
+        assert_eq!(of(2).median_disturbance.unwrap().value, 3.0);
+        assert_eq!(of(3).median_disturbance.unwrap().value, 1.5);
+        assert!((of(4).cost_alone.unwrap() - 1.1).abs() < 1e-9);
+        let said = crate::findings::of_isolation(&isolation).join("\n");
+        assert!(
+            said.contains("beside thrasher, against alone: p99.9 kernel 3.00x"),
+            "{said}"
+        );
+        assert!(
+            said.contains(
+                "beside thrasher on CPU 1, against alone, CPU 1 spins: p99.9 kernel 1.50x"
+            ),
+            "{said}"
+        );
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use superhue_measure::Interval;
 use superhue_measure::stats::bootstrap::{medians, middle};
 use superhue_measure::stats::quantile::{median, quantile, sorted};
+use superhue_measure::summary::FEWEST;
 
 use super::{ArmResult, PointResult};
 use crate::arm::Arm;
@@ -19,7 +20,7 @@ const FEW: usize = 5;
 pub struct Estimate {
     /// The best guess.
     pub value: f64,
-    /// Its interval; `None` if it cannot be computed.
+    /// Its interval; `None` with fewer than four values, or where an end is not finite.
     pub interval: Option<Interval>,
 }
 
@@ -71,6 +72,11 @@ pub(crate) fn summarise(figure: &Figure, point: &mut PointResult) {
     }
 }
 
+/// Returns the interval of a resampled estimate, if it rests on at least [`FEWEST`] allocations.
+fn interval(resampled: Vec<f64>, fewest: usize) -> Option<Interval> {
+    (fewest >= FEWEST).then(|| middle(resampled)).flatten()
+}
+
 fn summary(figure: &Figure, ours: &[f64], kernel: Option<&[f64]>, seed: u64) -> Option<ArmSummary> {
     let resampled = medians(ours, RESAMPLES, seed);
     let centre = median(ours)?;
@@ -82,7 +88,7 @@ fn summary(figure: &Figure, ours: &[f64], kernel: Option<&[f64]>, seed: u64) -> 
             .collect();
         Some(Estimate {
             value: figure.gain(centre, median(kernel)?),
-            interval: middle(gains),
+            interval: interval(gains, ours.len().min(kernel.len())),
         })
     });
     let unlucky = kernel.and_then(|kernel| {
@@ -92,7 +98,7 @@ fn summary(figure: &Figure, ours: &[f64], kernel: Option<&[f64]>, seed: u64) -> 
     Some(ArmSummary {
         median: Estimate {
             value: centre,
-            interval: middle(resampled),
+            interval: interval(resampled, ours.len()),
         },
         p5,
         p95,
@@ -138,5 +144,13 @@ mod tests {
         let few = summary(&figure(true), &[1.0, 2.0], None, 1).unwrap();
         assert_eq!((few.spread, few.gain, few.gain_unlucky), (None, None, None));
         assert!(summary(&figure(true), &[], None, 1).is_none());
+        assert_eq!(few.median.interval, None);
+        let (three, four) = ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]);
+        let gain = |ours: &[f64], kernel: &[f64]| {
+            let summary = summary(&figure(true), ours, Some(kernel), 1).unwrap();
+            summary.gain.unwrap().interval
+        };
+        assert!(gain(&three, &four).is_none() && gain(&four, &three).is_none());
+        assert!(gain(&four, &four).is_some());
     }
 }

@@ -18,7 +18,7 @@ use crate::clock::cpu_time;
 use crate::document::isolation::{ALONE, Case, Isolation, Partition};
 use crate::document::{Settings, SkippedPart};
 use crate::frames::FrameShuffler;
-use crate::machine::Caches;
+use crate::machine::{Caches, PinnedCpu};
 use crate::measure::Watcher;
 use crate::painter::Painter;
 use crate::workload::Sweep;
@@ -101,7 +101,7 @@ impl Halves {
 pub fn measure(
     settings: &Settings,
     caches: &Caches,
-    cpu: u32,
+    pinned: &PinnedCpu,
     mut painter: Option<&mut (dyn Painter + '_)>,
     watcher: &mut dyn Watcher,
     skipped: &mut Vec<SkippedPart>,
@@ -114,9 +114,12 @@ pub fn measure(
     } else {
         200
     };
-    let across = other_cpu(caches, cpu);
+    let across = other_cpu(caches, pinned);
     if across.is_none() {
-        let (what, reason) = ("isolation across CPUs".to_owned(), private(caches, cpu));
+        let (what, reason) = (
+            "isolation across CPUs".to_owned(),
+            why_not_across(caches, pinned),
+        );
         skipped.push(SkippedPart { what, reason });
     }
     let mut plans = Vec::new();
@@ -203,14 +206,27 @@ fn case(pair: Pair, placement: Partition, partner_cpu: Option<u32>, cache: u64) 
     }
 }
 
-/// Another CPU that shares the cache whose colors are measured.
-fn other_cpu(caches: &Caches, cpu: u32) -> Option<u32> {
-    let shared = &caches.level(2)?.shared_by;
-    shared.iter().copied().find(|other| *other != cpu)
+/// Other CPUs that share the cache whose colors are measured.
+fn sharing(caches: &Caches, cpu: u32) -> impl Iterator<Item = u32> {
+    let shared = caches.level(2).into_iter().flat_map(|l2| &l2.shared_by);
+    shared.copied().filter(move |other| *other != cpu)
+}
+
+/// The first of them that this process may use.
+fn other_cpu(caches: &Caches, pinned: &PinnedCpu) -> Option<u32> {
+    sharing(caches, pinned.cpu).find(|other| pinned.allowed.contains(other))
 }
 
 /// Reason why partners on other CPUs are not measured.
-fn private(caches: &Caches, cpu: u32) -> String {
+fn why_not_across(caches: &Caches, pinned: &PinnedCpu) -> String {
+    let cpu = pinned.cpu;
+    let others: Vec<String> = sharing(caches, cpu).map(|cpu| cpu.to_string()).collect();
+    if !others.is_empty() {
+        return format!(
+            "this process may not use another CPU that shares the L2 of CPU {cpu} (CPU {})",
+            others.join(", ")
+        );
+    }
     let outer = caches
         .0
         .iter()
@@ -251,26 +267,30 @@ fn round(
     pair.partner.prepare(&mut theirs);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let partner = || {
+        let partner = || -> Result<(), BenchError> {
             if let Some(cpu) = case.partner_cpu {
                 let mut one = CpuSet::new();
                 one.set(cpu as usize);
-                // On failure the partner runs on the victim's CPU, beside its other work, and the victim is measured
-                // all the same.
-                let _ = sched_setaffinity(None, &one);
+                sched_setaffinity(None, &one).map_err(|error| {
+                    BenchError::during(&format!("cannot run the partner on CPU {cpu}"), error)
+                })?;
             }
             let mut turn = 0;
             while !stop.load(Ordering::Relaxed) {
                 pair.partner.step(&mut theirs, turn);
                 turn += 1;
             }
+            Ok(())
         };
         let started = std::thread::Builder::new().spawn_scoped(scope, partner);
-        let times = started
-            .map(|_| jobs_of(pair.victim, &mut mine, jobs))
-            .map_err(|error| BenchError::during("cannot start the partner", error));
+        let started =
+            started.map_err(|error| BenchError::during("cannot start the partner", error))?;
+        let times = jobs_of(pair.victim, &mut mine, jobs);
         stop.store(true, Ordering::Relaxed);
-        times
+        match started.join() {
+            Ok(ran) => ran.map(|()| times),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     })
 }
 
@@ -315,6 +335,42 @@ mod tests {
                 assert!(pairs(sweep).iter().any(alone));
             }
         }
+    }
+
+    #[test]
+    fn a_partner_on_another_cpu_needs_one_that_is_allowed_and_shares_the_cache() {
+        let l2 = |shared_by: &[u32]| {
+            Caches(vec![crate::machine::CacheLevel {
+                level: 2,
+                bytes: 1 << 20,
+                ways: None,
+                shared_by: shared_by.to_vec(),
+            }])
+        };
+        let pinned = |allowed: &[u32]| PinnedCpu {
+            cpu: 2,
+            allowed: allowed.to_vec(),
+        };
+        assert_eq!(other_cpu(&l2(&[1, 2, 3]), &pinned(&[2, 3])), Some(3));
+        assert_eq!(other_cpu(&l2(&[1, 2]), &pinned(&[2, 3])), None);
+        let why = why_not_across(&l2(&[1, 2]), &pinned(&[2, 3]));
+        assert!(
+            why.contains("may not use") && why.contains("(CPU 1)"),
+            "{why}"
+        );
+        let why = why_not_across(&l2(&[2]), &pinned(&[2, 3]));
+        assert!(why.contains("belongs to CPU 2 alone"), "{why}");
+    }
+
+    #[test]
+    fn a_round_whose_partner_cannot_run_on_its_cpu_fails() {
+        let pair = pairs(Sweep::Quick)[0];
+        let last = u32::try_from(CpuSet::MAX_CPU - 1).unwrap();
+        let case = case(pair, Partition::Kernel, Some(last), 1 << 20);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let trouble = round(pair, &case, 1, None, None, &mut rng).unwrap_err();
+        let wanted = format!("cannot run the partner on CPU {last}: ");
+        assert!(trouble.0.starts_with(&wanted), "{trouble}");
     }
 
     #[test]

@@ -113,18 +113,13 @@ fn draw_panel(svg: &mut Svg, panel: &Panel<'_>, top: i32, bottom: i32) {
     let mut y = top + LINE;
     for group in panel {
         if let Some(case) = group.first() {
-            let beside = match (case.partner.as_str(), case.partner_cpu) {
-                (crate::document::isolation::ALONE, _) => "alone".to_owned(),
-                (partner, None) => format!("beside {partner}"),
-                (partner, Some(cpu)) => format!("beside {partner} on CPU {cpu}"),
-            };
             svg.text_below(
                 MARGIN + 12,
                 y + ROW,
                 TEXT_SIZE,
                 Anchor::Left,
                 Ink::Text,
-                &beside,
+                &case.beside(),
             );
         }
         for case in group {

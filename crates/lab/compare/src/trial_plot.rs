@@ -17,7 +17,7 @@ const RIGHT: i32 = WIDTH - 30;
 const TOP: i32 = 96;
 const BOTTOM: i32 = HEIGHT - 64;
 
-/// Largest change on the axis; a larger change is drawn at the end of the axis.
+/// Largest change on the axis; a triangle at the end of the axis stands for a pair with a larger one.
 const MAX_DRAWN_CHANGE: f64 = 1.0;
 
 /// Half the width of the ends of an interval that stands alone.
@@ -56,7 +56,7 @@ impl Frame {
     /// Fits the axes to most pairs and to the last interval.
     fn around(trial: &Trial) -> Self {
         let pairs = trial.pairs.iter();
-        let mut far: Vec<f64> = pairs.map(|it| (it.on / it.off - 1.0).abs()).collect();
+        let mut far: Vec<f64> = pairs.map(|pair| change(pair).abs()).collect();
         far.sort_by(f64::total_cmp);
         let most = far.get(far.len() * 9 / 10).copied().unwrap_or(0.0);
         let ends = [trial.effect.low, trial.effect.high, trial.effect.estimate];
@@ -67,6 +67,11 @@ impl Frame {
             reach: reach.min(MAX_DRAWN_CHANGE) * 1.15,
             seconds: trial.seconds.max(1.0) * air,
         }
+    }
+
+    /// Returns true if a change lies on the axis.
+    fn holds(&self, share: f64) -> bool {
+        share.abs() <= self.reach
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "pixels of a picture")]
@@ -143,6 +148,13 @@ impl Frame {
             "not ruled out at that time"
         };
         svg.text(LEFT + 322, y, 12, Anchor::Left, Ink::Text, band);
+        let beyond = trial.pairs.iter().filter(|pair| !self.holds(change(pair)));
+        let beyond = beyond.count();
+        if beyond > 0 {
+            svg.beyond((RIGHT - 126, y - 8), true, Ink::Faint, 1.0);
+            let text = format!("{beyond} beyond the axis");
+            svg.text(RIGHT, y, 12, Anchor::Right, Ink::Text, &text);
+        }
     }
 
     /// Draws the changes that are not ruled out.
@@ -162,7 +174,7 @@ impl Frame {
     fn bar(&self, svg: &mut Svg, pair: &TrialPair) {
         let (x, ink) = (self.x(pair.at_seconds), Ink::Line(1));
         let place = |bound: Option<f64>, edge: i32| {
-            let bound = bound.filter(|bound| bound.abs() <= self.reach);
+            let bound = bound.filter(|bound| self.holds(*bound));
             bound.map_or((edge, true), |bound| (self.y(bound), false))
         };
         let high = place(pair.effect.high, TOP);
@@ -211,9 +223,13 @@ impl Frame {
             None => (3, 0.6),
         };
         for pair in &trial.pairs {
-            let (x, y) = (self.x(pair.at_seconds), self.y(pair.on / pair.off - 1.0));
-            let line = if pair.on_first { 3 } else { 4 };
-            svg.dot(x, y, radius, Ink::Line(line), opacity);
+            let (x, y) = (self.x(pair.at_seconds), self.y(change(pair)));
+            let ink = Ink::Line(if pair.on_first { 3 } else { 4 });
+            if self.holds(change(pair)) {
+                svg.dot(x, y, radius, ink, opacity);
+            } else {
+                svg.beyond((x, y), change(pair) > 0.0, ink, opacity);
+            }
         }
     }
 
@@ -222,7 +238,7 @@ impl Frame {
         let Some(last) = trial.pairs.last() else {
             return;
         };
-        if let Some(estimate) = trial.effect.estimate {
+        if let Some(estimate) = trial.effect.estimate.filter(|share| self.holds(*share)) {
             let y = self.y(estimate);
             svg.dashed((LEFT, y), (RIGHT, y));
         }
@@ -249,6 +265,11 @@ impl Frame {
         };
         svg.over(at, TOP + 16, 13, anchor, word);
     }
+}
+
+/// Returns the change of the metric by the policy in a pair, as a share.
+fn change(pair: &TrialPair) -> f64 {
+    pair.on / pair.off - 1.0
 }
 
 /// Returns the pair of a trial that has no other.

@@ -189,6 +189,17 @@ impl Svg {
         self.text.push_str("/>\n");
     }
 
+    /// Draws a filled triangle whose tip is at `(x, y)`: a value beyond the upper end of an axis, or the lower one.
+    pub fn beyond(&mut self, (x, y): (i32, i32), is_above: bool, ink: Ink, opacity: f32) {
+        const HALF: i32 = 4;
+        let base = if is_above { y + 2 * HALF } else { y - 2 * HALF };
+        let (left, right) = (x - HALF, x + HALF);
+        let ink = ink.hex();
+        self.raw(format_args!(
+            "<path d=\"M{x}.5 {y}.5L{left}.5 {base}.5L{right}.5 {base}.5Z\" fill=\"{ink}\" fill-opacity=\"{opacity}\"/>\n"
+        ));
+    }
+
     /// Appends markup that needs no escaping.
     pub fn raw(&mut self, markup: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.

@@ -166,6 +166,26 @@ fn the_table_and_the_plots_tell_every_arm_and_what_was_skipped() {
 }
 
 #[test]
+fn allocations_beyond_the_axis_are_triangles_and_are_counted() {
+    let mut document = document();
+    let beyond = |document: &Document| {
+        let svg = plot::sweep(document, &document.sweeps[0]);
+        let triangles = svg.matches("Z\" fill=").count();
+        let circles = svg.matches("<circle").count();
+        (triangles, circles, svg.contains("2 beyond the axis"))
+    };
+    let (none, all, _) = beyond(&document);
+    assert_eq!(none, 0);
+    // Two of twenty: the 95th percentile stays within the axis or is cut off by its end.
+    let samples = &mut document.sweeps[0].points[0].arms[0].samples;
+    samples[3] = vec![1e3; 3];
+    samples[7] = vec![2e3; 3];
+    document.summarise();
+    // One more triangle explains them.
+    assert_eq!(beyond(&document), (3, all - 2, true));
+}
+
+#[test]
 fn other_documents_are_refused_with_the_reason() {
     let good = document().to_json().unwrap();
     let refused = |text: &str| Document::from_json(text).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use superhue_compare::plot::axis::Axis;
 use superhue_measure::Unit;
 use superhue_plot::svg::{Anchor, Ink, Svg};
 
-use super::{HEADER, LABEL_SIZE, LINE, MARGIN, WIDTH, footer, header, legend};
+use super::{HEADER, LABEL_SIZE, LINE, MARGIN, TEXT_SIZE, WIDTH, footer, header, legend};
 use crate::arm::Arm;
 use crate::document::summary::figures;
 use crate::document::{ArmResult, Document, SweepResult};
@@ -39,6 +39,7 @@ pub(super) fn draw(document: &Document, result: &SweepResult) -> String {
     );
     let axis = scale(result);
     frame(&mut svg, &axis);
+    count_beyond(&mut svg, &axis, result);
     sizes(&mut svg, result);
     for (index, arm) in arms.iter().enumerate() {
         series(&mut svg, &axis, result, *arm, (index, arms.len()));
@@ -61,7 +62,8 @@ fn ink(arm: Arm) -> Ink {
     Ink::Arm(Arm::ALL.iter().position(|other| *other == arm).unwrap_or(0))
 }
 
-/// Axis for the bars. A noisy machine makes a few bars that reach far beyond all medians; the edge cuts them off.
+/// Axis for the bars. A noisy machine makes a few bars that reach far beyond all medians; the edge cuts them off, and triangles stand for the
+/// allocations beyond it.
 fn scale(result: &SweepResult) -> Axis {
     const BEYOND: f64 = 1.6;
     let all = result.points.iter().flat_map(|point| &point.arms);
@@ -73,6 +75,20 @@ fn scale(result: &SweepResult) -> Axis {
         .flat_map(|summary| [summary.p5, summary.p95]);
     let ends: Vec<f64> = ends.map(|end| end.min(limit)).chain([0.0]).collect();
     Axis::new(&Unit::Plain(String::new()), &ends, |ticks, _| ticks <= 7)
+}
+
+/// Names the triangle, and the number of allocations that it stands for, if there are any.
+fn count_beyond(svg: &mut Svg, axis: &Axis, result: &SweepResult) {
+    let all = result.points.iter().flat_map(|point| &point.arms);
+    let drawn = all.filter(|arm| arm.summary.is_some());
+    let drawn = drawn.flat_map(|arm| figures(&result.figure, arm));
+    let beyond = drawn.filter(|figure| !axis.holds(*figure)).count();
+    if beyond > 0 {
+        svg.beyond((RIGHT - 130, HEADER - 22), true, Ink::Faint, 1.0);
+        let text = format!("{beyond} beyond the axis");
+        let y = HEADER - 25;
+        svg.text_below(RIGHT, y, TEXT_SIZE, Anchor::Right, Ink::Faint, &text);
+    }
 }
 
 fn y(axis: &Axis, value: f64) -> i32 {
@@ -173,7 +189,11 @@ fn marks(
 ) -> Option<i32> {
     let summary = arm.summary.as_ref()?;
     for figure in figures(figure, arm) {
-        svg.dot(x, y(axis, figure), 2, ink, 0.35);
+        if axis.holds(figure) {
+            svg.dot(x, y(axis, figure), 2, ink, 0.35);
+        } else {
+            svg.beyond((x, y(axis, figure)), true, ink, 0.6);
+        }
     }
     svg.line(
         (x, y(axis, summary.p5)),

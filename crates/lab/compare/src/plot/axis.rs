@@ -54,7 +54,13 @@ impl Axis {
         !(self.low..=self.high).contains(&0.0)
     }
 
-    /// Returns the place of a value between the ends: 0 is the low end, 1 the high end.
+    /// Returns true if a value lies between the ends.
+    #[must_use]
+    pub fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
+    /// Returns the place of a value between the ends: 0 is the low end, 1 the high end. A value beyond an end gets the place of that end.
     #[must_use]
     pub fn place(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)

@@ -81,3 +81,15 @@ fn several_pairs_are_drawn_over_their_band() {
     assert_eq!(svg.matches("<polygon").count(), 1);
     assert_eq!(numbers(&svg, "cx").len(), 2 + 3);
 }
+
+#[test]
+fn pairs_beyond_the_axis_are_triangles_and_are_counted() {
+    let mut on = vec![0.98; 38];
+    on.extend([9.0, 0.01]);
+    let svg = to_svg(&with_pairs(&on));
+    assert!(svg.contains("2 beyond the axis"), "{svg}");
+    // Two for the pairs, one for the legend.
+    assert_eq!(svg.matches("Z\" fill=").count(), 3);
+    assert_eq!(numbers(&svg, "cx").len(), 2 + 38);
+    assert!(!to_svg(&with_pairs(&on[..38])).contains("beyond the axis"));
+}

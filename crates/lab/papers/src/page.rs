@@ -21,16 +21,15 @@ pub struct ExtraResults {
 pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
     let mut text = String::from(
         "# The lab: the papers' figures beside ours\n\n\
-         The papers' machines are gone. So real kernels place the pages of programs, and models of those machines' caches and\n\
-         TLBs count the misses. `make lab` (`LAB=--quick` for less) makes this page again, byte for byte for the same frames and seed.\n\
-         [lab.json](lab.json) holds all numbers; `superhue lab --from docs/lab/lab.json` prints them as tables, `superhue lab FIGURE`\n\
-         replays one figure.\n\n\
-         **Misses** are counted; they depend on sizes, ways and lines alone. **Modelled time** is a weighted sum of the counts by the costs\n\
-         that the machine's file declares (`crates/lab/cachesim/machines`, each parameter with its source). No cost was fitted to the\n\
-         papers. The effect of coloring is a matter of luck, so each point has many draws: in the pictures the line is their median, the bar\n\
-         goes from the 5th to the 95th percentile, the small dot is the worst, and a diamond is the paper's number. Every axis has its 0.\n\
-         Where the arms of most programs would be one dot, the picture shows their change against the first arm, and that arm's value\n\
-         below each program. A miss of a paper's figure is called MISSED.\n\n\
+         Papers P0 to P4 ([names](numbers.md)) measured machines that are gone. Real kernels place the pages, and models of those machines' caches\n\
+         and TLBs count misses. `make lab` (`LAB=--quick` for less) makes this page again, byte for byte for the same frames and seed.\n\
+         [lab.json](lab.json) has all numbers; `superhue lab --from docs/lab/lab.json` prints them, `superhue lab FIGURE` replays one figure.\n\n\
+         **Misses** of caches and TLBs are counted; they depend on sizes, ways and lines alone. **Modelled time** is a weighted sum of the counts by the costs\n\
+         that the machine's file declares (`crates/lab/cachesim/machines`, with sources). No cost was fitted to the\n\
+         papers. The effect of coloring is a matter of luck, so each point has many draws: in pictures the line is their median, the bar\n\
+         goes from the 5th to the 95th percentile, the small dot is the worst, a diamond is the paper's number. Axes show 0.\n\
+         Where most programs' arms would be one dot, the picture shows their change against the first arm, and that arm's value\n\
+         below each program. MISSED marks a paper's figure that was not reproduced.\n\n\
          | arm | source of the page frames |\n|---|---|\n\
          | `fresh` | an unpatched Linux 6.12 just after boot: it places pages in order, so it colors by accident |\n\
          | `kernel` | the same kernel with mixed free lists: the papers' normal case |\n\

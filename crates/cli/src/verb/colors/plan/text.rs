@@ -107,7 +107,7 @@ fn commands(document: &Document) -> String {
         .filter_map(|task| task.command.as_deref())
         .collect();
     if !commands.is_empty() {
-        text += "\nTo start tasks with their colors:\n\n";
+        text += "\nTo start tasks with their colors (as root):\n\n";
         commands.iter().for_each(|lines| text += &indented(lines));
     }
     let rules: Vec<&str> = (document.tasks.iter())

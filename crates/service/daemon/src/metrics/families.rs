@@ -104,7 +104,7 @@ families! {
     WorkersGivenUp = Counter "workers_given_up" NONE, ["kind"] "Workers (watch, reader) that were given up because a process held them up.";
     WorkersLeft = Gauge "workers_left_behind" NONE, ["kind"] "Workers that were given up and have not ended.";
     HeldUpBy = Gauge "processes_left_alone" NONE, ["kind"] "Processes that are left alone for a while because they held up a worker of this kind.";
-    DiscoveryBehind = Gauge "discovery_behind" NONE, [] "Processes that wait to be looked at, their tenant's turn.";
+    DiscoveryBehind = Gauge "discovery_behind" NONE, [] "Processes that wait until it is their tenant's turn to be read.";
     Services = Gauge "services" NONE, [] "Services that have processes, over all rules.";
 
     RuleInfo = Info "rule" NONE, ["rule", "pages", "tracker"] "The policy that a rule follows now, and what tracks accesses for it.";

@@ -72,7 +72,7 @@ impl FileBeside {
     }
 }
 
-/// A file which records that the daemon is paused, so that a restart does not undo it.
+/// A file which records that the daemon is paused, so that a restart of the daemon does not undo it. It is in `/run`, so a reboot removes it.
 #[derive(Debug)]
 pub(crate) struct PauseFile(FileBeside);
 

@@ -229,23 +229,25 @@ struct RawRule {
 }
 
 impl RawRule {
-    /// Returns the places of the options that are given, beside `pages`.
-    fn options(&self) -> impl Iterator<Item = Range<usize>> {
+    /// Returns the options that are given, beside `pages`: key and place.
+    fn options(&self) -> impl Iterator<Item = (&'static str, Range<usize>)> {
         let texts = [
-            &self.budget,
-            &self.max_overhead,
-            &self.max_stall,
-            &self.rate,
-            &self.min_resident,
-            &self.settle,
-            &self.min_active,
-            &self.cold_after,
-            &self.tracker,
-            &self.colors,
-            &self.placement,
+            ("budget", &self.budget),
+            ("max-overhead", &self.max_overhead),
+            ("max-stall", &self.max_stall),
+            ("rate", &self.rate),
+            ("min-resident", &self.min_resident),
+            ("settle", &self.settle),
+            ("min-active", &self.min_active),
+            ("cold-after", &self.cold_after),
+            ("tracker", &self.tracker),
+            ("colors", &self.colors),
+            ("placement", &self.placement),
         ];
-        let texts = texts.into_iter().flatten().map(Spanned::span);
-        texts.chain(self.swap.as_ref().map(Spanned::span))
+        let texts = texts
+            .into_iter()
+            .filter_map(|(key, text)| Some((key, text.as_ref()?.span())));
+        texts.chain(self.swap.as_ref().map(|swap| ("swap", swap.span())))
     }
 }
 
@@ -583,8 +585,8 @@ impl Reader<'_> {
             .as_ref()
             .is_some_and(|pages| pages.get_ref() == "off")
         {
-            for other in raw.options() {
-                let text = "pages = \"off\" leaves the processes alone: this says nothing then";
+            for (key, other) in raw.options() {
+                let text = format!("`{key}` has no effect with pages = \"off\": remove it");
                 self.wrong(file, other, text);
             }
             return None;
@@ -604,28 +606,41 @@ impl Reader<'_> {
         let usual = PlacementOptions::default();
         let colors = colors.unwrap_or(usual.colors);
         if let Some(placement) = (raw.placement.as_ref()).filter(|_| colors == ColorRequest::Off) {
-            let text = "placement is for colors, and this rule has none";
+            let text = "`placement` needs `colors` in the same rule";
             self.wrong(file, placement.span(), text);
         }
         let policy = pages.flatten().unwrap_or(Pages::Auto);
         let samples = matches!(policy, Pages::Auto | Pages::Hot);
         let waits = matches!(policy, Pages::Auto | Pages::Resident);
         let colored = colors != ColorRequest::Off;
-        for (given, has_effect, users) in [
-            (&raw.min_resident, waits, "auto and resident"),
-            (&raw.settle, waits, "auto and resident"),
-            (&raw.min_active, samples, "auto and hot"),
-            (&raw.cold_after, samples, "auto and hot"),
-            (&raw.tracker, samples || colored, "auto, hot and colors"),
+        for (key, given, has_effect, users) in [
+            (
+                "min-resident",
+                &raw.min_resident,
+                waits,
+                "auto and resident",
+            ),
+            ("settle", &raw.settle, waits, "auto and resident"),
+            ("min-active", &raw.min_active, samples, "auto and hot"),
+            ("cold-after", &raw.cold_after, samples, "auto and hot"),
+            (
+                "tracker",
+                &raw.tracker,
+                samples || colored,
+                "auto, hot and colors",
+            ),
         ] {
             if let Some(given) = given.as_ref().filter(|_| !has_effect) {
-                let text = format!("this is for {users}, and the policy is {}", policy.name());
+                let policy = policy.name();
+                let text = format!(
+                    "`{key}` has no effect with pages = \"{policy}\" (only {users}): remove it"
+                );
                 self.wrong(file, given.span(), text);
             }
         }
         let swap = raw.swap.as_ref().filter(|swap| *swap.get_ref());
         if let Some(swap) = swap.filter(|_| colors == ColorRequest::Off) {
-            let text = "swap = true is for colors, and this rule has none";
+            let text = "`swap` needs `colors` in the same rule";
             self.wrong(file, swap.span(), text);
         }
         Some(PlacementOptions {

@@ -444,7 +444,9 @@ impl Daemon {
         self.users.pause(paused);
         self.outdate();
         let text = match paused {
-            true => "paused: only looking on, over restarts too, until superhue ctl resume",
+            true => {
+                "paused: takes no action, also after a restart of the daemon, until a reboot or superhue ctl resume"
+            }
             false => "resumed",
         };
         tracing::info!(paused, "told by the control socket");

@@ -179,23 +179,23 @@ fn each_wrong_value_is_told_with_its_place() {
         ),
         (
             "min-active = \"50%\"\npages = \"resident\"",
-            "superhue.toml:2:14: this is for auto and hot, and the policy is resident",
+            "superhue.toml:2:14: `min-active` has no effect with pages = \"resident\" (only auto and hot): remove it",
         ),
         (
             "settle = \"1s\"\npages = \"hot\"",
-            "superhue.toml:2:10: this is for auto and resident, and the policy is hot",
+            "superhue.toml:2:10: `settle` has no effect with pages = \"hot\" (only auto and resident): remove it",
         ),
         (
             "tracker = \"idle\"\npages = \"kernel\"",
-            "superhue.toml:2:11: this is for auto, hot and colors, and the policy is kernel",
+            "superhue.toml:2:11: `tracker` has no effect with pages = \"kernel\" (only auto, hot and colors): remove it",
         ),
         (
             "placement = \"kernel\"",
-            "superhue.toml:2:13: placement is for colors, and this rule has none",
+            "superhue.toml:2:13: `placement` needs `colors` in the same rule",
         ),
         (
             "swap = true",
-            "superhue.toml:2:8: swap = true is for colors, and this rule has none",
+            "superhue.toml:2:8: `swap` needs `colors` in the same rule",
         ),
         (
             "swap = \"yes\"",
@@ -262,7 +262,7 @@ fn conditions_that_cannot_hold_are_told() {
         ),
         (
             "any = true\npages = \"off\"\nbudget = \"5%\"",
-            "superhue.toml:5:10: pages = \"off\" leaves the processes alone",
+            "superhue.toml:5:10: `budget` has no effect with pages = \"off\": remove it",
         ),
     ] {
         let told = of(line);

@@ -20,10 +20,10 @@ pub enum AskError {
     #[error("you may not ask the daemon at {}: that is for root and for members of the group `superhue`", .0.display())]
     Denied(PathBuf),
     /// The daemon did not answer in time.
-    #[error("the daemon at {} has not answered in {} s", .0.display(), ANSWER_TIMEOUT.as_secs())]
+    #[error("the daemon at {} has not answered in {} s: see `journalctl -u superhue`, restart it if it hangs", .0.display(), ANSWER_TIMEOUT.as_secs())]
     Late(PathBuf),
     /// The answer is not of this protocol, or of another version.
-    #[error("what {} answered is not understood: {why}", socket.display())]
+    #[error("the daemon at {} is of another version ({why}): `systemctl restart superhue`", socket.display())]
     NotUnderstood {
         /// Path of the socket.
         socket: PathBuf,

@@ -57,7 +57,7 @@ pub enum Request {
         #[serde(default)]
         format: Format,
     },
-    /// Only observe from now on, also after a restart, until `Resume`.
+    /// Only observe from now on, also after a restart of the daemon, until `Resume` or a reboot.
     Pause,
     /// Act again.
     Resume,

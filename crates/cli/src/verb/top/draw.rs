@@ -5,7 +5,7 @@
 //!   memory   3.1 GiB of 23.5 GiB, anon 41 % huge; 12 coll/s 0 fault/s 0 split/s
 //!   daemon   2 rules, hot 310 MiB, 12 coll/s, stalls 6.1 ms/s, takes 0.41 % of a CPU, 9.1 MiB
 //!   itself   0.52 % of a CPU
-//!   SERVICE                PROCS       RSS       PSS COVER  GAIN/s  AGE
+//!   SERVICE                PROCS       RSS       PSS COVER HUGE+/s  AGE
 //!   redis.service              1   1.1 GiB   1.1 GiB  98 %       0   0s
 //!
 //!   services (s) processes (p) objects (o)  ...

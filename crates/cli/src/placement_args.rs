@@ -42,16 +42,20 @@ pub struct PlacementArgs {
     pub cold_after: Duration,
     #[command(flatten)]
     pub tracking: TrackingArgs,
-    /// Largest time that collapses may take of every 100 ms of a process, 100us to 100ms; 0 for no bound. Private memory and each shared object
-    /// count by themselves. A collapse takes about 1 ms (0.24 s at
-    /// most, as measured), in which the process can neither map nor fault in memory. One collapse that takes longer than the bound is not cut short; a rest in
-    /// proportion follows it, and the report shows the longest time reached. For a server that maps memory for each
-    /// answer, try 100us; its huge pages then come late (3 MiB/s). A sample of accesses holds the same lock at once for all base pages, 20 to 110 ns
-    /// each: a process that it would hold up for longer than this is not sampled (by default, for longer than 100 ms). [default: 10ms, but none for a process that `run` started less than
-    /// 30 s ago, nor for one that grows by an eighth beyond its largest size within a second]
+    /// Collapses may hold a process up for this long in every 100 ms: 100us to 100ms; 0: no bound. [default: 10ms; none in the first 30 s of `run`
+    /// and while the process grows fast]
+    ///
+    /// During a collapse the process can neither map nor fault in memory. A collapse takes about 1 ms (0.24 s at most, as measured). A collapse that
+    /// takes longer than the bound is not cut short: a rest in proportion follows it, and the report shows the longest time reached. Private memory
+    /// and each shared object count by themselves. For a server that maps memory for each answer, try 100us; its huge pages then come late (3 MiB/s).
+    ///
+    /// A sample of accesses holds the same lock, once for all base pages, 20 to 110 ns each. Superhue does not sample a process that this would hold
+    /// up for longer than the bound (100 ms without the option).
+    ///
+    /// A process grows fast if it grows by an eighth beyond its largest size within a second.
     #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
     pub max_stall: Option<Duration>,
-    /// Largest amount of memory to collapse per second, of all processes together. [default: 2G]
+    /// Largest amount of memory to collapse per second, of all processes together: at least 2M. [default: 2G]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: Option<ByteCount>,
     /// Leave child processes alone.
@@ -188,6 +192,58 @@ impl PlacementArgs {
             .collect()
     }
 
+    /// Refuses an option that the policy does not use, as a rule of the daemon does. An option at its default passes.
+    ///
+    /// # Errors
+    /// The option, the policy, and the policies that use the option.
+    pub fn check_effect(&self, colors: &ColorRequest) -> Result<(), String> {
+        let usual = PlacementOptions::default();
+        let policy = self.pages.unwrap_or(Pages::Auto);
+        let waits = matches!(policy, Pages::Auto | Pages::Resident);
+        let samples = matches!(policy, Pages::Auto | Pages::Hot);
+        let colored = *colors != ColorRequest::Off;
+        for (option, is_given, has_effect, users) in [
+            (
+                "--min-resident",
+                self.min_resident != usual.min_resident,
+                waits,
+                "auto and resident",
+            ),
+            (
+                "--settle",
+                self.settle != usual.settle,
+                waits,
+                "auto and resident",
+            ),
+            (
+                "--min-active",
+                self.min_active != usual.min_active,
+                samples,
+                "auto and hot",
+            ),
+            (
+                "--cold-after",
+                self.cold_after != usual.cold_after,
+                samples,
+                "auto and hot",
+            ),
+            (
+                "--tracker",
+                self.tracking.tracker.is_some(),
+                samples || colored,
+                "auto, hot and colors",
+            ),
+        ] {
+            if is_given && !has_effect {
+                let policy = policy.name();
+                return Err(format!(
+                    "{option} has no effect with --pages {policy} (only {users}): remove it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the configuration of these options.
     pub fn config(&self) -> Config {
         let options = PlacementOptions {
@@ -214,7 +270,7 @@ impl PlacementArgs {
 /// Reads a rate of at least one huge page a second.
 fn parse_rate(text: &str) -> Result<ByteCount, String> {
     superhue::parse::rate(text).map_err(|why| match text.parse::<ByteCount>() {
-        Ok(_) => format!("{why}; --pages never promotes none"),
+        Ok(_) => format!("{why}; to make no huge pages: --pages kernel"),
         Err(_) => why,
     })
 }

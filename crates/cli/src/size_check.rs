@@ -13,7 +13,7 @@ pub fn check_budget(budget: Option<Share>) -> Result<(), Failure> {
         check_size("--budget", bytes)?;
     }
     if matches!(budget, Share::Bytes(bytes) if bytes.0 == 0) || budget == Share::BasisPoints(0) {
-        note("--budget 0: only regions that are wholly resident are promoted");
+        note("--budget 0: only regions that are wholly resident become huge");
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
              `superhue run --pages never`",
         ));
     }
+    (args.placement.check_effect(&args.colors.colors)).map_err(|text| Failure::new(USAGE, text))?;
     check_follow(&args.targets, args.placement.no_follow)?;
     let targets = targets(&Roots::default(), &args.targets)?;
     recover(args.quiet);

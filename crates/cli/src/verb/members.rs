@@ -139,8 +139,8 @@ pub(super) fn family(roots: &Roots, args: &TargetArgs) -> Result<u32, Failure> {
         [pid] => Ok(pid),
         _ => members.pids.iter().copied().find(is_root).ok_or_else(|| {
             let text = format!(
-                "{} are meant that do not descend from one of them: {}; name one PID, --unit or --cgroup",
-                counted(members.pids.len() as u64, "process"),
+                "trial takes one process and its descendants, and these {} are of different families: {}; name one PID, --unit or --cgroup",
+                members.pids.len(),
                 listed(members.pids.iter())
             );
             Failure::new(USAGE, text)
@@ -188,7 +188,7 @@ pub(super) fn check_follow(args: &TargetArgs, no_follow: bool) -> Result<(), Fai
         true => Err(Failure::new(
             USAGE,
             format!(
-                "--no-follow leaves the children of a PID or NAME alone; {} has no children",
+                "--no-follow works only with PID or NAME; {} names a whole set, children included: leave --no-follow out",
                 args.typed()
             ),
         )),

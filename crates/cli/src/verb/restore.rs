@@ -55,17 +55,20 @@ fn undo() -> Result<RestoreOutcome, Failure> {
 pub fn restore(args: &RestoreArgs) -> VerbResult {
     let undone = undo()?;
     let report = &undone.settings;
-    let unfinished = report
-        .left
-        .iter()
-        .any(|left| left.reason.starts_with("cannot"));
+    let failed = (report.left.iter())
+        .filter(|left| left.reason.starts_with("cannot"))
+        .count();
     if args.json {
         print_json(&undone)?;
     } else {
         print(&describe(&undone))?;
     }
-    if unfinished {
-        return Err(Failure::new(FAILED, "not everything could be put back"));
+    if failed > 0 {
+        let text = format!(
+            "{} could not be undone (reasons above): remove the cause, then run `superhue restore` as root",
+            counted(failed as u64, "change")
+        );
+        return Err(Failure::new(FAILED, text));
     }
     Ok(std::process::ExitCode::SUCCESS)
 }

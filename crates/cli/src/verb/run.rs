@@ -20,6 +20,8 @@ use crate::verb::restore::recover;
 pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {
     let passed = PassedDescriptors::now();
     check_budget(args.placement.budget)?;
+    (args.placement.check_effect(&args.system.colors.colors))
+        .map_err(|text| Failure::new(USAGE, text))?;
     recover(args.quiet);
     let report_file = ReportFile::open_if(args.report.as_ref())
         .map_err(|error| Failure::new(SUPERHUE_FAILED, error))?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::advise::toml_string;
-use superhue::model::counted;
+use superhue::model::{ColorRequest, counted};
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::trial::{
@@ -50,6 +50,7 @@ pub fn trial(args: &TrialArgs) -> VerbResult {
         return show(&trial, args.json, advice);
     }
     check_budget(args.placement.budget)?;
+    (args.placement.check_effect(&ColorRequest::Off)).map_err(|text| Failure::new(USAGE, text))?;
     if args.targets.is_empty() {
         return Err(members::nothing_named());
     }

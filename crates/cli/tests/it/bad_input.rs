@@ -91,7 +91,16 @@ fn sets_of_processes_that_make_no_sense() {
         (&["--unit", "a", &me], 2, &["--unit", "PID"]),
         (&["--unit", "a", "--all"], 2, &["--unit", "--all"]),
         (&["--user", "root", &me], 2, &["--user"]),
-        (&["--all", "--no-follow"], 2, &["--no-follow"]),
+        (
+            &["--all", "--no-follow"],
+            2,
+            &["--all", "leave --no-follow out"],
+        ),
+        (
+            &["--pages", "resident", "--cold-after", "1m", &me],
+            2,
+            &["--cold-after", "--pages resident"],
+        ),
         (
             &["--all", "--user", "no-such-user"],
             1,
@@ -123,6 +132,17 @@ fn sets_of_processes_that_make_no_sense() {
         let option = format!("--cgroup={path}");
         refused(&run(&["attach", &option]), *status, words);
     }
+}
+
+#[test]
+fn processes_of_a_trial_that_are_no_family() {
+    let sleepers = [0, 1].map(|_| ChildGuard::start(Command::new("sleep").arg("60")));
+    let [one, other] = [0, 1].map(|which: usize| sleepers[which].pid().to_string());
+    refused(
+        &run(&["trial", &one, &other]),
+        2,
+        &[&one, &other, "different families", "name one PID"],
+    );
 }
 
 #[test]
@@ -193,13 +213,38 @@ fn options_that_make_no_sense() {
         (&["--max-stall", "99us"], 2, &["99us", "100us"]),
         (&["--max-stall", "1s"], 2, &["1s", "100ms"]),
         (&["--rate", "-1"], 2, &["-1"]),
-        (&["--rate", "0"], 2, &["--rate", "2M"]),
+        (&["--rate", "0"], 2, &["--rate", "2M", "--pages kernel"]),
         (&["--budget", "101%"], 2, &["--budget", "100%"]),
         (&["--settle", "99999999999s"], 2, &["--settle", "a year"]),
         (
             &["--cold-after", "999999999h"],
             2,
             &["--cold-after", "a year"],
+        ),
+        (
+            &["--pages", "hot", "--min-resident", "90%"],
+            2,
+            &["--min-resident", "--pages hot", "auto and resident"],
+        ),
+        (
+            &["--pages", "hot", "--settle", "1s"],
+            2,
+            &["--settle", "--pages hot", "remove it"],
+        ),
+        (
+            &["--pages", "resident", "--min-active", "50%"],
+            2,
+            &["--min-active", "--pages resident", "auto and hot"],
+        ),
+        (
+            &["--pages", "always", "--cold-after", "1m"],
+            2,
+            &["--cold-after", "--pages always"],
+        ),
+        (
+            &["--pages", "kernel", "--tracker", "idle"],
+            2,
+            &["--tracker", "--pages kernel", "colors"],
         ),
         (&["--no-such-option"], 2, &["--no-such-option"]),
         (&["--system", "enabled"], 2, &["KNOB=VALUE"]),
@@ -214,6 +259,14 @@ fn options_that_make_no_sense() {
 fn times_and_sizes_that_cannot_be_meant() {
     let me = std::process::id().to_string();
     let wrong: &[(&[&str], &[&str])] = &[
+        (
+            &["bench", "chase", "--arms", "kernel,kernel"],
+            &["kernel twice"],
+        ),
+        (
+            &["trial", "--pages", "always", "--settle", "1s", &me],
+            &["--settle", "--pages always"],
+        ),
         (&["attach", "--for", "0s", &me], &["--for", "1ms"]),
         (
             &["attach", "--for", "99999999999s", &me],
@@ -462,6 +515,10 @@ fn comparisons_that_make_no_sense() {
         (&["--arm", "never", "--arm", "sometimes"], &["sometimes"]),
         (&["--arm", "never", "--arm", "x=--budget lots"], &["lots"]),
         (&["--arm", "never", "--arm", "x=--no-such"], &["--no-such"]),
+        (
+            &["--arm", "never", "--arm", "x=--pages hot --settle 1s"],
+            &["--settle", "--pages hot"],
+        ),
         (&["--arm", "never", "--metric", "m=("], &["m"]),
         (&["--arm", "never", "--metric", "m"], &["m"]),
         (&["--arm", "never", "-n", "0"], &["0"]),

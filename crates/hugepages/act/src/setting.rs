@@ -127,7 +127,7 @@ pub enum SettingsError {
         path: PathBuf,
     },
     /// The list has the same setting twice.
-    #[error("{} is asked for twice", path.display())]
+    #[error("--system names {} twice: give it once", path.display())]
     Twice {
         /// The file.
         path: PathBuf,

@@ -124,7 +124,7 @@ pub enum TrialError {
     #[error("before the trial, {0}: nothing was changed")]
     Unreadable(String),
     /// A signal ended the trial before it changed anything.
-    #[error("ended before anything was changed")]
+    #[error("the trial was interrupted before it changed anything")]
     Interrupted,
     /// The system could not start a thread.
     #[error("cannot start a thread: {0}")]

@@ -71,8 +71,9 @@ pub fn bench(args: &BenchArgs) -> VerbResult {
 fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
     let mut arms = args.arms.clone();
     arms.sort_unstable();
-    if arms.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Failure::new(USAGE, "--arms names an arm twice"));
+    if let Some(pair) = arms.windows(2).find(|pair| pair[0] == pair[1]) {
+        let text = format!("--arms names {} twice: give it once", pair[0]);
+        return Err(Failure::new(USAGE, text));
     }
     let (allocations, passes, pass_seconds) = if args.quick {
         (5, 3, 0.000_5)

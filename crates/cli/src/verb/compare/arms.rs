@@ -131,6 +131,7 @@ pub(super) fn configuration(options: &str) -> Result<Config, String> {
         first.trim_start_matches("error: ").to_owned()
     })?;
     check_budget(parsed.placement.budget).map_err(|failure| failure.text)?;
+    (parsed.placement).check_effect(&parsed.system.colors.colors)?;
     let mut config = parsed.placement.config();
     parsed.system.add_to(&mut config);
     config.environment = parsed.env;

@@ -16,16 +16,46 @@ use crate::top_args::TopArgs;
 
 use crate::named::{arms, capabilities, oracles};
 use crate::placement_args::{ColorArgs, PlacementArgs, SystemArgs, TrackingArgs};
-use crate::targets_args::{TARGETS, TargetArgs, WideArgs};
+use crate::targets_args::{ONE_PROCESS, TARGETS, TargetArgs, WideArgs};
 use crate::tlb_args::TlbArgs;
 use crate::trial_args::{self, RuleTrialArgs, TrialArgs};
 use crate::values::{parse_percentage, parse_picture, parse_some_time};
 
 const EXIT_HELP: &str = "\
-Exit status with a command: the command's own; 125 superhue failed, 126 the command cannot be \
-executed, 127 it was not found; a command ended by a signal ends superhue by the same one (shells \
-show 128+n).
-Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine lacks what is needed, 4 a condition given to compare failed, or a guard of trial was crossed.";
+Exit status with a command: the command's own; before the command starts 2 wrong usage, and 3 this machine, or this user, lacks what is needed; \
+125 superhue failed, 126 the command cannot be executed, 127 it was not found; a command ended by a signal ends superhue by the same one \
+(shells show 128+n).
+Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine, or this user, lacks what is needed, 4 a condition given to compare failed, \
+or a guard of trial was crossed, 130 compare was interrupted.";
+
+/// Exit status after Ctrl-C, by verb.
+pub const AFTER_INTERRUPT: [(&str, &str); 7] = [
+    (
+        "run",
+        "That of the command, which receives the signal too; if the signal ends the command, it ends superhue (130 in shells).",
+    ),
+    (
+        "attach, advise, daemon, track",
+        "0; the result, where there is one, covers the time until then.",
+    ),
+    (
+        "heat, bench, lab -- COMMAND",
+        "0 with the result so far; 1 if there is none.",
+    ),
+    (
+        "trial, ctl trial",
+        "1: the trial undoes what it has changed.",
+    ),
+    (
+        "compare",
+        "130: the result covers the completed runs; 1 with --fail-if or --fail-unless.",
+    ),
+    (
+        "top, heat --follow",
+        "0: on the screen Ctrl-C is a key. A signal ends top with 128+n, and its recorder (--record) with 0.",
+    ),
+    ("others", "The signal ends superhue (130 in shells)."),
+];
 
 /// Meaning of the exit status, unless a page or a help has its own.
 pub const EXIT_STATUS: [(&str, &str); 4] = [
@@ -34,9 +64,14 @@ pub const EXIT_STATUS: [(&str, &str); 4] = [
     ("2", "Wrong usage, or a wrong configuration."),
     (
         "3",
-        "This machine cannot do that; standard error says why, and what would change it.",
+        "This machine, or this user, lacks what is needed; standard error says what, and what would change it.",
     ),
 ];
+
+/// The same for the help of a verb.
+pub const COMMON_EXIT_HELP: &str = "\
+Exit status: 0 done; 1 failed, with the reason on standard error; 2 wrong usage, or a wrong configuration; 3 this machine, or this user, lacks what \
+is needed.";
 
 /// Puts a program's memory on huge pages (2 MiB) and page colors, and measures whether that helped.
 #[derive(Debug, Parser)]
@@ -54,8 +89,8 @@ pub struct Cli {
 pub enum Verb {
     /// Test what this machine permits.
     ///
-    /// Superhue tries everything on its own memory and processes, and changes nothing that lasts, but for the timing of the TLB, which it keeps below
-    /// /var/cache/superhue. For each missing capability it names the remedy.
+    /// Superhue tries everything on its own memory and processes, and changes nothing that lasts. It keeps only the timing of the TLB: below
+    /// /var/cache/superhue for root, in superhue below $XDG_CACHE_HOME (~/.cache) for other users. For each missing capability it names the remedy.
     /// Capability: none.
     Check(CheckArgs),
     /// Run a command with its memory on huge pages, and on page colors with --colors; report at exit.
@@ -193,7 +228,8 @@ pub enum Verb {
     Daemon(DaemonArgs),
     /// Ask the daemon for its status or for the rule of a process, pause it, reload its rules, or try whether a rule is worth it.
     ///
-    /// Capability: none, but for `trial`; only root and members of the group superhue may ask.
+    /// Needs root or membership in the group superhue. `trial` also needs what `attach` needs: CAP_SYS_NICE, and CAP_SYS_PTRACE for other users'
+    /// processes.
     Ctl(CtlArgs),
     /// Show memory live: services, processes or shared objects, with coverage, hot sets, and the actions of the daemon.
     ///
@@ -224,6 +260,8 @@ pub enum Verb {
     /// memory (see --forget); changes nothing else. To place memory by color: `superhue run --colors`.
     Colors(ColorsArgs),
     /// Undo the changes that a killed superhue left behind. Harmless when there are none.
+    ///
+    /// Users other than root may not see what root's superhue has changed: `restore` then undoes nothing of it, says so, and ends with 0.
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
@@ -364,6 +402,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub patience: Duration,
     /// End a run (of a server: its load) that takes longer than this, with all processes that it started. The run counts as failed.
+    /// [default: none]
     #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
     pub timeout: Option<Duration>,
     /// A figure to read from the output (of the load, if there is one): the first group of the
@@ -377,7 +416,7 @@ pub struct CompareArgs {
     pub metrics: Vec<String>,
     #[command(flatten)]
     pub gates: GateArgs,
-    /// Call two arms different only if the figures differ by more than this.
+    /// Call two arms different only if the figures differ by more than this: 0 to below 100%.
     #[arg(long, value_name = "PERCENT", default_value = "0.5%", value_parser = parse_percentage)]
     pub smallest: f64,
     /// Seed of the order and of the statistics.
@@ -467,6 +506,7 @@ pub struct StatusArgs {
 
 /// `superhue heat`.
 #[derive(Debug, Args)]
+#[command(mut_arg("processes", |arg| arg.help(ONE_PROCESS)))]
 pub struct HeatArgs {
     #[command(flatten)]
     pub targets: TargetArgs,
@@ -518,7 +558,7 @@ pub struct TrackArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_clients: u32,
-    /// Largest memory of the service for all its clients together. When that does not suffice, the service drops the client that takes
+    /// Largest memory of the service for all its clients together: at least 16M. When that does not suffice, the service drops the client that takes
     /// most. About 2 bytes for a tracked page, 48 for an active one.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_track_memory)]
     pub max_memory: ByteCount,
@@ -593,6 +633,7 @@ pub enum CtlRequest {
     /// Show the rules in force, in the order in which they are tried.
     Rules,
     /// Show the rule that a process belongs to, and the reason why each rule before it does not match.
+    #[command(mut_arg("processes", |arg| arg.help(ONE_PROCESS)))]
     Why {
         #[command(flatten)]
         targets: TargetArgs,
@@ -603,7 +644,9 @@ pub enum CtlRequest {
         #[arg(long)]
         openmetrics: bool,
     },
-    /// Stop all actions until `resume`, also over restarts; the daemon goes on watching.
+    /// Stop all actions until `superhue ctl resume`; the daemon goes on watching.
+    ///
+    /// This survives a restart of the daemon, but not a reboot. To stop for good: `systemctl disable --now superhue`.
     Pause,
     /// Resume actions after `pause`.
     Resume,
@@ -649,7 +692,7 @@ pub struct ColorsArgs {
     /// Measure each size 3 times instead of 9.
     #[arg(long, requires = "verify")]
     pub quick: bool,
-    /// Memory to test on. [default: 32M, or 16 times the cache]
+    /// Memory to test on: 2M to 4G, in whole pages. [default: 32M, or 16 times the cache]
     #[arg(long, value_name = "SIZE", value_parser = parse_pool)]
     pub pool: Option<ByteCount>,
     /// Measure nothing: remove the palette, the file of eviction sets that processes share (/run/superhue/palette for
@@ -661,7 +704,7 @@ pub struct ColorsArgs {
           conflicts_with_all = ["oracle", "index", "cpu", "verify", "pool", "report"])]
     pub from: Option<PathBuf>,
     /// Choose colors for tasks that must not evict each other from the cache. The file has their CPUs, their schedule, and the colors that each
-    /// needs, or its cost by number of colors (docs/guide/page-colors.md). Tasks that may run at the same time get sets without a color in
+    /// needs, or its cost by number of colors (/usr/share/doc/superhue/guide/page-colors.md). Tasks that may run at the same time get sets without a color in
     /// common. Exit status 3 if the tasks do not fit, with those that need too many colors, and what would make room.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["from", "verify", "plots"])]

@@ -65,7 +65,7 @@ pub struct ScanArgs {
 /// Many programs instead of one.
 #[derive(Debug, Clone, Args)]
 pub struct SuiteArgs {
-    /// Compare all programs of this file (TOML; see the guide on comparing) under its arms, and print one table: speed, slowest answers,
+    /// Compare all programs of this file (TOML; see /usr/share/doc/superhue/guide/compare.md) under its arms, and print one table: speed, slowest answers,
     /// memory, and the time until memory is huge. Programs and arms that this machine lacks are left out, with the remedy.
     /// With --report, the result is written after every round of a program; if the file exists, only missing runs
     /// are measured. --arm selects arms of the file by name; the others are compared with the first.

@@ -62,7 +62,10 @@ pub fn page(verb: &str) -> Page {
                     "superhue daemon --check",
                 ),
             ],
-            files: &[(RULES, "Rules for services: superhue-daemon(1).")],
+            files: &[(
+                MORE_RULES,
+                "Rules for services: superhue-daemon(1), superhue.toml(5).",
+            )],
             see_also: &[
                 ("superhue-check", 1),
                 ("superhue-run", 1),
@@ -290,13 +293,10 @@ pub fn page(verb: &str) -> Page {
                 ),
             ],
             files: &[
-                (
-                    RULES,
-                    "The rules that come first, and the settings of the daemon.",
-                ),
+                (RULES, "Belongs to the package; has only comments."),
                 (
                     MORE_RULES,
-                    "Rules that follow, in the order of the files' names. A link to /dev/null masks a file of a package.",
+                    "Your rules and settings, read in order of name; a link to /dev/null masks a file. superhue.toml(5) has the keys.",
                 ),
                 (
                     CTL_SOCKET,
@@ -306,7 +306,10 @@ pub fn page(verb: &str) -> Page {
                     USERS_SOCKET,
                     "Where it listens for users, if the configuration allows some ([users]).",
                 ),
-                (PAUSED, "There while it is paused, over restarts too."),
+                (
+                    PAUSED,
+                    "There while it is paused. It survives a restart of the daemon, but not a reboot.",
+                ),
                 (JOURNAL, JOURNAL_IS),
             ],
             see_also: &[
@@ -381,7 +384,7 @@ pub fn page(verb: &str) -> Page {
             files: &[
                 (
                     "/run/superhue/walks.json",
-                    "What a TLB miss costs on this machine, measured once for each boot.",
+                    "What a TLB miss costs on this machine; measured again after an hour, and after a boot.",
                 ),
                 (TLB, TLB_IS),
             ],
@@ -509,7 +512,7 @@ const fn ctl_page(examples: &'static [(&'static str, &'static str)]) -> Page {
     }
 }
 
-/// Ends the long help (`--help`) of each verb with the examples of its page.
+/// Ends the long help (`--help`) of each verb with the meaning of its exit status and the examples of its page.
 pub fn with_examples(command: Command) -> Command {
     with_examples_of("", command)
 }
@@ -527,9 +530,9 @@ fn with_examples_of(verb: &str, mut command: Command) -> Command {
     if examples.is_empty() {
         return command;
     }
-    let before = command.get_after_help().map(ToString::to_string);
-    let mut text = before.map_or_else(String::new, |before| format!("{before}\n\n"));
-    text += "Examples:";
+    let status = command.get_after_help().map(ToString::to_string);
+    let mut text = status.unwrap_or_else(|| args::COMMON_EXIT_HELP.to_owned());
+    text += "\n\nExamples:";
     for (purpose, example) in examples {
         text += &format!("\n  {purpose}\n      {example}");
     }
@@ -552,6 +555,12 @@ pub fn sections(verb: &str, after: Option<&str>) -> Roff {
             for (status, meaning) in args::EXIT_STATUS {
                 tagged(&mut roff, status, meaning);
             }
+        }
+    }
+    if verb.is_empty() {
+        roff.control("SH", ["EXIT STATUS AFTER CTRL-C"]);
+        for (verbs, meaning) in args::AFTER_INTERRUPT {
+            tagged(&mut roff, verbs, meaning);
         }
     }
     if !page.files.is_empty() {

@@ -68,9 +68,11 @@ pub fn pages() -> OneOf<Pages> {
         Pages::Kernel => "what the kernel gives by itself; superhue only reports",
         Pages::Never => "none: huge pages are switched off for the command that superhue starts",
         Pages::Always => {
-            "every region with a page in memory, for the chosen processes only; it may add much memory"
+            "every 2 MiB region with at least one page in memory, for the chosen processes only; it may add much memory"
         }
-        Pages::Resident => "2 MiB regions that are nearly full",
+        Pages::Resident => {
+            "full 2 MiB regions, and regions at least 75 % in memory (--min-resident) that have stopped growing"
+        }
         Pages::Hot => {
             "2 MiB regions that are accessed; huge pages that lie idle and hold mostly zeroes are split again"
         }

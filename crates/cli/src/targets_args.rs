@@ -28,6 +28,12 @@ pub struct TargetArgs {
     pub all: bool,
 }
 
+/// Help of the processes for a verb that shows one.
+pub const ONE_PROCESS: &str = "Process to show: one PID; of a name, --unit, --cgroup, --user or --all, the process with the most memory";
+
+/// Help of the processes for a verb that takes one family.
+pub const ONE_FAMILY: &str = "Processes by number (PID) or by command name. Several must be one family: a process and its descendants";
+
 /// The ids of these options, for conflicts with others.
 pub const TARGETS: [&str; 5] = ["processes", "unit", "cgroup", "user", "all"];
 

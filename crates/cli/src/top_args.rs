@@ -38,7 +38,7 @@ pub struct TopArgs {
     pub view: ViewName,
     #[command(flatten)]
     pub targets: TargetArgs,
-    /// Largest age of a figure on the screen; a figure that takes long to read becomes older, and shows its age.
+    /// Time between two reads of the figures on the screen, 100ms to 1h. Figures that take long to read are older: see AGE.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     pub interval: Duration,
     /// Print one table and end, as without a terminal.
@@ -69,8 +69,8 @@ pub struct TopArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Records",
           conflicts_with_all = OF_ONE_LOOK)]
     pub record: Option<PathBuf>,
-    /// With --record: largest size of both files together; the oldest snapshots are left out.
-    #[arg(long, value_name = "BYTES", default_value = "256M", requires = "record", help_heading = "Records",
+    /// With --record: largest size of both files together, at least 1M; the oldest snapshots are left out.
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "record", help_heading = "Records",
           conflicts_with_all = OF_ONE_LOOK, value_parser = parse_record_limit)]
     pub record_limit: ByteCount,
     /// Show the snapshots of the record FILE. Keys: n and b show the next and the previous one, N and B one that is a minute later or earlier,

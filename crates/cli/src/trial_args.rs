@@ -9,14 +9,14 @@ use superhue::parse;
 
 use crate::named::metric_kinds;
 use crate::placement_args::PlacementArgs;
-use crate::targets_args::TargetArgs;
+use crate::targets_args::{ONE_FAMILY, TargetArgs};
 use crate::values::{parse_picture, parse_some_time};
 use superhue_measure::trial::MetricKind;
 
 /// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
 Exit status: 0 done (the verdict is keep, leave, no difference or undecided); 1 failed, or ended before a verdict; 2 wrong usage; 3 this \
-machine cannot; 4 a guard's limit was crossed, also before anything was changed.";
+machine, or this user, lacks what is needed; 4 a guard's limit was crossed, also before anything was changed.";
 
 /// Meaning of the exit status of `superhue ctl trial`.
 pub const RULE_EXIT_HELP: &str = "\
@@ -26,6 +26,7 @@ memory of the rule's processes; 4 a guard's limit was crossed. The daemon acts b
 
 /// `superhue trial`.
 #[derive(Debug, Args)]
+#[command(mut_arg("processes", |arg| arg.help(ONE_FAMILY)))]
 pub struct TrialArgs {
     #[command(flatten)]
     pub targets: TargetArgs,
@@ -134,7 +135,7 @@ pub struct GuardArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Test")]
 pub struct TestArgs {
-    /// Differences smaller than this do not count: the trial ends with `no difference` once larger ones are ruled out.
+    /// Differences smaller than this, 0.1% to 50%, do not count: the trial ends with `no difference` once larger ones are ruled out.
     #[arg(long, alias = "within", value_name = "PERCENT", default_value = "2%", value_parser = parse_smallest)]
     pub smallest: f64,
     /// End undecided after this time.
@@ -143,10 +144,10 @@ pub struct TestArgs {
     /// Longest time for the policy to find its memory, before the first pair. It ends earlier when that memory stops growing.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_some_time)]
     pub learn: Duration,
-    /// Length of a block. [default: from the time that switching takes and the variation of the metric]
+    /// Length of a block: 50ms to 1h. [default: from the time that switching takes and the variation of the metric]
     #[arg(long, value_name = "TIME", value_parser = parse_block)]
     pub block: Option<Duration>,
-    /// Largest probability of a wrong verdict, over all tests together.
+    /// Largest probability of a wrong verdict, over all tests together: 0.01% to 20%.
     #[arg(long, value_name = "PERCENT", default_value = "2.5%", value_parser = parse_alpha)]
     pub alpha: f64,
     /// Seed of the order of blocks. [default: from the system]

@@ -81,8 +81,8 @@ impl Mover {
                 Some(error) => error,
             };
             // Do not trust errors of this call: it may have moved the page all the same.
-            let present = |at: VirtAddr| self.residence.is_present(usize::try_from(at.0).ok()?);
-            match (present(from), present(to)) {
+            let occupied = |at| self.residence.is_occupied(at);
+            match (occupied(from), occupied(to)) {
                 (Some(false), Some(true)) => return Ok(()),
                 // Kernel code (reclaim, compaction) has isolated the page.
                 _ if error == Errno::AGAIN => rustix::thread::sched_yield(),
@@ -90,6 +90,29 @@ impl Mover {
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// Moves or copies a page from staging back to `at`. Returns true if staging holds nothing that is missing at `at`.
+    ///
+    /// # Safety
+    /// No other code relies on the contents of either page.
+    unsafe fn restore(&self, at: VirtAddr) -> bool {
+        let staging = self.staging.range().start;
+        let occupied = |page| self.residence.is_occupied(page);
+        // SAFETY: the caller's promise. A move overwrites nothing: it fails where there is no hole.
+        if unsafe { self.step(at, staging) }.is_ok() {
+            return true;
+        }
+        match (occupied(staging), occupied(at)) {
+            (Some(true), Some(false)) => {
+                // SAFETY: the caller's promise; both are mapped, and the kernel fills the hole.
+                unsafe { copy_page(at, staging) };
+                true
+            }
+            // The page did not leave, or `at` has its copy from the pool.
+            (Some(false), _) | (_, Some(true)) => true,
+            _ => false,
+        }
     }
 }
 
@@ -279,12 +302,13 @@ impl Work<'_> {
         }
         // SAFETY: the caller's promise; staging is a hole except during these moves, and the other two pages are mapped.
         let placed = unsafe {
-            self.mover.step(staging, at)?;
-            copy_page(page.start(), staging);
-            let placed = self.mover.step(at, page.start());
-            if placed.is_err() && self.mover.step(at, staging).is_err() {
-                // The kernel fills the hole.
-                copy_page(at, staging);
+            let placed = self.mover.step(staging, at).and_then(|()| {
+                copy_page(page.start(), staging);
+                self.mover.step(at, page.start())
+            });
+            if placed.is_err() && !self.mover.restore(at) {
+                // Staging may hold the only copy. Until it is a hole, further moves to it fail with `EEXIST`.
+                return placed;
             }
             placed
         };
@@ -327,4 +351,93 @@ pub fn random_start() -> usize {
     // This never blocks. Before the kernel's generator is ready, any start is good enough.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     usize::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{Advice, madvise};
+    use superhue_act::{Journal, SwapInUse};
+    use superhue_procfs::Roots;
+    use superhue_testing::skip;
+
+    use super::*;
+
+    const PAGE_LENGTH: ByteCount = ByteCount(BASE_PAGE_SIZE);
+
+    /// Returns a mover and registered memory of two pages without contents; `None` where pages cannot be moved.
+    fn mover() -> Option<(Mover, Frames)> {
+        let mover = match Mover::new() {
+            Ok(mover) => mover,
+            Err(error) => {
+                skip("uffd-move", &error.to_string());
+                return None;
+            }
+        };
+        let frames = Frames::map(ByteCount(2 * PAGE_LENGTH.0), Grain::Base).unwrap();
+        let registered = mover.userfault.register(frames.range(), Mode::Nothing);
+        registered.unwrap();
+        Some((mover, frames))
+    }
+
+    fn byte(at: VirtAddr) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(usize::try_from(at.0).unwrap())
+    }
+
+    /// A move of a page in swap may fail with an error although it has moved the page.
+    #[test]
+    fn a_page_in_swap_counts_as_moved() {
+        let Some((mover, frames)) = mover() else {
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::at(folder.path().join("journal"), &Roots::default());
+        let _swap = match SwapInUse::make(&journal) {
+            Ok(swap) => swap,
+            Err(error) => return skip("swap-in-memory", &error.to_string()),
+        };
+        let to = frames.range().start;
+        let from = VirtAddr(to.0 + PAGE_LENGTH.0);
+        // SAFETY: the memory of this test, whose contents stay.
+        unsafe {
+            byte(to).write(7);
+            madvise(byte(to).cast(), PAGE, Advice::LinuxPageOut).unwrap();
+        }
+        if !mover.residence.of(frames.range()).unwrap().is_empty() {
+            return skip("swap-in-memory", "the kernel does not swap the page out");
+        }
+        // As after such a move: it fails, with the page at its destination.
+        // SAFETY: no other code uses the pages.
+        assert_eq!(unsafe { mover.step(to, from) }, Ok(()));
+        // SAFETY: the memory of this test.
+        assert_eq!(unsafe { byte(to).read() }, 7);
+        // Still an error: the page is at its source, and not the one at the destination.
+        // SAFETY: as above.
+        unsafe {
+            byte(from).write(8);
+            assert_eq!(mover.step(to, from), Err(Errno::EXIST));
+            assert_eq!((byte(to).read(), byte(from).read()), (7, 8));
+        }
+    }
+
+    #[test]
+    fn a_page_comes_back_from_staging_and_overwrites_nothing() {
+        let Some((mover, frames)) = mover() else {
+            return;
+        };
+        let at = frames.range().start;
+        let staging = mover.staging.range().start;
+        // SAFETY: the memory of this test, and a place of the mover that no other code uses.
+        unsafe {
+            // Nothing is lost while staging is a hole.
+            assert!(mover.restore(at));
+            assert_eq!(mover.residence.is_occupied(at), Some(false));
+            byte(staging).write(7);
+            assert!(mover.restore(at));
+            assert_eq!(byte(at).read(), 7);
+            assert_eq!(mover.residence.is_occupied(staging), Some(false));
+            byte(staging).write(8);
+            assert!(mover.restore(at));
+            assert_eq!(byte(at).read(), 7);
+        }
+    }
 }

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
-use superhue_model::VirtRange;
+use superhue_model::{VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion,
-    WORD_EXCLUSIVE, WORD_PRESENT, for_each_run,
+    WORD_EXCLUSIVE, WORD_GUARDED, WORD_PRESENT, WORD_SWAPPED, for_each_run,
 };
 
 use crate::heap::PAGE;
@@ -32,12 +32,12 @@ pub struct ResidentPage {
 pub struct Residence(File);
 
 impl Residence {
-    /// Opens the pagemap of this process.
+    /// Opens the pagemap of this process, as the calling thread's: that of the process is empty once its first thread has ended.
     ///
     /// # Errors
     /// Those of opening `/proc/self/pagemap`.
     pub fn open() -> Result<Self, Errno> {
-        let pagemap = File::open("/proc/self/pagemap");
+        let pagemap = File::open("/proc/thread-self/pagemap");
         pagemap.map(Self).map_err(|error| errno_of(&error))
     }
 
@@ -58,12 +58,14 @@ impl Residence {
         noted.map(|()| pages)
     }
 
-    /// Returns true if a page is mapped at this address; `None` if the pagemap cannot be read.
-    pub fn is_present(&self, address: usize) -> Option<bool> {
+    /// Returns true if there is no hole at this address: the page is in memory, in swap, or guarded. Returns `None` if the
+    /// pagemap cannot be read.
+    pub fn is_occupied(&self, address: VirtAddr) -> Option<bool> {
         let mut entry = [0; 8];
-        let offset = (address / PAGE * 8) as u64;
+        let offset = address.0 / PAGE as u64 * 8;
         self.0.read_exact_at(&mut entry, offset).ok()?;
-        Some(u64::from_ne_bytes(entry) & WORD_PRESENT != 0)
+        let occupied = WORD_PRESENT | WORD_SWAPPED | WORD_GUARDED;
+        Some(u64::from_ne_bytes(entry) & occupied != 0)
     }
 
     fn note(&self, run: &PageRegion, pages: &mut Vec<ResidentPage>) -> Result<(), Errno> {

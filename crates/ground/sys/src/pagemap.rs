@@ -31,6 +31,8 @@ pub const WORD_PRESENT: u64 = 1 << 63;
 pub const WORD_SWAPPED: u64 = 1 << 62;
 /// In a word of `pagemap`: the page belongs to a file or to shared memory.
 pub const WORD_FILE: u64 = 1 << 61;
+/// In a word of `pagemap`: a guard page lies there (`PM_GUARD_REGION`, Linux 6.15).
+pub const WORD_GUARDED: u64 = 1 << 58;
 /// In a word of `pagemap`: no other process maps the page (Linux 4.2). Never set for the shared zero page.
 pub const WORD_EXCLUSIVE: u64 = 1 << 56;
 

@@ -5,15 +5,11 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
+use superhue_sys::pagemap::{WORD_GUARDED, WORD_PRESENT, WORD_SWAPPED};
 
 const WORD: usize = size_of::<u64>();
 /// Entries read at a time.
 const BLOCK: usize = 512;
-
-/// In memory, in swap, or guarded against access (Linux 6.13): not a hole.
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
-const GUARDED: u64 = 1 << 58;
 
 /// An open `/proc/thread-self/pagemap`. The thread's file, as that of the process is empty once its first thread has ended.
 #[derive(Debug)]
@@ -51,7 +47,7 @@ impl OwnPages {
                 return Err(Errno::IO);
             }
             for word in block.get(..read).unwrap_or_default().chunks_exact(WORD) {
-                let word = word.try_into().map_or(PRESENT, u64::from_ne_bytes);
+                let word = word.try_into().map_or(WORD_PRESENT, u64::from_ne_bytes);
                 match (start, is_occupied(word)) {
                     (None, false) => start = Some(at),
                     (Some(start), true) => return Ok(Some(VirtRange { start, end: at })),
@@ -67,8 +63,9 @@ impl OwnPages {
     }
 }
 
+/// Returns true if the entry is no hole.
 const fn is_occupied(word: u64) -> bool {
-    word & (PRESENT | SWAPPED | GUARDED) != 0
+    word & (WORD_PRESENT | WORD_SWAPPED | WORD_GUARDED) != 0
 }
 
 const fn offset_of(page: VirtAddr) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 use superhue_color::choice::Walk;
-use superhue_color::place::Refusal;
+use superhue_color::place::{PlacementCounts, Refusal};
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::anonymous::AnonymousMemory;
 
@@ -271,17 +271,19 @@ impl ColoredArena {
         if options.keep_from_children {
             memory.keep_from_children().map_err(no_memory)?;
         }
+        // After `mlockall(MCL_FUTURE)` the kernel has filled it. Pages move only to holes of unlocked memory.
+        let locked = memory.unlock_new().map_err(no_memory)? || options.locked;
         let before = state.walk.clone();
         let (placed, trouble) = self.0.colors.fill(memory.range(), &mut state.walk);
         let missing = PageCount((pages as u64).saturating_sub(placed.placed.0));
         if missing.0 > 0 {
             if options.strict {
                 state.walk = before;
-                return Err(not_in_colors(pages, &placed.refused, trouble));
+                return Err(not_in_colors(pages, &placed, trouble));
             }
             memory.populate().map_err(no_memory)?;
         }
-        if options.locked {
+        if locked {
             let bytes = wanted;
             let not_locked = |errno| ColorError::NotLocked { bytes, errno };
             memory.lock().map_err(not_locked)?;
@@ -343,7 +345,7 @@ impl State {
 /// Builds the error of a strict arena that cannot grow.
 fn not_in_colors(
     pages: usize,
-    refused: &BTreeMap<Refusal, PageCount>,
+    placed: &PlacementCounts,
     trouble: Option<ColorError>,
 ) -> ColorError {
     let why = match trouble {
@@ -352,10 +354,12 @@ fn not_in_colors(
             error.to_string()
         }
         Some(error) => return error,
-        None => format!("{refused:?}"),
+        None if placed.refused.is_empty() => "the kernel filled the other places first".to_owned(),
+        None => format!("{:?}", placed.refused),
     };
-    let wanted = PageCount(pages as u64);
-    let missing: u64 = refused.values().map(|count| count.0).sum();
-    let got = PageCount(wanted.0.saturating_sub(missing));
-    ColorError::NotInColors { wanted, got, why }
+    ColorError::NotInColors {
+        wanted: PageCount(pages as u64),
+        got: placed.placed,
+        why,
+    }
 }

@@ -6,7 +6,9 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mlock, mmap_anonymous, msync, munlock, munmap,
+};
 use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, VirtAddr, VirtRange};
 
 const ALIGNMENT: usize = HUGE_PAGE_SIZE as usize;
@@ -48,7 +50,7 @@ fn map_aligned(length: usize) -> Result<NonNull<c_void>, Errno> {
     NonNull::new(start).ok_or(Errno::NOMEM)
 }
 
-/// Mapped zeroes, unmapped on drop. No page is resident at first.
+/// Mapped zeroes, unmapped on drop. No page is resident at first, except after `mlockall(MCL_FUTURE)`.
 #[derive(Debug)]
 pub struct AnonymousMemory {
     start: NonNull<c_void>,
@@ -147,6 +149,26 @@ impl AnonymousMemory {
         unsafe { mlock(self.start.as_ptr(), self.length) }
     }
 
+    /// Unlocks new memory that `mlockall(MCL_FUTURE)` has locked and filled, and gives its pages back: what it contained is lost. Returns true
+    /// if it was locked. Other memory stays as it is.
+    ///
+    /// # Errors
+    /// Those of `munlock(2)` and `madvise(2)`.
+    pub fn unlock_new(&self) -> Result<bool, Errno> {
+        let start = self.start.as_ptr();
+        // SAFETY: the mapping is this value's own. For anonymous memory the call only tests the lock: `mm/msync.c`.
+        match unsafe { msync(start, self.length, MsyncFlags::INVALIDATE) } {
+            Ok(()) => return Ok(false),
+            Err(Errno::BUSY) => {}
+            Err(errno) => return Err(errno),
+        }
+        // SAFETY: the mapping is this value's own.
+        unsafe { munlock(start, self.length)? };
+        // SAFETY: as above; later reads return zeroes.
+        unsafe { madvise(start, self.length, Advice::LinuxDontNeed)? };
+        Ok(true)
+    }
+
     /// Leaves the memory out of forked children (`MADV_DONTFORK`).
     ///
     /// # Errors
@@ -201,6 +223,22 @@ mod tests {
             AnonymousMemory::aligned(too_much).unwrap_err(),
             Errno::NOMEM
         );
+    }
+
+    #[test]
+    fn locked_memory_becomes_unlocked_and_empty() {
+        let memory = AnonymousMemory::base_pages(3).unwrap();
+        assert_eq!(memory.unlock_new(), Ok(false));
+        if let Err(errno) = memory.lock() {
+            return superhue_testing::skip("mlock", &errno.to_string());
+        }
+        let first = memory.start().as_ptr().cast::<u8>();
+        // SAFETY: within the mapping, to which no other code has a pointer.
+        unsafe { first.write(1) };
+        assert_eq!(memory.unlock_new(), Ok(true));
+        // SAFETY: as above.
+        assert_eq!(unsafe { first.read() }, 0);
+        assert_eq!(memory.unlock_new(), Ok(false));
     }
 
     #[test]

@@ -81,9 +81,11 @@ impl Frames {
             Grain::Base => Advice::LinuxNoHugepage,
             Grain::Super => Advice::LinuxHugepage,
         });
-        // `mlockall(MCL_FUTURE)` may have locked it; pages move only between mappings with the same `VM_LOCKED`.
+        // `mlockall(MCL_FUTURE)` may have locked and filled it; pages move only between mappings with the same `VM_LOCKED`,
+        // and only to holes.
         // SAFETY: no byte changes.
         let _ = unsafe { munlock(frames.start.as_ptr(), frames.length) };
+        frames.discard(frames.range())?;
         Ok(frames)
     }
 

@@ -4,12 +4,16 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+use rustix::io::Errno;
+use rustix::mm::{
+    Advice, MapFlags, MlockAllFlags, MsyncFlags, ProtFlags, madvise, mlock, mlockall,
+    mmap_anonymous, msync, munmap,
+};
 use superhue_arena::frames::FrameOracle;
 use superhue_arena::{
     ArenaOptions, ByteCount, ColorError, ColoredArena, Colors, PageCount, Refusal,
 };
-use superhue_testing::{alone, skip};
+use superhue_testing::{alone, passed_in_own_process, skip};
 
 const PAGE: usize = 4096;
 
@@ -193,6 +197,45 @@ fn what_cannot_be_moved_is_left_by_reason() {
         }
     }
     assert!((0..8).all(|page| locked.is_written(page)));
+}
+
+/// Returns true if all of the memory is locked.
+fn is_locked(memory: NonNull<[u8]>) -> bool {
+    let start = memory.cast().as_ptr();
+    // SAFETY: mapped anonymous memory, for which the call only tests the lock (`mm/msync.c`).
+    unsafe { msync(start, memory.len(), MsyncFlags::INVALIDATE) == Err(Errno::BUSY) }
+}
+
+#[test]
+fn memory_is_in_its_colors_after_mlockall() {
+    let _alone = alone();
+    let name = "memory_is_in_its_colors_after_mlockall";
+    if passed_in_own_process(module_path!(), name) || colors().is_none() {
+        return;
+    }
+    let mut before = Memory::private(64);
+    (0..64).for_each(|page| before.write(page));
+    if let Err(errno) = mlockall(MlockAllFlags::FUTURE) {
+        return skip("mlockall", &errno.to_string());
+    }
+    let colors = Colors::with_oracle(FrameOracle::new(8).unwrap()).unwrap();
+    let set = colors.set("0-1").unwrap();
+    let arena = ColoredArena::new(&colors, &set, ArenaOptions::new().strict(true)).unwrap();
+    let layout = std::alloc::Layout::from_size_align(64 * PAGE, PAGE).unwrap();
+    let memory = arena.allocate(layout).unwrap();
+    let verdict = arena.verify().unwrap();
+    assert_eq!(
+        (verdict.share(), verdict.absent.0),
+        (Some(1.0), 0),
+        "{verdict:?}"
+    );
+    assert!(is_locked(memory), "the arena unlocked its memory");
+    // Memory from before is not locked, so it can move.
+    let placed = colors.place(before.bytes(), &set).unwrap();
+    assert_eq!(placed.left(), PageCount(0), "{placed:?}");
+    assert!((0..64).all(|page| before.is_written(page)));
+    let verdict = colors.verify(before.bytes(), &set).unwrap();
+    assert_eq!(verdict.share(), Some(1.0), "{verdict:?}");
 }
 
 /// Prints a message of a child straight to stderr: the test harness would keep captured output.

@@ -1,28 +1,28 @@
 //! Results in words.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int};
 
 use rustix::io::Errno;
 
 thread_local! {
-    /// Reason for the last failure in this thread.
+    /// Reason for the last failure in this thread that had one. It has a destructor, so its first use in a thread allocates:
+    /// no signal handler may use it.
     static REASON: RefCell<String> = const { RefCell::new(String::new()) };
+    /// True if a later call failed without a reason. It has no destructor, so signal handlers may use it.
+    static STALE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Keeps a reason for `hps_reason`.
 pub fn note_reason(text: String) {
     // The variable is gone while the thread ends; the reason is not needed then.
     let _ = REASON.try_with(|reason| reason.replace(text));
+    STALE.set(false);
 }
 
-/// Forgets the reason of an earlier call. Async-signal-safe: it only makes the text empty, and leaves it as it is while it is being replaced.
+/// Forgets the reason of an earlier call. Async-signal-safe: it only sets a flag.
 pub fn forget_reason() {
-    let _ = REASON.try_with(|reason| {
-        if let Ok(mut reason) = reason.try_borrow_mut() {
-            reason.clear();
-        }
-    });
+    STALE.set(true);
 }
 
 #[unsafe(no_mangle)]
@@ -38,6 +38,7 @@ pub unsafe extern "C" fn hps_reason(buffer: *mut c_char, size: usize) -> usize {
 pub unsafe fn copy_reason(buffer: *mut c_char, size: usize) -> usize {
     let told = REASON.try_with(|reason| {
         let reason = reason.borrow();
+        let reason = if STALE.get() { "" } else { reason.as_str() };
         if size > 0 && !buffer.is_null() {
             let length = reason.len().min(size - 1);
             // SAFETY: the caller passes `size` bytes.

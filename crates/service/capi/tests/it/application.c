@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -319,8 +320,39 @@ static void restarted(void)
     EXPECT(hps_wait_signal(PATIENCE_MS), 10);
 }
 
+/* Registrations of destructors of thread-local variables. glibc allocates for each. */
+static _Thread_local int destructors;
+
+int __cxa_thread_atexit_impl(void (*destructor)(void *), void *object, void *library)
+{
+    int (*real)(void (*)(void *), void *, void *);
+    *(void **)&real = dlsym(RTLD_NEXT, "__cxa_thread_atexit_impl");
+    destructors++;
+    return real(destructor, object, library);
+}
+
+/* What signal handlers may call allocates nothing, also where it is the first call of the thread. */
+static void *call_as_a_handler(void *unused)
+{
+    char why[8] = "none";
+    EXPECT(hps_fetch(NULL, 0, NULL), -ENOTCONN);
+    CHECK(hps_strerror(-ENOTCONN));
+    int of_handler = destructors;
+    EXPECT(hps_wait_signal(0), -ENOTCONN);
+    int of_others = destructors;
+    CHECK(hps_reason(why, sizeof why) > 0);
+    EXPECT(hps_fetch(NULL, 0, NULL), -ENOTCONN);
+    CHECK(hps_reason(why, sizeof why) == 0 && why[0] == 0);
+    EXPECT(of_handler, 0);
+    CHECK(of_others > 0);
+    return unused;
+}
+
 static void alone(void)
 {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_as_a_handler, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
     struct hps_options options = HPS_OPTIONS_INIT;
     EXPECT(hps_wait_signal(0), -ENOTCONN);
     EXPECT(hps_fetch(NULL, 0, NULL), -ENOTCONN);

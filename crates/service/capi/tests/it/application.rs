@@ -16,7 +16,8 @@ fn application() -> Option<&'static Path> {
     let built = BUILT.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("application");
-        compile(&["cc", "-std=gnu11", "-g"], "application.c", &path).then_some((folder, path))
+        let compiler = ["cc", "-std=gnu11", "-g", "-rdynamic"];
+        compile(&compiler, "application.c", &path).then_some((folder, path))
     });
     built.as_ref().map(|(_, path)| path.as_path())
 }

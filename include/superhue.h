@@ -26,7 +26,9 @@
  * Fork. Memory and functions work in the child. While parent and child share a page, the first of them that
  * writes it gets a copy of a color that the kernel chooses: superhue_color_verify() shows that,
  * superhue_color_place() repairs it, SUPERHUE_COLOR_PRIVATE avoids it. A fork waits until no function of this
- * library runs.
+ * library runs. It calls the program's pthread_atfork(3) handlers before it waits, if the program registered them after
+ * this library was loaded. So these handlers may take a lock that the program also holds around calls of this library,
+ * but may not call this library.
  *
  * Structures begin with their size, so that later versions can extend them: set it to sizeof(struct ...) before the call.
  */

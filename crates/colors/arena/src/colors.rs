@@ -27,6 +27,11 @@ const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
 /// The machine's colors: an oracle, and a pool of pages of this process whose colors are known.
 ///
 /// A handle: clones share both, and so do all arenas made with it. Every function may be called in any thread.
+///
+/// # Forks
+/// A fork waits until no function of this crate runs, from the first call of [`Self::open`] on. A program that registers
+/// `pthread_atfork(3)` handlers that take a lock, and holds that lock around calls of this crate, must open the colors before it
+/// registers them. Otherwise the fork and the holder of the lock wait for each other.
 #[derive(Clone)]
 pub struct Colors(Arc<SharedState>);
 

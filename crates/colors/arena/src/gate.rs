@@ -23,6 +23,9 @@ pub struct ForkGuard(());
 
 /// Makes forks wait from now on.
 ///
+/// A fork calls the `prepare` handlers in reverse order, so those registered before this call run while the gate is closed. Such
+/// a handler must not wait for a thread that allocates or frees: libsuperhue calls this when it is loaded.
+///
 /// # Errors
 /// `ENOMEM`.
 pub fn install() -> Result<(), Errno> {

@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! Nothing runs before the first call, no lock is held while callbacks run, and what the header calls
+//! Before the first call, only the handlers of fork are registered (`color`). No lock is held while callbacks run, and what the header calls
 //! async-signal-safe neither allocates nor locks.
 
 #![allow(

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 
 use rustix::io::Errno;
-use superhue_arena::{ColorError, ColorSet, Colors};
+use superhue_arena::{ColorError, ColorSet, Colors, gate};
 
 use crate::errno::ErrnoGuard;
 use crate::layout::{VersionedLayout, copy_out};
@@ -19,6 +19,18 @@ use layout::{CPlacement, CVerdict};
 /// Least alignment of memory from `superhue_color_alloc`: a cache line, so that two objects never
 /// share one.
 const ALIGNMENT: usize = 64;
+
+/// Registers the handlers of fork when the library is loaded: before the program can register its own, so that a fork calls the
+/// program's `prepare` first. That handler may wait for a lock whose holder allocates or frees; a closed gate would stop the holder.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static GUARD_FORKS: extern "C" fn() = {
+    extern "C" fn guard_forks() {
+        // `Colors` repeats the error.
+        let _ = gate::install();
+    }
+    guard_forks
+};
 
 thread_local! {
     /// Result of this thread's last allocation: 0, or a negative error number.

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,45 @@ static void threads(void)
         CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static sem_t is_locked, forks;
+
+static void before_fork(void)
+{
+    CHECK(sem_post(&forks) == 0);
+    CHECK(pthread_mutex_lock(&lock) == 0);
+}
+
+static void after_fork(void)
+{
+    CHECK(pthread_mutex_unlock(&lock) == 0);
+}
+
+/* Allocates while it holds the lock, once the fork has begun. */
+static void *holder(void *unused)
+{
+    CHECK(pthread_mutex_lock(&lock) == 0);
+    CHECK(sem_post(&is_locked) == 0 && sem_wait(&forks) == 0);
+    CHECK(superhue_color_free(superhue_color_alloc("0-3", 100, 0)) == 0);
+    CHECK(pthread_mutex_unlock(&lock) == 0);
+    return unused;
+}
+
+/* A fork handler of the program waits for a thread that allocates. */
+static void fork_handlers(void)
+{
+    pthread_t thread;
+    pid_t child;
+    int status;
+
+    CHECK(pthread_create(&thread, NULL, holder, NULL) == 0 && sem_wait(&is_locked) == 0);
+    child = fork();
+    if (child == 0)
+        _exit(superhue_color_free(superhue_color_alloc("0-3", 100, 0)) != 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 static void private_memory(void)
 {
     char *memory = superhue_color_alloc("0-3", SIZE, SUPERHUE_COLOR_PRIVATE);
@@ -191,6 +231,12 @@ int main(int argc, char **argv)
     int opened;
 
     CHECK(superhue_color_strerror(-EINVAL) != NULL);
+    if (strcmp(role, "fork_handlers") == 0) {
+        /* Ends a test that would hang. */
+        alarm(300);
+        CHECK(sem_init(&is_locked, 0, 0) == 0 && sem_init(&forks, 0, 0) == 0);
+        CHECK(pthread_atfork(before_fork, after_fork, after_fork) == 0);
+    }
     errno = 42;
     opened = superhue_color_open();
     CHECK(errno == 42);
@@ -211,6 +257,8 @@ int main(int argc, char **argv)
         place();
     else if (strcmp(role, "threads") == 0)
         threads();
+    else if (strcmp(role, "fork_handlers") == 0)
+        fork_handlers();
     else if (strcmp(role, "private") == 0)
         private_memory();
     else if (strcmp(role, "locked") == 0)

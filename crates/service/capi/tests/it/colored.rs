@@ -65,6 +65,11 @@ fn threads_and_forks_are_no_danger() {
 }
 
 #[test]
+fn a_fork_handler_may_wait_for_a_thread_that_allocates() {
+    does("fork_handlers");
+}
+
+#[test]
 fn private_memory_stays_with_the_parent() {
     does("private");
 }

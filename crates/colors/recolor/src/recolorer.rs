@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use superhue_color::oracles::{HardwareProbe, MeasuredOracle};
 use superhue_model::{Color, PageCount, Pfn, ProcessId, VirtAddr};
-use superhue_procfs::process::{PageWord, stat};
+use superhue_procfs::process::{PageWord, has_nodes, stat};
 use superhue_procfs::system::PageFlagsFile;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
@@ -14,6 +14,7 @@ use superhue_sys::process::thread_cpu_time;
 use crate::cpus::{FifoScheduling, ProgramCpus};
 use crate::error::RecolorError;
 use crate::frames::FrameColors;
+use crate::nodes;
 use crate::price::Price;
 use crate::round::{BATCH, Job, OtherCpuFrames, is_out, run};
 use crate::stock::Stock;
@@ -33,6 +34,8 @@ pub struct Recolorer {
     known: FrameColors,
     flags: PageFlagsFile,
     roots: Roots,
+    /// True if several NUMA nodes have memory.
+    has_nodes: bool,
     targets: BTreeMap<ProcessId, TargetState>,
     begun: Instant,
     price: Price,
@@ -59,6 +62,7 @@ impl Recolorer {
             known: FrameColors::default(),
             flags: PageFlagsFile::open(roots).map_err(denied)?,
             roots: roots.clone(),
+            has_nodes: has_nodes(roots),
             targets: BTreeMap::new(),
             begun: Instant::now(),
             price: Price::default(),
@@ -187,7 +191,7 @@ impl Recolorer {
         let now = self.begun.elapsed();
         let asked: Vec<VirtAddr> = hungry.iter().map(|&at| pages[at]).collect();
         let words = self.words(id, &asked)?;
-        self.is_unwatched(id)?;
+        self.may_take_out(id)?;
         let mut again = Vec::new();
         for (&at, word) in hungry.iter().zip(words) {
             let state = &mut states[at];
@@ -327,7 +331,7 @@ impl Recolorer {
     ) -> Result<(u64, u64), RecolorError> {
         let now = self.begun.elapsed();
         let words = self.words(id, pages)?;
-        self.is_unwatched(id)?;
+        self.may_take_out(id)?;
         let mut jobs = Vec::new();
         let mut wanted = vec![0_usize; self.stock.colors()];
         for ((at, &page), word) in pages.iter().enumerate().zip(words) {
@@ -423,8 +427,12 @@ impl Recolorer {
         words
     }
 
-    /// Ensures that no userfaultfd watches memory of an open process.
-    fn is_unwatched(&mut self, id: ProcessId) -> Result<(), RecolorError> {
+    /// Ensures that pages of an open process may be taken out: that no userfaultfd watches its memory, and that they come in again on
+    /// its NUMA node.
+    fn may_take_out(&mut self, id: ProcessId) -> Result<(), RecolorError> {
+        if self.has_nodes {
+            nodes::check(&self.roots, id.pid)?;
+        }
         let opened = self.targets.get_mut(&id).ok_or(RecolorError::Gone)?;
         opened.target.is_unwatched(&self.roots, id)
     }

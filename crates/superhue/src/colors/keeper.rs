@@ -505,7 +505,7 @@ impl Keeper {
                         program.rest = LONGEST_REST;
                         self.left_alone.entry(why).or_default().insert(id);
                     }
-                    error @ RecolorError::Userfaultfd => {
+                    error @ (RecolorError::Userfaultfd | RecolorError::Nodes) => {
                         program.rest = LONGEST_REST;
                         let alone = self.left_alone.entry(error.to_string());
                         alone.or_default().insert(id);

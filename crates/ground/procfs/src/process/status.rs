@@ -6,6 +6,7 @@
 
 use superhue_model::ByteCount;
 
+use crate::hardware::CpuList;
 use crate::{ReadError, Roots};
 
 use super::file::{for_each_line, malformed};
@@ -51,6 +52,8 @@ pub struct ProcStatus {
     pub thp_enabled: Option<bool>,
     /// Seccomp mode: 0 off, 1 strict, 2 filter (`Seccomp`).
     pub seccomp: Option<u8>,
+    /// NUMA nodes from which the first thread may allocate memory (`Mems_allowed_list`, with `CONFIG_CPUSETS`).
+    pub nodes_allowed: Option<CpuList>,
 }
 
 /// Reads `/proc/PID/status`.
@@ -132,6 +135,13 @@ impl Parser {
                 status.seccomp = Some(narrow(value).ok_or(fail("Seccomp is not a number"))?);
                 return Ok(());
             }
+            b"Mems_allowed_list" => {
+                let nodes = str::from_utf8(value).ok().map(CpuList::parse);
+                let nodes = nodes.and_then(Result::ok);
+                status.nodes_allowed =
+                    Some(nodes.ok_or(fail("Mems_allowed_list is not a list of numbers"))?);
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         *size = Some(text::kib(value).ok_or(fail("a size is not a number of kB"))?);
@@ -182,6 +192,13 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_a_list() {
+        let text = b"Name:\tx\nUid:\t5\t5\t5\t5\nMems_allowed:\t5\nMems_allowed_list:\t0,2\n";
+        let nodes = parse_status(text).unwrap().nodes_allowed;
+        assert_eq!(nodes, Some([0, 2].into_iter().collect()));
+    }
+
+    #[test]
     fn a_name_may_hold_colons() {
         let status = parse_status(b"Name:\tVmRSS:\t9 kB\nUid:\t5\t5\t5\t5\n").unwrap();
         assert_eq!((status.name.as_str(), status.rss), ("VmRSS:\\t9 kB", None));
@@ -195,6 +212,10 @@ mod tests {
             ("THP_enabled:\t2", "THP_enabled is neither 0 nor 1"),
             ("Seccomp:\t256", "Seccomp is not a number"),
             ("Threads:\t-1", "Threads is not a number"),
+            (
+                "Mems_allowed_list:\t1-0",
+                "Mems_allowed_list is not a list of numbers",
+            ),
         ] {
             let error = parse_status(format!("{head}{line}\n").as_bytes()).unwrap_err();
             assert_eq!(error, ParseError::new(3, what));

@@ -75,6 +75,10 @@ int superhue_color_count(void);
 /**
  * Allocates zeroed memory in these colors, aligned to 64 bytes, and to pages from 4,096 bytes on.
  *
+ * While it searches for pages of these colors, the process also holds pages of other colors: at most 1 GiB, an eighth
+ * of the machine's available memory, and half of what its control groups leave. For one color of 32, 32 pages pass
+ * through its hands for each that it keeps.
+ *
  * All of it is resident when this returns. Small objects share pages with others of the same set and flags.
  *
  * @param set the colors

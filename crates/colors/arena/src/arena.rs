@@ -30,6 +30,9 @@ const LARGEST_CHUNK: usize = 1024;
 ///     └─ handed out in parts, which are used again once they are given back
 /// ```
 ///
+/// While it searches for pages of its colors, the process also holds pages of other colors: at most 1 GiB, an eighth of the
+/// machine's available memory, and half of what its control groups leave.
+///
 /// A handle: clones share the memory, and dropping the last clone returns it to the kernel. Every function
 /// may be called in any thread. The bookkeeping lies outside, so every byte of the colored memory is the program's.
 ///

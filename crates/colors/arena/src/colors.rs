@@ -11,6 +11,8 @@ use superhue_color::choice::Walk;
 use superhue_color::oracles::OracleKind;
 use superhue_color::place::{PlacementCounts, Placer, Pool, PoolConfig, Refusal};
 use superhue_model::{ByteCount, ColorRequest, ColorSet, PageCount, VirtAddr, VirtRange};
+use superhue_procfs::Roots;
+use superhue_procfs::system::MemInfo;
 use superhue_sys::cgroup::headroom;
 
 use crate::heap::PAGE;
@@ -21,6 +23,14 @@ use crate::{ColorError, Judge, Placement, Verdict, gate, place, verdict};
 
 /// Maximum resident size of the pool while it searches: finding pages of one color in 32 takes 32 times as many pages.
 const POOL_LIMIT: ByteCount = ByteCount(1 << 30);
+/// The pool holds one part in this many of the machine's available memory at most.
+const MACHINE_PART: u64 = 8;
+/// Configuration of the pool. Its limit changes with the free memory.
+const POOL: PoolConfig = PoolConfig {
+    chunk: POOL_CHUNK,
+    limit: POOL_LIMIT,
+    locked: false,
+};
 /// Pages that may stay in the pool while no allocation needs them.
 const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
 
@@ -300,10 +310,13 @@ impl Machine {
         }
         let placer = match self.placer.take() {
             Some(placer) => placer,
-            None => Placer::new(Pool::new(pool_config(), self.judge.colors()))
+            None => Placer::new(Pool::new(POOL, self.judge.colors()))
                 .map_err(|errno| ColorError::NoMoves { errno })?,
         };
         let placer = self.placer.insert(placer);
+        // The free memory has changed since the last call.
+        let held = ByteCount(placer.pool().held().0 * PAGE as u64);
+        placer.pool().set_limit(pool_limit(&Roots::default(), held));
         let mover = match self.mover.take() {
             Some(mover) => mover,
             None => Mover::new()?,
@@ -328,15 +341,16 @@ pub(crate) fn left_to_us() -> Option<ByteCount> {
     headroom(Path::new("/proc"), Path::new("/sys"), "self")
 }
 
-/// Returns the pool's configuration, with its maximum size.
-fn pool_config() -> PoolConfig {
-    // Half of the remaining memory: pages taken from the pool count as well.
-    let allowed = left_to_us().map_or(POOL_LIMIT.0, |free| free.0 / 2);
-    PoolConfig {
-        chunk: POOL_CHUNK,
-        limit: ByteCount(POOL_LIMIT.0.min(allowed).max(PAGE as u64)),
-        locked: false,
-    }
+/// Returns the maximum size of a pool that holds `held` already.
+fn pool_limit(roots: &Roots, held: ByteCount) -> ByteCount {
+    // Half of what the groups leave: pages taken from the pool count as well.
+    let groups = headroom(&roots.proc, &roots.sys, "self").map(|free| (free.0, 2));
+    let machine = MemInfo::read(roots).ok().and_then(|info| info.available);
+    let machine = machine.map(|free| (free.0, MACHINE_PART));
+    let parts = groups.into_iter().chain(machine);
+    let parts = parts.map(|(free, part)| free.saturating_add(held.0) / part);
+    let limit = parts.chain([POOL_LIMIT.0]).min();
+    ByteCount(limit.unwrap_or(POOL_LIMIT.0).max(PAGE as u64))
 }
 
 /// Returns the whole pages of a range, and the number of bytes before and after them.
@@ -357,7 +371,31 @@ fn whole_pages(start: NonNull<u8>, length: usize) -> Result<(VirtRange, ByteCoun
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn the_pool_takes_a_part_of_what_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let group = roots.sys.join("fs/cgroup/a");
+        for folder in [&group, &roots.proc.join("self")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let limit = |held| pool_limit(&roots, ByteCount(held)).0;
+        assert_eq!(limit(0), POOL_LIMIT.0);
+        fs::write(roots.proc.join("meminfo"), "MemAvailable: 1048576 kB\n").unwrap();
+        assert_eq!(limit(0), 128 << 20);
+        // What the pool holds is not available any more.
+        assert_eq!(limit(8 << 20), 129 << 20);
+        fs::write(roots.proc.join("self/cgroup"), "0::/a\n").unwrap();
+        fs::write(group.join("memory.max"), "33554432\n").unwrap();
+        fs::write(group.join("memory.current"), "1048576\n").unwrap();
+        assert_eq!(limit(1 << 20), 16 << 20);
+        fs::write(group.join("memory.current"), "33554432\n").unwrap();
+        assert_eq!(limit(0), PAGE as u64);
+    }
 
     #[test]
     fn edges_are_what_no_whole_page_covers() {

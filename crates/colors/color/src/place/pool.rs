@@ -98,6 +98,11 @@ impl Pool {
         self.config
     }
 
+    /// Changes the most resident memory. A pool that holds more keeps it, and gets no further pages.
+    pub const fn set_limit(&mut self, limit: ByteCount) {
+        self.config.limit = limit;
+    }
+
     /// Populates another chunk, or one that is mostly empty, and classifies its pages.
     ///
     /// # Errors

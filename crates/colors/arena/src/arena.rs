@@ -34,7 +34,7 @@ const LARGEST_CHUNK: usize = 1024;
 /// machine's available memory, and half of what its control groups leave.
 ///
 /// A handle: clones share the memory, and dropping the last clone returns it to the kernel. Every function
-/// may be called in any thread. The bookkeeping lies outside, so every byte of the colored memory is the program's.
+/// may be called in any thread. A thread that frees does not wait for one that searches pages. The bookkeeping lies outside, so every byte of the colored memory is the program's.
 ///
 /// It implements `Allocator` of `allocator-api2`, so that `Box`, `Vec` and the maps of `hashbrown` can live in it:
 ///
@@ -63,6 +63,9 @@ struct Inner {
     set: ColorSet,
     options: ArenaOptions,
     process: Pid,
+    /// Its holder adds chunks, which can take seconds. Locked before `state`.
+    growth: Mutex<Walk>,
+    /// Locked for short times only, so that a thread that frees does not wait for one that adds a chunk.
     state: Mutex<State>,
 }
 
@@ -71,8 +74,16 @@ struct State {
     heap: Heap,
     /// The chunks, by their first byte.
     memory: BTreeMap<usize, AnonymousMemory>,
-    walk: Walk,
     usage: Usage,
+}
+
+/// Memory that is to become a part of an arena.
+#[derive(Debug)]
+struct Chunk {
+    memory: AnonymousMemory,
+    pages: usize,
+    placed: PlacementCounts,
+    trouble: Option<ColorError>,
 }
 
 /// Memory that an arena holds.
@@ -105,10 +116,10 @@ impl ColoredArena {
             set: set.clone(),
             options,
             process: getpid(),
+            growth: Mutex::new(Walk::new(set, start)),
             state: Mutex::new(State {
                 heap: Heap::new(),
                 memory: BTreeMap::new(),
-                walk: Walk::new(set, start),
                 usage: Usage::default(),
             }),
         })))
@@ -132,20 +143,20 @@ impl ColoredArena {
         }
         self.refuse_child()?;
         let _inside = gate::enter();
+        if let Some(memory) = self.state().allocate(layout) {
+            return Ok(memory);
+        }
+        // No code under this lock panics in the middle of a change.
+        let growth = self.0.growth.lock();
+        let mut walk = growth.unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have added a chunk, or freed memory, meanwhile.
+        if let Some(memory) = self.state().allocate(layout) {
+            return Ok(memory);
+        }
+        let chunk = self.grow(&mut walk, layout)?;
         let mut state = self.state();
-        let (at, usable) = match state.heap.allocate(layout) {
-            Some(there) => there,
-            None => {
-                self.grow(&mut state, layout)?;
-                state.heap.allocate(layout).ok_or(ColorError::TooLarge)?
-            }
-        };
-        let chunk = state.memory.range(..=at).next_back();
-        let (start, memory) = chunk.ok_or(ColorError::TooLarge)?;
-        // SAFETY: the heap hands out addresses inside its chunks.
-        let first = unsafe { memory.start().cast::<u8>().add(at - start) };
-        state.usage.used.0 += usable as u64;
-        Ok(NonNull::slice_from_raw_parts(first, usable))
+        state.add(chunk);
+        state.allocate(layout).ok_or(ColorError::TooLarge)
     }
 
     /// Takes memory back. Returns false if [`Self::allocate`] did not hand it out or it is no longer in use.
@@ -193,6 +204,7 @@ impl ColoredArena {
     }
 
     /// Tests whether the arena's memory is in its colors. The test is independent: it uses cache lines that classification does not use.
+    /// Threads that allocate or free in this arena wait meanwhile.
     ///
     /// # Errors
     /// [`ColorError::Drifted`] when the oracle can no longer classify pages. The arena then continues with pages that the kernel
@@ -237,23 +249,24 @@ impl ColoredArena {
         self.0.is_left_behind()
     }
 
-    /// Adds a chunk into which `layout` fits.
-    fn grow(&self, state: &mut State, layout: Layout) -> Result<(), ColorError> {
+    /// Makes a chunk into which `layout` fits.
+    fn grow(&self, walk: &mut Walk, layout: Layout) -> Result<Chunk, ColorError> {
         let needed = Heap::pages_for(layout).ok_or(ColorError::TooLarge)?;
-        let held = usize::try_from(state.usage.held.0).unwrap_or(usize::MAX) / PAGE;
+        // Only the holder of `growth` adds memory, so it does not grow meanwhile.
+        let held = self.state().usage.held;
         // Doubles at first, so that a small arena wastes little and a large one grows rarely.
-        let ahead = held.clamp(FIRST_CHUNK, LARGEST_CHUNK);
-        match self.chunk(state, needed.max(ahead)) {
-            Err(_) if ahead > needed => self.chunk(state, needed),
+        let ahead = usize::try_from(held.0).unwrap_or(usize::MAX) / PAGE;
+        let ahead = ahead.clamp(FIRST_CHUNK, LARGEST_CHUNK);
+        match self.chunk(walk, held, needed.max(ahead)) {
+            Err(_) if ahead > needed => self.chunk(walk, held, needed),
             done => done,
         }
     }
 
-    fn chunk(&self, state: &mut State, pages: usize) -> Result<(), ColorError> {
+    fn chunk(&self, walk: &mut Walk, held: ByteCount, pages: usize) -> Result<Chunk, ColorError> {
         let options = &self.0.options;
         let bytes = pages.checked_mul(PAGE).ok_or(ColorError::TooLarge)?;
         let wanted = ByteCount(bytes as u64);
-        let held = state.usage.held;
         if let Some(limit) = options.limit
             && limit.0.saturating_sub(held.0) < wanted.0
         {
@@ -276,12 +289,11 @@ impl ColoredArena {
         }
         // After `mlockall(MCL_FUTURE)` the kernel has filled it. Pages move only to holes of unlocked memory.
         let locked = memory.unlock_new().map_err(no_memory)? || options.locked;
-        let before = state.walk.clone();
-        let (placed, trouble) = self.0.colors.fill(memory.range(), &mut state.walk);
-        let missing = PageCount((pages as u64).saturating_sub(placed.placed.0));
-        if missing.0 > 0 {
+        let before = walk.clone();
+        let (placed, trouble) = self.0.colors.fill(memory.range(), walk);
+        if placed.placed.0 < pages as u64 {
             if options.strict {
-                state.walk = before;
+                *walk = before;
                 return Err(not_in_colors(pages, &placed, trouble));
             }
             memory.populate().map_err(no_memory)?;
@@ -291,20 +303,12 @@ impl ColoredArena {
             let not_locked = |errno| ColorError::NotLocked { bytes, errno };
             memory.lock().map_err(not_locked)?;
         }
-        let usage = &mut state.usage;
-        usage.held.0 += wanted.0;
-        usage.placed.0 += placed.placed.0;
-        usage.fallback.0 += missing.0;
-        for (reason, count) in placed.refused {
-            usage.refused.entry(reason).or_default().0 += count.0;
-        }
-        if let Some(trouble) = trouble {
-            usage.trouble = Some(trouble.to_string());
-        }
-        let start = memory.start().as_ptr() as usize;
-        state.heap.add(start, pages);
-        state.memory.insert(start, memory);
-        Ok(())
+        Ok(Chunk {
+            memory,
+            pages,
+            placed,
+            trouble,
+        })
     }
 
     /// Refuses to work in a child whose memory stayed with the parent.
@@ -340,6 +344,33 @@ impl Drop for Inner {
 }
 
 impl State {
+    /// Allocates memory of this layout in a chunk; `None` if it fits in none.
+    fn allocate(&mut self, layout: Layout) -> Option<NonNull<[u8]>> {
+        let (at, usable) = self.heap.allocate(layout)?;
+        let (start, memory) = self.memory.range(..=at).next_back()?;
+        // SAFETY: the heap hands out addresses inside its chunks.
+        let first = unsafe { memory.start().cast::<u8>().add(at - start) };
+        self.usage.used.0 += usable as u64;
+        Some(NonNull::slice_from_raw_parts(first, usable))
+    }
+
+    /// Adds a chunk.
+    fn add(&mut self, chunk: Chunk) {
+        let (usage, placed) = (&mut self.usage, chunk.placed.placed);
+        usage.held.0 += chunk.memory.range().len().0;
+        usage.placed.0 += placed.0;
+        usage.fallback.0 += (chunk.pages as u64).saturating_sub(placed.0);
+        for (reason, count) in chunk.placed.refused {
+            usage.refused.entry(reason).or_default().0 += count.0;
+        }
+        if let Some(trouble) = chunk.trouble {
+            usage.trouble = Some(trouble.to_string());
+        }
+        let start = chunk.memory.start().as_ptr() as usize;
+        self.heap.add(start, chunk.pages);
+        self.memory.insert(start, chunk.memory);
+    }
+
     fn ranges(&self) -> Vec<VirtRange> {
         self.memory.values().map(AnonymousMemory::range).collect()
     }

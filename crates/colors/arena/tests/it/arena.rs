@@ -3,12 +3,20 @@
 use std::alloc::Layout;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use allocator_api2::alloc::Allocator;
 use allocator_api2::boxed::Box;
 use allocator_api2::vec::Vec;
 use superhue_arena::frames::FrameOracle;
-use superhue_arena::{ArenaOptions, ByteCount, ColorError, ColoredArena, Colors, PageCount};
+use superhue_arena::{
+    ArenaOptions, ByteCount, Color, ColorError, ColoredArena, Colors, Judge, Oracle, OracleError,
+    OracleKind, PageCount,
+};
+use superhue_color::Page;
+use superhue_color::oracles::Agreement;
 use superhue_testing::{shared, skip};
 
 const PAGE: usize = 4096;
@@ -124,6 +132,85 @@ fn threads_share_an_arena() {
     });
     assert_eq!(arena.usage().used, ByteCount(0));
     assert_eq!(arena.verify().unwrap().share(), Some(1.0));
+}
+
+/// Bounds a test that fails.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Sender that reports the stop, and receiver of the message that ends it.
+type Stop = (Sender<()>, Receiver<()>);
+
+/// Oracle that stops once while it classifies pages.
+#[derive(Debug)]
+struct Stops {
+    oracle: FrameOracle,
+    stop: Arc<Mutex<Option<Stop>>>,
+}
+
+impl Oracle for Stops {
+    fn kind(&self) -> OracleKind {
+        self.oracle.kind()
+    }
+
+    fn colors(&self) -> usize {
+        self.oracle.colors()
+    }
+
+    fn classify(
+        &mut self,
+        pages: &[Page],
+        colors: &mut [Option<Color>],
+    ) -> Result<(), OracleError> {
+        self.oracle.classify(pages, colors)?;
+        let stop = self.stop.lock().unwrap().take();
+        if let Some((stopped, continues)) = stop {
+            stopped.send(()).unwrap();
+            let _ = continues.recv_timeout(STOP_LIMIT);
+        }
+        Ok(())
+    }
+}
+
+impl Judge for Stops {
+    fn agreement(&mut self, pages: &[(Page, Color)]) -> Result<Agreement, OracleError> {
+        self.oracle.agreement(pages)
+    }
+
+    fn retest(&mut self) -> Result<(), OracleError> {
+        self.oracle.retest()
+    }
+}
+
+#[test]
+fn a_thread_that_frees_does_not_wait_for_a_search() {
+    let _shared = shared();
+    if colors().is_none() {
+        return;
+    }
+    let stop = Arc::new(Mutex::new(None));
+    let oracle = Stops {
+        oracle: FrameOracle::new(8).unwrap(),
+        stop: Arc::clone(&stop),
+    };
+    let colors = Colors::with_oracle(oracle).unwrap();
+    let arena = arena(&colors, "0", ArenaOptions::new());
+    let page = Layout::new::<[u8; PAGE]>();
+    let memory = arena.allocate(page).unwrap();
+    let (stopped, has_stopped) = channel();
+    let (goes_on, continues) = channel();
+    *stop.lock().unwrap() = Some((stopped, continues));
+    std::thread::scope(|scope| {
+        // More pages of the color than the pool can have at hand.
+        let search = || arena.allocate(Layout::new::<[u8; 4 << 20]>()).map(|_| ());
+        let search = scope.spawn(search);
+        has_stopped.recv_timeout(STOP_LIMIT).unwrap();
+        // SAFETY: no code uses it.
+        assert!(unsafe { arena.deallocate(memory.cast()) });
+        // What is free is handed out meanwhile.
+        arena.allocate(page).unwrap();
+        assert!(goes_on.send(()).is_ok(), "the search waited in vain");
+        search.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Pages kept in their frames.
 
+use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{
@@ -9,8 +10,23 @@ use superhue_model::BASE_PAGE_SIZE;
 
 use crate::Page;
 
-/// Bytes that a pipe of an ordinary user may hold (`/proc/sys/fs/pipe-max-size`).
-const MAX_PIPE_BYTES: usize = 1 << 20;
+const PAGE: usize = BASE_PAGE_SIZE as usize;
+
+/// Pages that a pipe of an ordinary user may hold (`/proc/sys/fs/pipe-max-size`).
+const MAX_PIPE_PAGES: usize = 256;
+
+/// Limit of the pages in all pipes of an ordinary user; 0 for none (`pipe(7)`). A user at the limit gets pipes of two pages.
+const USER_LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
+const USUAL_USER_LIMIT: usize = 16_384;
+
+/// Part of that limit that must stay free for the user's other pipes: one in this many.
+const SPARE_PART: usize = 4;
+
+/// Most pipes that test this.
+const MAX_SPARE_PIPES: usize = 64;
+
+/// A pipe: the end to read from, and the end to write to.
+type Pipe = (OwnedFd, OwnedFd);
 
 /// Keeps pages in their frames.
 ///
@@ -19,43 +35,63 @@ const MAX_PIPE_BYTES: usize = 1 << 20;
 /// `mm/migrate.c`). The pages stay readable; nothing reads from the pipes (`vmsplice(2)`).
 #[derive(Debug, Default)]
 pub struct PagePins {
-    _pipes: Vec<(OwnedFd, OwnedFd)>,
+    _pipes: Vec<Pipe>,
 }
 
 impl PagePins {
     /// Holds as many of `pages` as pipes are available for, within the user's limit; only the regular tests of the
-    /// palette cover the rest.
+    /// palette cover the rest. Leaves a quarter of that limit to the user's other pipes.
     #[must_use]
     pub fn hold(pages: &[Page]) -> Self {
-        let mut pipes = Vec::new();
-        let mut rest = pages;
-        while !rest.is_empty() {
-            let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
-                break;
-            };
-            // A smaller pipe holds fewer pages.
-            let _ = fcntl_setpipe_size(&writer, MAX_PIPE_BYTES);
-            let slots = fcntl_getpipe_size(&writer).unwrap_or(0) / BASE_PAGE_SIZE as usize;
-            let (now, later) = rest.split_at(slots.min(rest.len()));
-            let held = now.iter().take_while(|page| put(&writer, **page)).count();
-            if held == 0 {
-                break;
-            }
-            pipes.push((reader, writer));
-            if held < now.len() {
-                break;
-            }
-            rest = later;
+        Self {
+            _pipes: pipes_with(pages),
         }
-        Self { _pipes: pipes }
     }
+}
+
+/// Puts as many of `pages` into new pipes as the user's limit allows.
+fn pipes_with(pages: &[Page]) -> Vec<Pipe> {
+    let mut pipes = Vec::new();
+    let limit = fs::read_to_string(USER_LIMIT).ok();
+    let limit = limit.and_then(|text| text.trim().parse::<usize>().ok());
+    let spare_pages = limit.unwrap_or(USUAL_USER_LIMIT) / SPARE_PART;
+    let spare_pipes = (spare_pages / MAX_PIPE_PAGES).min(MAX_SPARE_PIPES);
+    // The kernel does not show how many pages the user's pipes may still have. So the spare ones are taken first, and
+    // given back at the end.
+    let spare: Vec<Pipe> = (0..spare_pipes)
+        .map_while(|_| pipe_of(MAX_PIPE_PAGES))
+        .collect();
+    if spare.len() < spare_pipes {
+        return pipes;
+    }
+    for part in pages.chunks(MAX_PIPE_PAGES) {
+        let Some(pipe) = pipe_of(part.len()) else {
+            break;
+        };
+        let held = part.iter().take_while(|page| put(&pipe.1, **page)).count();
+        if held > 0 {
+            pipes.push(pipe);
+        }
+        if held < part.len() {
+            break;
+        }
+    }
+    pipes
+}
+
+/// Makes a pipe for this many pages; `None` beyond a limit.
+fn pipe_of(pages: usize) -> Option<Pipe> {
+    let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+    fcntl_setpipe_size(&pipe.1, pages * PAGE).ok()?;
+    let size = fcntl_getpipe_size(&pipe.1).ok()?;
+    (size >= pages * PAGE).then_some(pipe)
 }
 
 /// Puts one page into a pipe; returns true if that worked.
 fn put(pipe: &OwnedFd, page: Page) -> bool {
     let start = page.address() as *const u8;
     // SAFETY: a readable page of a palette: no thread writes it.
-    let bytes = unsafe { std::slice::from_raw_parts(start, BASE_PAGE_SIZE as usize) };
+    let bytes = unsafe { std::slice::from_raw_parts(start, PAGE) };
     // SAFETY: the pipe refers to the page's frame, and is never read.
     let done = unsafe {
         vmsplice(
@@ -75,6 +111,27 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn pipes_have_the_size_of_the_pages_in_them() {
+        let mut scratch = Scratch::in_base_pages(HUGE_PAGE_SIZE as usize).unwrap();
+        scratch.fill(1);
+        let start = usize::try_from(scratch.range().start.0).unwrap();
+        let pages = |count: usize| -> Vec<Page> {
+            // SAFETY: mapped and readable until the end of the test.
+            let page = |at: usize| unsafe { Page::at(start + at * PAGE) }.unwrap();
+            (0..count).map(page).collect()
+        };
+        for (count, sizes) in [(0, vec![]), (1, vec![1]), (260, vec![256, 4])] {
+            let pipes = pipes_with(&pages(count));
+            if pipes.is_empty() && count > 0 {
+                return superhue_testing::skip("pipes", "the user has too many pages in pipes");
+            }
+            let size = |pipe: &Pipe| fcntl_getpipe_size(&pipe.1).unwrap() / PAGE;
+            let real: Vec<usize> = pipes.iter().map(size).collect();
+            assert_eq!(real, sizes, "{count} pages");
+        }
+    }
+
     /// A collapse copies pages to other frames, unless a page has an extra reference.
     #[test]
     fn held_pages_stay_in_their_frames() {
@@ -82,7 +139,7 @@ mod tests {
         scratch.fill(1);
         let start = usize::try_from(scratch.range().start.0).unwrap();
         // SAFETY: mapped and readable until the end of the test.
-        let page = unsafe { Page::at(start + 7 * BASE_PAGE_SIZE as usize) }.unwrap();
+        let page = unsafe { Page::at(start + 7 * PAGE) }.unwrap();
         let held = PagePins::hold(&[page]);
         let while_held = own_collapse(scratch.region());
         drop(held);

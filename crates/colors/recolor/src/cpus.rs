@@ -4,11 +4,13 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
-use superhue_procfs::process::thread_cpus;
+use superhue_procfs::process::{ThreadCpu, thread_cpus};
 use superhue_sys::urgency::RealTime;
 
-/// Most threads whose CPU is looked up, and most CPUs on which frames are dealt.
-const THREADS: usize = 64;
+/// Most threads of a program whose CPUs are looked up, some 8 us each.
+const THREADS: usize = 512;
+
+/// Most CPUs on which frames are dealt.
 const CPUS: usize = 8;
 
 /// The CPUs where a page of the program may be faulted in.
@@ -21,11 +23,17 @@ pub(crate) struct ProgramCpus {
 }
 
 impl ProgramCpus {
-    /// Returns the CPUs of the threads of process `pid` that run now.
+    /// Returns the CPUs of the threads of process `pid` that run now; no CPU if it has more than [`THREADS`] threads.
     ///
-    /// Leaves out CPUs of real-time threads, which we would wait for, or delay, and isolated CPUs (`isolcpus=`).
+    /// Leaves out CPUs of real-time threads of this process, which we would wait for, or delay, and isolated CPUs (`isolcpus=`). It does not
+    /// know the real-time threads of other processes.
     pub(crate) fn of(roots: &Roots, pid: u32) -> Self {
-        let threads = thread_cpus(roots, pid, THREADS).unwrap_or_default();
+        // A thread that is not looked up might be a real-time thread.
+        let threads = thread_cpus(roots, pid, THREADS).ok().flatten();
+        Self::of_threads(&threads.unwrap_or_default(), &isolated(roots))
+    }
+
+    fn of_threads(threads: &[ThreadCpu], isolated: &[usize]) -> Self {
         let mut count = vec![0_usize; CpuSet::MAX_CPU];
         for thread in threads.iter().filter(|thread| thread.runs) {
             if let Some(count) = count.get_mut(thread.cpu as usize) {
@@ -34,7 +42,7 @@ impl ProgramCpus {
         }
         let real_time = threads.iter().filter(|thread| thread.real_time);
         let real_time = real_time.map(|thread| thread.cpu as usize);
-        for cpu in real_time.chain(isolated(roots)) {
+        for cpu in real_time.chain(isolated.iter().copied()) {
             if let Some(count) = count.get_mut(cpu) {
                 *count = 0;
             }
@@ -128,6 +136,39 @@ mod tests {
         assert_eq!(ProgramCpus::by_count(&[0; 4]).home, None);
         let many = ProgramCpus::by_count(&[1; 100]);
         assert_eq!(many.others.len(), CPUS - 1);
+    }
+
+    #[test]
+    fn cpus_of_real_time_threads_are_left_alone() {
+        let thread = |cpu, real_time: bool| ThreadCpu {
+            cpu,
+            runs: !real_time,
+            real_time,
+        };
+        // After many others.
+        let mut threads = vec![thread(1, false); 100];
+        threads.extend([thread(2, false), thread(1, true)]);
+        let cpus = ProgramCpus::of_threads(&threads, &[]);
+        assert_eq!((cpus.home, cpus.others), (Some(2), vec![]));
+        assert_eq!(ProgramCpus::of_threads(&threads, &[2]).home, None);
+    }
+
+    #[test]
+    fn a_program_with_too_many_threads_has_no_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let stat = superhue_testing::recorded_file("processes/linux-6.18", "proc/701/stat");
+        let stat = stat.replacen(") S ", ") R ", 1);
+        let start = |count: usize| {
+            for tid in 0..count {
+                let task = roots.proc.join(format!("7/task/{tid}"));
+                std::fs::create_dir_all(&task).unwrap();
+                std::fs::write(task.join("stat"), &stat).unwrap();
+            }
+            ProgramCpus::of(&roots, 7).home
+        };
+        assert!(start(THREADS).is_some());
+        assert_eq!(start(THREADS + 1), None);
     }
 
     #[test]

@@ -17,30 +17,37 @@ pub struct ThreadCpu {
     pub real_time: bool,
 }
 
-/// Reads the CPUs of the threads of process `pid`, `most` threads at most. Every user may read them.
+/// Reads the CPUs of all threads of process `pid`; `None` if it has more than `most` threads. Every user may read them.
 ///
 /// # Errors
 /// [`ReadError::Vanished`] when there is no such process.
-pub fn thread_cpus(roots: &Roots, pid: u32, most: usize) -> Result<Vec<ThreadCpu>, ReadError> {
+pub fn thread_cpus(
+    roots: &Roots,
+    pid: u32,
+    most: usize,
+) -> Result<Option<Vec<ThreadCpu>>, ReadError> {
     let path = roots.of_process(pid, "task");
     let entries = fs::read_dir(&path).map_err(|error| ReadError::of_process(pid, &path, error))?;
     let numbers = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         name.to_str()?.parse::<u32>().ok()
     });
+    let numbers: Vec<u32> = numbers.take(most.saturating_add(1)).collect();
+    if numbers.len() > most {
+        return Ok(None);
+    }
     // A thread that has ended meanwhile runs nowhere.
     let threads = numbers
-        .take(most)
+        .into_iter()
         .filter_map(|tid| stat_of_thread(roots, pid, tid).ok());
-    Ok(threads
-        .filter_map(|thread| {
-            Some(ThreadCpu {
-                cpu: thread.processor?,
-                runs: thread.state == 'R',
-                real_time: matches!(thread.policy, Some(1 | 2 | 6)),
-            })
+    let cpus = threads.filter_map(|thread| {
+        Some(ThreadCpu {
+            cpu: thread.processor?,
+            runs: thread.state == 'R',
+            real_time: matches!(thread.policy, Some(1 | 2 | 6)),
         })
-        .collect())
+    });
+    Ok(Some(cpus.collect()))
 }
 
 #[cfg(test)]
@@ -51,10 +58,12 @@ mod tests {
     fn our_own_thread_runs_on_a_cpu() {
         let roots = Roots::default();
         let own = thread_cpus(&roots, std::process::id(), usize::MAX).unwrap();
+        let own = own.unwrap();
         assert!(own.iter().any(|thread| thread.runs && !thread.real_time));
         assert!(matches!(
             thread_cpus(&roots, u32::MAX >> 1, 1),
             Err(ReadError::Vanished { .. })
         ));
+        assert_eq!(thread_cpus(&roots, std::process::id(), 0).unwrap(), None);
     }
 }

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import math
 import os
 import pathlib
 import traceback
@@ -165,7 +166,7 @@ def _check(result: int, has_reason: bool = True) -> int:
 def _milliseconds(timeout: Optional[float]) -> int:
     if timeout is None:
         return -1
-    return min(max(int(timeout * 1000), 0), 2**31 - 1)
+    return max(math.ceil(min(timeout * 1000, 2**31 - 1)), 0)
 
 
 def _pages(pages: "ctypes.Array[_Page] | ctypes._Pointer[_Page]", count: int) -> List[Page]:
@@ -178,14 +179,14 @@ def enable_track(
     signo: int = 0,
     min_heat: int = 0,
     pid: int = 0,
-    timeout: float = 5.0,
+    timeout: Optional[float] = 5.0,
 ) -> None:
     """Asks the service to track this process. 0 and None mean the defaults; see hps_enable_track(3).
 
-    ``signo`` suits signal.sigtimedwait(); Python's own handlers do not see the count."""
+    ``timeout`` is in seconds, rounded up to milliseconds. ``signo`` suits signal.sigtimedwait(); Python's own handlers do not see the count."""
     options = _Options(
         ctypes.sizeof(_Options), os.fsencode(socket) if socket is not None else None, threshold, signo, min_heat,
-        pid, max(_milliseconds(timeout), 1),
+        pid, _milliseconds(timeout) if timeout else 0,
     )
     _check(_library.hps_enable_track(ctypes.byref(options)))
 

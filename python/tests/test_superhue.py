@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 import superhue
 
@@ -26,6 +27,21 @@ class WithoutService(unittest.TestCase):
         with self.assertRaises(superhue.TrackError) as caught:
             superhue.process([superhue.Page(4097, 1)])
         self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_a_timeout_is_rounded_up_and_none_is_the_default(self):
+        asked = []
+
+        def enable_track(options):
+            asked.append(options._obj.timeout_ms)
+            return 0
+
+        with mock.patch.object(superhue._library, "hps_enable_track", enable_track):
+            for timeout in (None, 0, 0.0005, 1.5, float("inf")):
+                superhue.enable_track(timeout=timeout)
+            superhue.enable_track()
+        self.assertEqual(asked, [0, 0, 1, 1500, 2**31 - 1, 5000])
+        with mock.patch.object(superhue._library, "hps_wait_signal", lambda timeout: timeout + 1):
+            self.assertEqual([superhue.wait_signal(timeout) for timeout in (None, 0, 0.0005, 0.0011)], [0, 1, 2, 3])
 
     def test_decisions(self):
         dense = [superhue.Page(n * 4096, 100) for n in range(512, 512 + 128)]

@@ -23,6 +23,7 @@ import enum
 import math
 import os
 import pathlib
+import threading
 import traceback
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -149,8 +150,56 @@ def _load() -> ctypes.CDLL:
 
 
 _library = _load()
-# Callbacks live as long as the library may call them: forever, since another thread may be in them.
-_kept: List[Tuple[object, object]] = []
+# The callbacks decide and compact.
+_functions: Tuple[Optional[Callable[[Region], int]], Optional[Callable[[List[Page]], object]]] = (None, None)
+# What ends the current call of this thread: `error`, an exception that is no Exception.
+_ended = threading.local()
+
+
+def _run(work: Callable[[], int]) -> int:
+    """Runs a callback. Nothing may be raised through C."""
+    if getattr(_ended, "error", None) is not None:
+        return int(LEAVE)
+    try:
+        return work()
+    except Exception:
+        traceback.print_exc()
+    except BaseException as error:  # noqa: B902 - _decided() raises it
+        _ended.error = error
+    return int(LEAVE)
+
+
+# Another thread may be in a callback at any time, so the library gets functions that live forever.
+@_DECIDE
+def _call_decide(raw, _user):
+    def work() -> int:
+        region, decide = raw.contents, _functions[0]
+        suggestion = Decision(region.suggestion)
+        if decide is None:
+            return int(suggestion)
+        pages = _pages(region.pages, region.count)
+        return int(decide(Region(region.address, pages, region.heat, region.flags, suggestion)))
+
+    return _run(work)
+
+
+@_COMPACT
+def _call_compact(pages, count, _user):
+    def work() -> int:
+        compact = _functions[1]
+        if compact is not None:
+            compact(_pages(pages, count))
+        return 0
+
+    _run(work)
+
+
+def _decided(result: int) -> int:
+    """Checks the result of a call that may have called callbacks; raises what ended one."""
+    error, _ended.error = getattr(_ended, "error", None), None
+    if error is not None:
+        raise error
+    return _check(result)
 
 
 def _check(result: int, has_reason: bool = True) -> int:
@@ -200,27 +249,16 @@ def set_functions(
     decide: Optional[Callable[[Region], int]] = None,
     compact: Optional[Callable[[List[Page]], object]] = None,
 ) -> None:
-    """Sets the callbacks. An exception in one is printed; a region it was asked about is left."""
+    """Sets the callbacks. An exception in one is printed; a region it was asked about is left.
 
-    def call_decide(raw, _user):
-        try:
-            region = raw.contents
-            pages = _pages(region.pages, region.count)
-            asked = Region(region.address, pages, region.heat, region.flags, Decision(region.suggestion))
-            return int(decide(asked))
-        except BaseException:  # noqa: B902 - nothing may pass through C
-            traceback.print_exc()
-            return int(LEAVE)
-
-    def call_compact(pages, count, _user):
-        try:
-            compact(_pages(pages, count))
-        except BaseException:  # noqa: B902 - nothing may pass through C
-            traceback.print_exc()
-
-    functions = (_DECIDE(call_decide) if decide else None, _COMPACT(call_compact) if compact else None)
-    _kept.append(functions)
-    pointers = [ctypes.cast(function, ctypes.c_void_p) if function else None for function in functions]
+    KeyboardInterrupt, SystemExit and the like end the decisions: what remains is left, and wait_signal() or process() raises
+    them."""
+    global _functions
+    _functions = (decide, compact)
+    pointers = [
+        ctypes.cast(thunk, ctypes.c_void_p) if function else None
+        for thunk, function in ((_call_decide, decide), (_call_compact, compact))
+    ]
     _check(_library.hps_set_functions(*pointers, None))
 
 
@@ -228,7 +266,7 @@ def wait_signal(timeout: Optional[float] = None) -> int:
     """Waits for a notice (None: without end), fetches, decides and acts. Returns the number of active
     pages, 0 when the time is over. Other threads run meanwhile; like every C call it is interrupted by
     signals with TrackError (EINTR)."""
-    return _check(_library.hps_wait_signal(_milliseconds(timeout)))
+    return _decided(_library.hps_wait_signal(_milliseconds(timeout)))
 
 
 def fetch(capacity: int = 65536) -> Tuple[List[Page], int]:
@@ -243,7 +281,7 @@ def process(pages: Sequence[Page]) -> Outcome:
     """Decides about a fetched list and acts."""
     raw = (_Page * max(len(pages), 1))(*[tuple(page) for page in pages])
     outcome = _Outcome(size=ctypes.sizeof(_Outcome))
-    _check(_library.hps_process(raw, len(pages), ctypes.byref(outcome)))
+    _decided(_library.hps_process(raw, len(pages), ctypes.byref(outcome)))
     return Outcome(*[getattr(outcome, name) for name in Outcome._fields])
 
 

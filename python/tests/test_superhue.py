@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import gc
 import mmap
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import weakref
 from unittest import mock
 
 import superhue
@@ -66,6 +68,47 @@ class WithoutService(unittest.TestCase):
         superhue.set_functions(decide)
         self.assertEqual(superhue.process([superhue.Page(0x40000000, 1)]).left, 1)
         superhue.set_functions()
+
+    def test_an_interrupt_in_a_callback_ends_the_call(self):
+        pages = [superhue.Page(region << 21, 1) for region in range(1, 4)]
+        for error in (KeyboardInterrupt, SystemExit):
+            asked, handed = [], []
+
+            def decide(region, error=error, asked=asked):
+                asked.append(region)
+                if len(asked) == 2:
+                    raise error
+                return superhue.COMPACT
+
+            superhue.set_functions(decide, handed.extend)
+            with self.assertRaises(error):
+                superhue.process(pages)
+            self.assertEqual((len(asked), handed), (2, []))
+
+            def compact(_pages, error=error):
+                raise error
+
+            superhue.set_functions(lambda _region: superhue.COMPACT, compact)
+            with self.assertRaises(error):
+                superhue.process(pages)
+            superhue.set_functions()
+            self.assertEqual(superhue.process(pages).regions, 3)
+
+    def test_functions_are_replaced_and_forgotten(self):
+        class Decide:
+            def __call__(self, _region):
+                return superhue.LEAVE
+
+        forgotten = []
+        for _ in range(3):
+            decide = Decide()
+            forgotten.append(weakref.ref(decide))
+            superhue.set_functions(decide)
+            superhue.process([superhue.Page(0x40000000, 1)])
+        superhue.set_functions()
+        del decide
+        gc.collect()
+        self.assertEqual([reference() for reference in forgotten], [None] * 3)
 
     def test_huge_memory(self):
         with superhue.HugeMemory(3 << 20) as memory:

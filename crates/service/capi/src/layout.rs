@@ -101,6 +101,15 @@ pub unsafe fn copy_in<T: VersionedLayout>(from: *const T, mut value: T) -> Optio
     }
 }
 
+/// Returns false if a caller's structure is smaller than its first version. A caller that wants no structure passes null.
+///
+/// # Safety
+/// `to` is null, or readable for a word.
+pub unsafe fn has_valid_size<T: VersionedLayout>(to: *const T) -> bool {
+    // SAFETY: the caller's promise.
+    to.is_null() || unsafe { to.cast::<usize>().read_unaligned() } >= T::OLDEST
+}
+
 /// Copies a structure to a caller: as many bytes as its size covers. The size stays as the caller
 /// set it. Returns `None` if the size is less than that of the first version.
 ///

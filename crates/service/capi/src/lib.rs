@@ -53,7 +53,7 @@ use crate::errno::ErrnoGuard;
 use crate::functions::{Compact, Decide, Functions};
 use crate::layout::{
     HPS_COLLAPSE, HPS_COMPACT, HPS_LEAVE, HpsOptions, HpsOutcome, HpsPage, HpsRegion,
-    HpsStatistics, copy_in, copy_out,
+    HpsStatistics, copy_in, copy_out, has_valid_size,
 };
 use crate::slot::Slot;
 use crate::words::{forget_reason, note_reason, text};
@@ -267,6 +267,12 @@ pub unsafe extern "C" fn hps_process(
         // SAFETY: the caller passes `count` pages.
         unsafe { std::slice::from_raw_parts(pages, count) }
     };
+    let wrong_size = ClientError::Invalid("size is not that of a struct hps_outcome");
+    // Before anything is done.
+    // SAFETY: null, or the caller's, and begins with its size.
+    if !unsafe { has_valid_size(outcome) } {
+        return failed(&wrong_size);
+    }
     let done = match decide_and_act(pages) {
         Ok(done) => done,
         Err(error) => return failed(&error),
@@ -285,9 +291,7 @@ pub unsafe extern "C" fn hps_process(
     // SAFETY: not null, so the caller's, and begins with its size.
     match unsafe { copy_out(outcome, &told) } {
         Some(()) => 0,
-        None => failed(&ClientError::Invalid(
-            "size is not that of a struct hps_outcome",
-        )),
+        None => failed(&wrong_size),
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use superhue_arena::{ColorError, ColorSet, Colors, gate};
 
 use crate::errno::ErrnoGuard;
-use crate::layout::{VersionedLayout, copy_out};
+use crate::layout::{VersionedLayout, copy_out, has_valid_size};
 use crate::words::{copy_reason, note_reason};
 use layout::{CPlacement, CVerdict};
 
@@ -65,6 +65,18 @@ fn memory(start: *const c_void, size: usize) -> Result<NonNull<u8>, ColorError> 
     NonNull::new(start.cast_mut().cast()).ok_or(none)
 }
 
+const WRONG_SIZE: ColorError = ColorError::Invalid("size is not that of the structure");
+
+/// Checks the size of a structure that the caller may want, before anything is done.
+///
+/// # Safety
+/// `to` is null, or readable for a word.
+unsafe fn check_size<T: VersionedLayout>(to: *const T) -> Result<(), ColorError> {
+    // SAFETY: the caller's promise.
+    let valid = unsafe { has_valid_size(to) };
+    valid.then_some(()).ok_or(WRONG_SIZE)
+}
+
 /// Copies a structure to the caller, if the caller wants it.
 ///
 /// # Safety
@@ -73,9 +85,8 @@ unsafe fn tell<T: VersionedLayout>(to: *mut T, value: &T) -> Result<(), ColorErr
     if to.is_null() {
         return Ok(());
     }
-    let wrong = ColorError::Invalid("size is not that of the structure");
     // SAFETY: not null, so the caller's.
-    unsafe { copy_out(to, value) }.ok_or(wrong)
+    unsafe { copy_out(to, value) }.ok_or(WRONG_SIZE)
 }
 
 #[unsafe(no_mangle)]
@@ -155,6 +166,8 @@ pub unsafe extern "C" fn superhue_color_place(
 ) -> c_int {
     let _errno = ErrnoGuard::new();
     let place = || -> Result<(), ColorError> {
+        // SAFETY: the header's contract.
+        unsafe { check_size(placement)? };
         let memory = memory(start, size)?;
         let colors = registry::colors()?;
         // SAFETY: the header's contract.
@@ -176,6 +189,8 @@ pub unsafe extern "C" fn superhue_color_verify(
 ) -> c_int {
     let _errno = ErrnoGuard::new();
     let verify = || -> Result<c_int, ColorError> {
+        // SAFETY: the header's contract.
+        unsafe { check_size(verdict)? };
         let memory = memory(start, size)?;
         let colors = registry::colors()?;
         // SAFETY: the header's contract.

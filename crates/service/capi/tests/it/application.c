@@ -141,7 +141,9 @@ static void decisions(void)
     EXPECT(hps_process(pages, 4, &outcome), 0);
     CHECK(outcome.regions == 2 && outcome.compacted == 4);
     outcome.size = 8;
+    seen.regions = 0;
     EXPECT(hps_process(pages, 4, &outcome), -EINVAL);
+    EXPECT(seen.regions, 0);
     pages[0].address++;
     EXPECT(hps_process(pages, 4, NULL), -EINVAL);
     EXPECT(hps_process(NULL, 4, NULL), -EINVAL);

@@ -103,11 +103,17 @@ static void nonsense(void)
 static void place(void)
 {
     struct superhue_color_placement placement = {.size = sizeof placement};
+    unsigned char resident = 0;
     char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     CHECK(memory != MAP_FAILED);
     madvise(memory, SIZE, MADV_NOHUGEPAGE);
     memset(memory, 5, SIZE / 2);
+    /* A wrong size is refused before anything is done. */
+    placement.size = 8;
+    CHECK(superhue_color_place("3-4", memory, SIZE, &placement) == -EINVAL && says("size"));
+    CHECK(mincore(memory + SIZE - PAGE, PAGE, &resident) == 0 && !(resident & 1));
+    placement.size = sizeof placement;
     CHECK(superhue_color_place("3-4", memory + 10, SIZE - 10, &placement) == 0);
     CHECK(placement.placed + placement.already == 99 && placement.edges == PAGE - 10);
     CHECK(superhue_color_verify("3-4", memory + PAGE, SIZE - PAGE, NULL) == 1000);

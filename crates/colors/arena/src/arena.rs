@@ -203,6 +203,19 @@ impl ColoredArena {
         self.state().usage.clone()
     }
 
+    /// Returns true if this is the only handle of the arena and nothing is allocated: dropping it changes nothing for the program.
+    #[must_use]
+    pub fn is_idle(&mut self) -> bool {
+        let Some(inner) = Arc::get_mut(&mut self.0) else {
+            return false;
+        };
+        let state = inner
+            .state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.usage.used.0 == 0
+    }
+
     /// Tests whether the arena's memory is in its colors. The test is independent: it uses cache lines that classification does not use.
     /// Threads that allocate or free in this arena wait meanwhile.
     ///

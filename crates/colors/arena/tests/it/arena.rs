@@ -72,6 +72,23 @@ fn memory_is_in_its_colors_from_the_first_touch() {
 }
 
 #[test]
+fn an_arena_is_idle_while_nothing_and_nobody_uses_it() {
+    let _shared = shared();
+    let Some(colors) = colors() else { return };
+    let mut arena = arena(&colors, "0-3", ArenaOptions::new());
+    assert!(arena.is_idle());
+    let memory = arena.allocate(Layout::new::<u64>()).unwrap();
+    assert!(!arena.is_idle());
+    // SAFETY: no code uses it.
+    assert!(unsafe { arena.deallocate(memory.cast()) });
+    assert!(arena.is_idle());
+    let other = arena.clone();
+    assert!(!arena.is_idle());
+    drop(other);
+    assert!(arena.is_idle());
+}
+
+#[test]
 fn consecutive_pages_take_the_colors_in_turn() {
     let _shared = shared();
     let Some(colors) = colors() else { return };

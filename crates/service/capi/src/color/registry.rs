@@ -30,6 +30,22 @@ struct Entry {
     arena: ColoredArena,
 }
 
+impl Registry {
+    /// Removes the arenas of earlier colors whose memory has all been given back, and returns them: the caller drops them
+    /// while the registry is not locked. An arena that another thread uses stays until the next call.
+    fn remove_idle(&mut self) -> Vec<ColoredArena> {
+        let mut idle = Vec::new();
+        self.arenas.retain_mut(|entry| {
+            let stays = entry.current || !entry.arena.is_idle();
+            if !stays {
+                idle.push(entry.arena.clone());
+            }
+            stays
+        });
+        idle
+    }
+}
+
 /// Runs `work`, which must be short, with the registry locked. No fork happens meanwhile, so no
 /// child inherits a locked registry.
 fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
@@ -68,12 +84,14 @@ pub fn reopen() -> Result<Colors, ColorError> {
         return Ok(colors);
     }
     let colors = open()?;
-    with(|registry| {
+    let idle = with(|registry| {
         registry.colors = Some(colors.clone());
         for entry in &mut registry.arenas {
             entry.current = false;
         }
+        registry.remove_idle()
     });
+    drop(idle);
     Ok(colors)
 }
 
@@ -122,7 +140,10 @@ pub unsafe fn free(memory: NonNull<u8>) -> bool {
             .collect()
     });
     // SAFETY: the caller's promise.
-    arenas
+    let freed = arenas
         .iter()
-        .any(|arena| unsafe { arena.deallocate(memory) })
+        .any(|arena| unsafe { arena.deallocate(memory) });
+    drop(arenas);
+    drop(with(Registry::remove_idle));
+    freed
 }

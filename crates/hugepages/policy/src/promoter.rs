@@ -437,9 +437,16 @@ impl<R: Rule> Promoter<R> {
 
     /// Takes in one result. Returns the pages that go back to the budget.
     fn conclude(&mut self, result: &ActionResult, now: Tick) -> u64 {
-        if self.torn.learn(&result.action, result.effect, now) {
+        if let Some(consequence) = self.torn.learn(&result.action, result.effect, now) {
             self.ledger.enter(result);
-            self.due.add(now.after(AFTER_SPLIT));
+            match consequence {
+                Consequence::NoSplits => {
+                    let memory = find_mut(&mut self.owners, result.action.owner());
+                    memory.into_iter().for_each(|memory| memory.no_split = true);
+                }
+                Consequence::Listed => {}
+                _ => self.due.add(now.after(AFTER_SPLIT)),
+            }
             return 0;
         }
         let region = result.action.region();
@@ -588,7 +595,12 @@ impl<R: Rule> Policy for Promoter<R> {
         sums.expired += news.expired;
         sums.in_flight += self.torn.in_flight();
         // Splits of torn huge pages come before promotions.
-        let mut splits = self.torn.plan(&views, now, &mut sums.due);
+        let owners = &self.owners;
+        let may_split = |owner| {
+            let memory = place_of(owners, owner).and_then(|at| owners.get(at));
+            memory.is_none_or(|memory| !memory.no_split)
+        };
+        let mut splits = (self.torn).plan(&views, may_split, now, &mut sums.due);
         let (mut plan, waiting) = self.plan(now, &mut sums);
         splits.append(&mut plan.actions);
         plan.actions = splits;

@@ -1,13 +1,13 @@
 //! Splits of torn huge pages, of which the program has given back a part. They are split at once, no matter what made them.
 //!
 //! Base pages already map the rest of one, so the program loses nothing, and the kernel frees the pages that no process maps. A split that has no
-//! effect (the huge page is pinned, or shared since a fork) is tried again, later each time.
+//! effect (the huge page is pinned, or shared since a fork) is tried again, later each time. A dry run lists each once.
 
 use std::collections::BTreeMap;
 
 use superhue_model::{Action, Effect, Memory, Owner, PAGES_PER_REGION, Region, TornPage};
 
-use crate::backoff::{REGION, Wait};
+use crate::backoff::{Consequence, REGION, Wait};
 use crate::clock::{EarliestTick, Tick};
 use crate::record::OUTCOME_TIMEOUT;
 
@@ -27,6 +27,8 @@ struct TornSplit {
     in_flight: Option<Tick>,
     /// True if the last split was done, and no look has shown yet whether it helped.
     was_split: bool,
+    /// True if a dry run has listed it: it is not planned again while it is there.
+    is_listed: bool,
     wait: Wait,
     held: u64,
 }
@@ -69,10 +71,11 @@ impl TornSplits {
         news
     }
 
-    /// Plans splits.
+    /// Plans splits in the memory of owners for which `may_split` returns true.
     pub(crate) fn plan(
         &mut self,
         views: &[Memory<'_>],
+        may_split: impl Fn(Owner) -> bool,
         now: Tick,
         due: &mut EarliestTick,
     ) -> Vec<Action> {
@@ -82,16 +85,17 @@ impl TornSplits {
             .filter(|tried| tried.in_flight.is_some());
         let mut left = MAX_PENDING_SPLITS.saturating_sub(under_way.count());
         let mut actions = Vec::new();
-        for view in views {
+        for view in views.iter().filter(|view| may_split(view.owner)) {
             for torn in view.torn {
                 let key = (view.owner, torn.region);
                 let tried = self.tried.entry(key).or_insert(TornSplit {
                     in_flight: None,
                     was_split: false,
+                    is_listed: false,
                     wait: Wait::NONE,
                     held: 0,
                 });
-                if tried.in_flight.is_some() {
+                if tried.in_flight.is_some() || tried.is_listed {
                     continue;
                 }
                 if tried.wait.until() > now {
@@ -114,20 +118,26 @@ impl TornSplits {
         actions
     }
 
-    /// Takes in the effect of a split. Returns true if it was one of these.
-    pub(crate) fn learn(&mut self, action: &Action, effect: Effect, now: Tick) -> bool {
+    /// Takes in the effect of a split. Returns its consequence, or `None` if it was none of these.
+    pub(crate) fn learn(
+        &mut self,
+        action: &Action,
+        effect: Effect,
+        now: Tick,
+    ) -> Option<Consequence> {
         let key = (action.owner(), action.region());
-        let Some(tried) = self.tried.get_mut(&key) else {
-            return false;
-        };
-        if !matches!(action, Action::Split { .. }) || tried.in_flight.take().is_none() {
-            return false;
+        let tried = self.tried.get_mut(&key)?;
+        if !matches!(action, Action::Split { .. }) {
+            return None;
         }
-        match effect {
-            Effect::Done => tried.was_split = true,
+        tried.in_flight.take()?;
+        let consequence = Consequence::of(effect).about(action);
+        match consequence {
+            Consequence::Done => tried.was_split = true,
+            Consequence::Listed => tried.is_listed = true,
             _ => tried.wait.fail(now, &REGION),
         }
-        true
+        Some(consequence)
     }
 
     /// Returns true if the outcome of this split is outstanding.
@@ -188,14 +198,18 @@ mod tests {
         let seen = view(&[(2, 500), (8, 12)]);
         let views = [Memory::of_process(&seen)];
         assert_eq!(torn.look(&views, at(0)).returned, 0);
-        let actions = torn.plan(&views, at(0), &mut due);
+        let actions = torn.plan(&views, |_| true, at(0), &mut due);
         assert_eq!(actions.len(), 2);
         assert_eq!(torn.in_flight(), 2);
-        assert!(torn.plan(&views, at(1), &mut due).is_empty());
+        assert!(torn.plan(&views, |_| true, at(1), &mut due).is_empty());
         for action in &actions {
-            assert!(torn.learn(action, Effect::Done, at(2)));
-            assert!(
-                !torn.learn(action, Effect::Done, at(2)),
+            assert_eq!(
+                torn.learn(action, Effect::Done, at(2)),
+                Some(Consequence::Done)
+            );
+            assert_eq!(
+                torn.learn(action, Effect::Done, at(2)),
+                None,
                 "no answer counts twice"
             );
         }
@@ -204,10 +218,10 @@ mod tests {
         let views = [Memory::of_process(&seen)];
         let news = torn.look(&views, at(10));
         assert_eq!((news.returned, news.expired), (500, 0));
-        assert!(torn.plan(&views, at(10), &mut due).is_empty());
+        assert!(torn.plan(&views, |_| true, at(10), &mut due).is_empty());
         let wait = due.get().unwrap();
         assert!(wait > at(10));
-        assert_eq!(torn.plan(&views, wait, &mut due).len(), 1);
+        assert_eq!(torn.plan(&views, |_| true, wait, &mut due).len(), 1);
     }
 
     #[test]
@@ -220,18 +234,21 @@ mod tests {
         for _ in 0..3 {
             torn.look(&views, now);
             let action = torn
-                .plan(&views, now, &mut EarliestTick::default())
+                .plan(&views, |_| true, now, &mut EarliestTick::default())
                 .remove(0);
             let errno = Errno::EINVAL;
-            assert!(torn.learn(&action, Effect::Failed { errno }, now));
+            assert_eq!(
+                torn.learn(&action, Effect::Failed { errno }, now),
+                Some(Consequence::RegionWaits)
+            );
             let mut due = EarliestTick::default();
-            assert!(torn.plan(&views, now, &mut due).is_empty());
+            assert!(torn.plan(&views, |_| true, now, &mut due).is_empty());
             let next = due.get().unwrap();
             waits.push(next.since(now).as_millis());
             now = next;
         }
         assert_eq!(waits, [100, 200, 400]);
-        torn.plan(&views, now, &mut EarliestTick::default());
+        torn.plan(&views, |_| true, now, &mut EarliestTick::default());
         let late = now.after(OUTCOME_TIMEOUT);
         assert_eq!(torn.look(&views, late).expired, 1);
         assert_eq!(torn.in_flight(), 0);
@@ -263,6 +280,38 @@ mod tests {
             let ledger = policy.ledger();
             assert_eq!((ledger.splits.done, ledger.in_flight), (1, 0));
             assert_eq!(ledger.returned, PageCount(500));
+        }
+    }
+
+    #[test]
+    fn splits_that_are_not_permitted_end_those_of_the_process() {
+        use crate::Scheme;
+        use superhue_model::{ActionResult, Outcome, Snapshot};
+        for errno in [Errno::EPERM, Errno::EACCES, Errno::ENOSYS] {
+            let mut policy = Scheme::resident().policy();
+            let mut snapshot = Snapshot::default();
+            snapshot.put(view(&[(2, 500)]));
+            let actions = policy.decide(&snapshot).actions;
+            assert_eq!(actions.len(), 1);
+            let results = vec![ActionResult {
+                action: actions[0],
+                effect: Effect::Failed { errno },
+                took: Duration::ZERO,
+            }];
+            policy.learn(snapshot.at, &Outcome { results });
+            // Neither the same one nor another one of that process.
+            snapshot.put(view(&[(2, 500), (8, 12)]));
+            for minutes in 1..60 {
+                snapshot.at = Duration::from_secs(60 * minutes);
+                assert_eq!(policy.decide(&snapshot).actions, [], "{errno}");
+                assert_eq!(policy.wants_look_within(), None, "{errno}");
+            }
+            // Another process may be one for which it is permitted.
+            snapshot.put(ProcessView {
+                id: ProcessId { pid: 8, ..ID },
+                ..view(&[(2, 500)])
+            });
+            assert_eq!(policy.decide(&snapshot).actions.len(), 1, "{errno}");
         }
     }
 

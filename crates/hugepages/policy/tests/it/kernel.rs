@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, Effect, Errno, PAGES_PER_REGION, PageCount, ProcessId, ProcessView,
-    Region, RegionView, Snapshot, VirtAddr, VirtRange, Vma, VmaKind,
+    BASE_PAGE_SIZE, ByteCount, Effect, Errno, HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount,
+    ProcessId, ProcessView, Region, RegionView, Snapshot, TornPage, VirtAddr, VirtRange, Vma,
+    VmaKind,
 };
 
 use crate::sampler::{Sample, Sampler};
@@ -173,6 +174,8 @@ pub(crate) struct FakeKernel {
     sampler: Sampler,
     /// True if a split keeps pages of zeroes, as before Linux 6.12.
     pub(crate) keeps_zeroes: bool,
+    /// Number of torn huge pages in the last slot of each process. Splits do not change them.
+    pub(crate) torn: u64,
     /// Time that the clock shows; for the sampler only.
     pub(crate) now: Duration,
     /// State of the noise generator.
@@ -187,6 +190,7 @@ impl FakeKernel {
             tells_huge,
             sampler: Sampler::default(),
             keeps_zeroes: false,
+            torn: 0,
             now: Duration::ZERO,
             seed: 1,
         }
@@ -528,7 +532,7 @@ impl FakeKernel {
                         huge: self.tells_huge.then_some(memory.huge),
                     })
                     .collect(),
-                torn: Vec::new(),
+                torn: self.torn_pages(),
                 held: None,
                 fills: false,
                 heat: self.sampler.heat(*id),
@@ -539,6 +543,15 @@ impl FakeKernel {
             processes: self.processes.iter().map(view).collect(),
             objects: Vec::new(),
         }
+    }
+
+    fn torn_pages(&self) -> Vec<TornPage> {
+        let first = BASE + u64::from(SLOTS - 1) * SLOT_SIZE;
+        let torn = (0..self.torn).map(|number| TornPage {
+            region: Region::containing(VirtAddr(first + number * HUGE_PAGE_SIZE)),
+            held: PageCount(100),
+        });
+        torn.collect()
     }
 
     /// Returns the memory that is resident only because of collapses.

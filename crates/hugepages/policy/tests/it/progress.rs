@@ -73,14 +73,17 @@ proptest! {
         processes in 1usize..4,
         regions in 1u64..8,
         resident in 384u64..=512,
+        torn in 0u64..3,
     ) {
-        let mut harness = Harness::new(subject, FakeKernel::uniform(processes, regions, resident));
+        let mut world = FakeKernel::uniform(processes, regions, resident);
+        world.torn = torn;
+        let mut harness = Harness::new(subject, world);
         let mut listed = 0;
         for _ in 0..400 {
             let dry = ActionOutcome::Skipped(superhue_model::SkipReason::DryRun);
             listed += harness.quiet_turn(Duration::from_millis(150), dry).actions.len();
         }
-        prop_assert_eq!(listed, processes * usize::try_from(regions).unwrap());
+        prop_assert_eq!(listed, processes * usize::try_from(regions + torn).unwrap());
         prop_assert_eq!(listed_by(harness.ledger()), listed as u64);
         prop_assert_eq!(harness.wants_look_within(), None);
     }

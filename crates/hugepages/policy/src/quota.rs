@@ -127,6 +127,9 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// Divisor of a window's allowance: collapses up to this part of it may be done together.
 const TOGETHER: u64 = 5;
 
+/// Longest duration of one collapse that counts: the longest one measured took 0.24 s, and a caller that was stopped measures any time.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Assumed duration of a collapse before one was seen.
 const USUAL: Duration = Duration::from_micros(500);
 
@@ -297,15 +300,16 @@ impl Stall {
         took: Duration,
         max: Option<MaxStall>,
     ) -> RecentStall {
-        // A thread that took longer did not collapse all the time; it had no CPU.
-        let took = took.min(WINDOW);
-        self.expect(nanos(took));
+        let took = took.min(LONGEST);
+        // A window has no more than its own length.
+        let in_window = took.min(WINDOW);
+        self.expect(nanos(in_window));
         // If the bound does not apply now, this collapse must not count later.
         let Some(max) = max.filter(|max| !self.is_free(now, *max)) else {
-            return RecentStall::Unbounded(self.unbounded.add(now, took));
+            return RecentStall::Unbounded(self.unbounded.add(now, in_window));
         };
         self.free = self.free.max(now).after_nanos(max.rest_after(nanos(took)));
-        RecentStall::Bounded(self.bounded.add(now, took))
+        RecentStall::Bounded(self.bounded.add(now, in_window))
     }
 
     /// Learns the duration of a collapse: slower ones count at once, so that no series of them is too long; faster ones gradually.
@@ -455,6 +459,26 @@ mod tests {
             }
             assert_eq!(stall.free(), ms(51 + 20 * 23 / 10));
             assert!(stall.available(stall.free(), max, 0) > 6);
+        }
+
+        #[test]
+        fn the_rest_is_in_proportion_to_a_collapse_longer_than_the_window() {
+            let max = Some(bound(Duration::from_millis(10)));
+            let spend = |took| {
+                let mut stall = Stall::new(Tick::START);
+                let sum = stall.spend(ms(1000), took, max);
+                assert_eq!(sum, RecentStall::Bounded(WINDOW), "of 100 ms");
+                stall.free().since(ms(1000))
+            };
+            // Twelve times as long, with the collapse itself.
+            assert_eq!(spend(WINDOW), Duration::from_millis(1150));
+            assert_eq!(
+                spend(Duration::from_millis(240)),
+                Duration::from_millis(2760)
+            );
+            // The caller was stopped, not the process.
+            let longest = Duration::from_millis(11_500);
+            assert_eq!(spend(Duration::from_secs(3600)), longest);
         }
 
         #[test]

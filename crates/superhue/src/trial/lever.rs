@@ -560,14 +560,20 @@ impl PolicySwitch {
         self.perform(actions.collect(), self.max_stall, nap)
     }
 
-    /// Splits regions; returns the number of failures.
+    /// Splits those of the regions that base pages do not map; returns the number of failures.
     fn split(
         &mut self,
         regions: &[Key],
         max_stall: Option<Duration>,
         nap: &mut SleepFn<'_>,
     ) -> u64 {
-        let actions = regions.iter().map(|&(process, region)| Action::Split {
+        // The actuator takes a region that base pages map for a torn huge page and marks all its pages as cold: the kernel would evict the
+        // program's hot pages first.
+        let has_base_pages = |(process, region): Key| {
+            is_huge_mapped(&self.roots, process, region).is_ok_and(|huge| huge == Some(false))
+        };
+        let to_split = regions.iter().filter(|key| !has_base_pages(**key));
+        let actions = to_split.map(|&(process, region)| Action::Split {
             owner: process.into(),
             region,
         });
@@ -893,6 +899,53 @@ mod tests {
                 results: plan.actions.iter().map(result).collect(),
             }
         }
+    }
+
+    /// A switch over this process, with an actuator that counts actions, and a policy that makes nothing huge.
+    fn own_switch() -> (PolicySwitch, Arc<AtomicU64>) {
+        let options = crate::PlacementOptions {
+            pages: Some(crate::Pages::Kernel),
+            ..crate::PlacementOptions::default()
+        };
+        let options_of_switch = SwitchOptions {
+            is_dummy: false,
+            present: false,
+            make_swap: false,
+            seed: 1,
+        };
+        let mut switch =
+            PolicySwitch::new(&options.config(), &Means::Own, options_of_switch).unwrap();
+        let performed = Arc::new(AtomicU64::new(0));
+        switch.actuator = Box::new(FakeActuator(Arc::clone(&performed)));
+        (switch, performed)
+    }
+
+    #[test]
+    fn regions_in_base_pages_are_not_split_again() {
+        let (mut switch, performed) = own_switch();
+        let roots = Roots::default();
+        let own = superhue_procfs::process::identify(&roots, std::process::id()).unwrap();
+        let mut scratch = superhue_sys::scratch::Scratch::in_base_pages(2 << 20).unwrap();
+        for page in 0..100 {
+            scratch.touch_page(page);
+        }
+        let key = (own, scratch.region());
+        if is_huge_mapped(&roots, own, key.1).unwrap().is_none() {
+            return superhue_testing::skip("pagemap-scan", "this kernel does not show huge pages");
+        }
+        switch.made.lock().insert(key, PageCount(412));
+        switch.switch(false, &mut |_| false);
+        assert_eq!(performed.load(Ordering::Relaxed), 0);
+        // The pages that are absent now are the growth of the next collapse all the same.
+        assert_eq!(switch.absent[&key], PageCount(412));
+        let remains = switch.finish(false, &mut |_| false);
+        assert_eq!((remains.huge, remains.unsplit), (Some(0), 0));
+        assert_eq!(performed.load(Ordering::Relaxed), 0);
+
+        // A region that may be huge is split: nothing is known of a process that has ended.
+        switch.made.lock().insert(regions(1)[0], PageCount(5));
+        switch.finish(false, &mut |_| false);
+        assert_eq!(performed.load(Ordering::Relaxed), 1);
     }
 
     /// Actuator whose collapses take 3 ms each, and which keeps to the bounds of a plan.

@@ -79,7 +79,14 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
         limits = limits.without_budget();
     }
     let begun = Instant::now();
-    actuator.with_objection(Box::new(move |target| {
+    let limits = Arc::new(Mutex::new(limits));
+    let counted = Arc::clone(&limits);
+    let actuator = actuator.with_objection(Box::new(move |target| {
+        let mut limits = limits.lock().unwrap_or_else(PoisonError::into_inner);
         limits.object(begun.elapsed(), target)
+    }));
+    actuator.with_failure_report(Box::new(move |target| {
+        let mut limits = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.take_back(target);
     }))
 }

@@ -89,6 +89,8 @@ pub(crate) struct GroupLimits {
     homes: HashMap<ProcessId, ProcessGroups>,
     groups: HashMap<PathBuf, GroupState>,
     tended: Duration,
+    /// The last approved collapse, and the groups that count it.
+    last: Option<(Target, Arc<[PathBuf]>)>,
 }
 
 /// Groups of a process, its own first.
@@ -133,6 +135,7 @@ impl GroupLimits {
             homes: HashMap::new(),
             groups: HashMap::new(),
             tended: Duration::ZERO,
+            last: None,
         }
     }
 
@@ -142,31 +145,37 @@ impl GroupLimits {
         self
     }
 
-    /// Returns the objection to the collapse of `target` at the time `at`. Without one, it counts the collapse as made.
+    /// Returns the objection to the collapse of `target` at the time `at`. Without one, it counts the collapse as made, until [`Self::take_back`].
     pub(crate) fn object(&mut self, at: Duration, target: &Target) -> Option<SkipReason> {
-        let Target {
-            process, growth, ..
-        } = *target;
         self.tend(at);
-        let first = self.look(at, process, growth.bytes());
+        self.last = None;
+        let first = self.look(at, target);
         let looked = first.or_else(|RemovedCgroup| {
             // A group can only be removed without processes, so its former processes are in another group by now.
             self.homes.clear();
             self.groups.values_mut().for_each(GroupState::close);
-            self.look(at, process, growth.bytes())
+            self.look(at, target)
         });
         // The process has moved a second time in the same moment: it does not stay in any group.
         looked.unwrap_or(Some(SkipReason::NoHeadroom))
     }
 
+    /// Counts the last approved collapse as not made, if it is the one of `target`.
+    pub(crate) fn take_back(&mut self, target: &Target) {
+        let Some((_, folders)) = self.last.take().filter(|(last, _)| last == target) else {
+            return;
+        };
+        for folder in folders.iter() {
+            if let Some(known) = self.groups.get_mut(folder) {
+                known.take_back(target.growth.bytes());
+            }
+        }
+    }
+
     /// Checks each group above the process.
-    fn look(
-        &mut self,
-        at: Duration,
-        process: ProcessId,
-        growth: ByteCount,
-    ) -> Result<Option<SkipReason>, RemovedCgroup> {
-        let folders = self.home(at, process);
+    fn look(&mut self, at: Duration, target: &Target) -> Result<Option<SkipReason>, RemovedCgroup> {
+        let growth = target.growth.bytes();
+        let folders = self.home(at, target.process);
         let mut pressed = None;
         for folder in folders.iter() {
             let known = known_of(&mut self.groups, folder, at);
@@ -184,6 +193,7 @@ impl GroupLimits {
         for folder in folders.iter() {
             known_of(&mut self.groups, folder, at).expect(at, growth);
         }
+        self.last = Some((*target, folders));
         Ok(None)
     }
 
@@ -343,6 +353,12 @@ impl GroupState {
             self.passed = Some(at);
         }
     }
+
+    /// Counts a collapse that would have added `growth` as not made.
+    const fn take_back(&mut self, growth: ByteCount) {
+        self.expected = self.expected.saturating_sub(growth.0);
+        self.added = self.added.saturating_sub(growth.0);
+    }
 }
 
 /// Returns true if a limit was met lately: the count was `before` at that time, and is `times` now. Between readings far apart nobody knows when it
@@ -402,16 +418,19 @@ mod tests {
         /// Lets time pass, and checks a collapse that adds `growth` pages.
         fn after(&mut self, ms: u64, growth: u64) -> Option<SkipReason> {
             self.at += Duration::from_millis(ms);
-            let target = Target {
-                object: None,
-                process: ProcessId {
-                    pid: 7,
-                    start_ticks: 1,
-                },
-                region: Region::containing(VirtAddr(2 << 20)),
-                growth: PageCount(growth),
-            };
-            self.limits.object(self.at, &target)
+            self.limits.object(self.at, &target(growth))
+        }
+    }
+
+    fn target(growth: u64) -> Target {
+        Target {
+            object: None,
+            process: ProcessId {
+                pid: 7,
+                start_ticks: 1,
+            },
+            region: Region::containing(VirtAddr(2 << 20)),
+            growth: PageCount(growth),
         }
     }
 
@@ -507,6 +526,39 @@ mod tests {
         fake.write("a", "memory.current", 8 * MIB);
         assert_eq!(fake.after(2000, 0), None);
         assert_eq!(fake.after(2000, 512), NO_GROWTH);
+    }
+
+    #[test]
+    fn failed_collapses_add_nothing() {
+        let mut fake = Fake::new();
+        fake.limits = GroupLimits::new(fake.limits.roots.clone()).without_budget();
+        // 8 MiB may be added.
+        fake.write("a", "memory.max", 256 * MIB);
+        fake.write("a", "memory.current", 16 * MIB);
+        fake.after(0, 0);
+        for _ in 0..20 {
+            assert_eq!(fake.after(1000, 512), None);
+            fake.limits.take_back(&target(512));
+        }
+        // Those that are made count, each once, and no other one is taken back.
+        for _ in 0..4 {
+            assert_eq!(fake.after(1000, 512), None);
+            fake.limits.take_back(&target(511));
+        }
+        assert_eq!(fake.after(1000, 512), NO_GROWTH);
+        fake.limits.take_back(&target(512));
+        assert_eq!(fake.after(1000, 512), NO_GROWTH, "it was not approved");
+        // A moment later, too, only those that are made count against the room that there is.
+        fake.limits = GroupLimits::new(fake.limits.roots.clone());
+        fake.write("a", "memory.current", 222 * MIB);
+        fake.after(0, 0);
+        fake.at += Duration::from_secs(1);
+        for _ in 0..20 {
+            assert_eq!(fake.after(0, 512), None);
+            fake.limits.take_back(&target(512));
+        }
+        assert_eq!(fake.after(0, 512), None);
+        assert_eq!(fake.after(0, 512), NO_GROWTH);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use superhue_sys::advise::Operation;
 use crate::Actuator;
 use crate::debugfs::{DebugfsSplitter, SplitError};
 use crate::objects::{Mappers, collapse_through};
-use crate::reach::{IdentityCheck, Objection, RegionOperator, Target, TimedEffect};
+use crate::reach::{FailureReport, IdentityCheck, Objection, RegionOperator, Target, TimedEffect};
 
 /// Answers a question about a region; `None` when the answer cannot be seen.
 pub type RegionCheck = Box<dyn Fn(ProcessId, Region) -> Option<bool> + Send>;
@@ -80,6 +80,13 @@ impl KernelActuator {
     #[must_use]
     pub fn with_objection(mut self, objection: Objection) -> Self {
         self.reach.object(objection);
+        self
+    }
+
+    /// Reports each collapse that had no objection and that the kernel did not make: an objection that counts what it allows takes it back.
+    #[must_use]
+    pub fn with_failure_report(mut self, report: FailureReport) -> Self {
+        self.reach.report_failures(report);
         self
     }
 

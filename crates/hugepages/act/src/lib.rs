@@ -40,7 +40,7 @@ pub use dry_run::DryRun;
 pub use journal::Journal;
 pub use kernel::{Explanation, KernelActuator, RegionCheck};
 pub use objects::Mappers;
-pub use reach::{IdentityCheck, Objection, Target};
+pub use reach::{FailureReport, IdentityCheck, Objection, Target};
 pub use remote::{
     Connection, DEFAULT_SOCKET, Frames, Greeting, LimitedActuator, MAX_MESSAGE_BYTES, MapperTable,
     RemoteActuator, ResidencyView, SOCKET_VARIABLE, ServeError, ServiceError, Terms, UserService,

@@ -72,10 +72,14 @@ impl Target {
 /// Returns a reason against a collapse, right before it; `None` allows it. Only collapses have objections.
 pub type Objection = Box<dyn FnMut(&Target) -> Option<SkipReason> + Send>;
 
+/// Receives each collapse that had no objection and that the kernel did not make, right after it.
+pub type FailureReport = Box<dyn FnMut(&Target) + Send>;
+
 /// Performs operations on regions of processes, and keeps their pidfds.
 pub(crate) struct RegionOperator {
     is_still: IdentityCheck,
     objections: Vec<Objection>,
+    failure_report: Option<FailureReport>,
     opened: BTreeMap<ProcessId, OwnedFd>,
     /// Time that collapses may still take; `None` for no bound.
     left: Option<Duration>,
@@ -87,6 +91,7 @@ impl RegionOperator {
         Self {
             is_still,
             objections: Vec::new(),
+            failure_report: None,
             opened: BTreeMap::new(),
             left: None,
             cold_frames: ColdFrames::new(),
@@ -96,6 +101,11 @@ impl RegionOperator {
     /// Adds an objection to ask before each collapse.
     pub(crate) fn object(&mut self, objection: Objection) {
         self.objections.push(objection);
+    }
+
+    /// Reports failed collapses to `report` from now on.
+    pub(crate) fn report_failures(&mut self, report: FailureReport) {
+        self.failure_report = Some(report);
     }
 
     /// Sets the time that the collapses from now on may take; `None` for no bound.
@@ -130,6 +140,11 @@ impl RegionOperator {
             let took = begun.elapsed();
             if operation == Operation::Collapse {
                 self.left = self.left.map(|left| left.saturating_sub(took));
+                if let Some(report) = &mut self.failure_report
+                    && effect != Effect::Done
+                {
+                    report(target);
+                }
             }
             if (operation, effect) == (Operation::Collapse, Effect::Done) {
                 self.cold_frames.learn(is_warmed, took);

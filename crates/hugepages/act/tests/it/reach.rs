@@ -1,5 +1,6 @@
 //! Access of plans to processes: objections to an action, and the process through which a shared object is collapsed.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use superhue_act::{Actuator, KernelActuator};
@@ -51,13 +52,23 @@ fn mappers(process: ProcessId, of: Region) -> Vec<(ProcessId, Region)> {
 
 /// Effects of a plan for a child that maps none of the regions.
 fn perform(plan: impl Fn(ProcessId) -> Vec<Action>) -> Vec<Effect> {
+    perform_with_report(plan).0
+}
+
+/// Does the same; returns the regions of the collapses that were reported as failed, too.
+fn perform_with_report(plan: impl Fn(ProcessId) -> Vec<Action>) -> (Vec<Effect>, Vec<Region>) {
     let _shared = shared();
     let child = ScratchChild::start().unwrap();
     let process = ProcessId {
         pid: child.pid(),
         start_ticks: 0,
     };
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&failed);
     let mut actuator = KernelActuator::new(Box::new(|_| true))
+        .with_failure_report(Box::new(move |target| {
+            reported.lock().unwrap().push(target.region);
+        }))
         .with_mappers(Box::new(move |_, region| mappers(process, region)))
         .with_objection(Box::new(|target| {
             (target.region == region(SHARED)).then_some(SkipReason::Shared)
@@ -68,7 +79,34 @@ fn perform(plan: impl Fn(ProcessId) -> Vec<Action>) -> Vec<Effect> {
         }));
     let actions = plan(process);
     let outcome = actuator.perform(&Plan::of(actions), &|| false);
-    outcome.results.iter().map(|result| result.effect).collect()
+    let effects = outcome.results.iter().map(|result| result.effect).collect();
+    let failed = failed.lock().unwrap().clone();
+    (effects, failed)
+}
+
+#[test]
+fn each_failed_collapse_is_reported_for_each_process_that_was_tried() {
+    let object = ObjectId {
+        device: (0, 1),
+        inode: 5,
+    };
+    let (_, failed) = perform_with_report(|process| {
+        vec![
+            collapse(process, 1),
+            collapse(process, TIGHT),
+            collapse(process, SHARED),
+            Action::Split {
+                owner: process.into(),
+                region: region(2),
+            },
+            Action::Collapse {
+                owner: object.into(),
+                region: region(3),
+                growth: PageCount(0),
+            },
+        ]
+    });
+    assert_eq!(failed, [region(1), region(3), region(103)]);
 }
 
 #[test]

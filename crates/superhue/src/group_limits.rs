@@ -33,7 +33,9 @@ use std::thread;
 use std::time::Duration;
 
 use superhue_act::Target;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, SkipReason};
+use superhue_model::{
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ProcessId, Region, SkipReason, VirtAddr,
+};
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
 use superhue_sys::cgroup::{Group, RemovedCgroup, Usage, groups};
@@ -158,6 +160,14 @@ impl GroupLimits {
         });
         // The process has moved a second time in the same moment: it does not stay in any group.
         looked.unwrap_or(Some(SkipReason::NoHeadroom))
+    }
+
+    /// Returns true if the groups of a process that do not grow have room for a collapse that adds nothing. Reserves nothing.
+    pub(crate) fn has_room(&mut self, process: ProcessId) -> bool {
+        let target = Target::at(process, Region::containing(VirtAddr(0)));
+        // A group may have grown right before the first check, which therefore leaves more room.
+        let _ = self.object(Duration::ZERO, &target);
+        self.object(MIN_QUIET_TIME, &target).is_none()
     }
 
     /// Counts the last approved collapse as not made, if it is the one of `target`.
@@ -372,7 +382,7 @@ fn is_new(before: (u64, Duration), times: u64, at: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use superhue_model::{PageCount, Region, VirtAddr};
+    use superhue_model::PageCount;
 
     use super::*;
 
@@ -472,6 +482,24 @@ mod tests {
         fake.write("a/b", "memory.current", most);
         fake.limits.groups.clear();
         assert_eq!(fake.after(0, 0), NO_ROOM, "its own");
+    }
+
+    #[test]
+    fn room_is_that_of_a_group_that_stands_still() {
+        let fake = Fake::new();
+        let process = target(0).process;
+        let has_room = || GroupLimits::new(fake.limits.roots.clone()).has_room(process);
+        assert!(has_room(), "no limit");
+        // 2 MiB, 64 pages and 1 MiB.
+        fake.write("a", "memory.max", 64 * MIB);
+        let most = 64 * MIB - (3 * MIB + MIB / 4);
+        fake.write("a", "memory.current", most);
+        assert!(has_room());
+        fake.write("a", "memory.current", most + 1);
+        assert!(!has_room());
+        fake.write("a", "memory.current", most);
+        fake.write("a/b", "memory.pressure", "some avg10=50.00 avg60=0.00\n");
+        assert!(!has_room(), "short of memory");
     }
 
     #[test]

@@ -12,13 +12,10 @@ mod advice;
 mod reason;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde::Serialize;
-use superhue_act::Target;
 use superhue_model::{
-    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, PageCount, ProcessId, Region, VirtAddr,
-    VirtRange,
+    BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, ObjectId, PageCount, ProcessId, Region, VirtRange,
 };
 use superhue_policy::Resident;
 use superhue_procfs::process::{PageScanner, ScanMethod, VmaUse, WindowUse, shared_pages_of};
@@ -205,9 +202,7 @@ pub(crate) fn explain(
         }
         window.guarded = mapping.is_guarded(roots, id, region);
     }
-    // The check reserves nothing: it tests for room for one huge page.
-    let target = Target::at(id, Region::containing(VirtAddr(0)));
-    let no_room = limits.object(Duration::ZERO, &target).is_some();
+    let no_room = !limits.has_room(id);
     for mapping in &mut mappings {
         mapping.no_room = no_room;
     }
@@ -416,6 +411,7 @@ fn advised(why: &Why, pid: u32, machine: &Machine) -> Vec<Advice> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use superhue_model::VirtAddr;
 
     use super::*;
 

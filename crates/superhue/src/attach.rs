@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use superhue_heat::ChooseError;
 use superhue_model::{ProcessId, ProcessView};
 use superhue_procfs::cgroup::CgroupError;
-use superhue_procfs::process::{PageScanner, cpu_now, identify, numbers_are_ours, still_is, view};
+use superhue_procfs::process::{
+    CpuTicks, PageScanner, cpu_now, identify, numbers_are_ours, still_is, view,
+};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
@@ -95,8 +97,7 @@ pub fn attach(
     let (_, prepared) = preparing.end();
     let mut colors = ColorSetup::for_running(config)?;
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
-    let cpu_of = |id: &ProcessId| cpu_now(&config.roots, id.pid).ok();
-    let cpu_before: Vec<_> = ids.iter().map(cpu_of).collect();
+    let cpu_before: Vec<_> = ids.iter().map(|&id| cpu_of(&config.roots, id)).collect();
 
     let stop = Stop::default();
     let begun = Instant::now();
@@ -147,34 +148,43 @@ pub fn attach(
     let settings = colors.as_mut().map(ColorSetup::finish).unwrap_or_default();
     let colors = colors.map(|colors| ColorsReport::of_recoloring(&colors, watched.keeper.as_ref()));
 
-    // Counts only processes that still exist: the CPU time of the others went with them. A population gets no sum: its members change, so it would
-    // cover only the processes that are present now.
-    let used = ids.iter().zip(&cpu_before).filter_map(|(id, before)| {
-        let (now, before) = (cpu_of(id)?, before.as_ref()?);
-        let ticks = |now: u64, before: u64| now.saturating_sub(before);
-        Some((
-            ticks(now.user_ticks, before.user_ticks),
-            ticks(now.system_ticks, before.system_ticks),
-        ))
-    });
-    let (user, system) = used.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    #[allow(clippy::cast_precision_loss, reason = "tick counts are far below 2^52")]
-    let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    // A population gets no sum: its members change, so it would cover only the processes that are present now.
+    let cpu = (!is_population).then(|| cpu_since(&config.roots, &ids, &cpu_before));
     let frame = RunFacts {
         command: Vec::new(),
         ending: None,
         wall: begun.elapsed(),
-        cpu: (!is_population).then(|| CpuReport {
-            user_seconds: seconds(user),
-            system_seconds: seconds(system),
-            minor_faults: None,
-            major_faults: None,
-        }),
+        cpu: cpu.flatten(),
         max_rss: None,
         own_cpu_before: own.user + own.system,
         settings,
     };
     Ok(Report::new(config, mechanism, watched, frame).with_colors(colors))
+}
+
+/// Returns the CPU time of a process up to now; `None` if it is gone.
+fn cpu_of(roots: &Roots, id: ProcessId) -> Option<CpuTicks> {
+    let cpu = cpu_now(roots, id.pid).ok()?;
+    // The number may have passed to another process before the read.
+    still_is(roots, id).then_some(cpu)
+}
+
+/// Returns the CPU time of processes since each had used `before`; `None` if one of them is gone: its CPU time went with it.
+fn cpu_since(roots: &Roots, ids: &[ProcessId], before: &[Option<CpuTicks>]) -> Option<CpuReport> {
+    let (mut user, mut system) = (0, 0);
+    for (&id, before) in ids.iter().zip(before) {
+        let (now, before) = (cpu_of(roots, id)?, before.as_ref()?);
+        user += now.user_ticks.saturating_sub(before.user_ticks);
+        system += now.system_ticks.saturating_sub(before.system_ticks);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "tick counts are far below 2^52")]
+    let seconds = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Some(CpuReport {
+        user_seconds: seconds(user),
+        system_seconds: seconds(system),
+        minor_faults: None,
+        major_faults: None,
+    })
 }
 
 /// Returns the mechanism by which running processes get what `config` requests; an error if they cannot.
@@ -196,4 +206,32 @@ pub(crate) fn first_look(roots: &Roots, id: ProcessId) -> Result<ProcessView, Re
         }
     }
     look()
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_testing::ChildGuard;
+
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_of_a_process_that_has_ended_is_not_known() {
+        let roots = Roots::default();
+        let children = [ChildGuard::sleeper(), ChildGuard::sleeper()];
+        let ids = [0, 1].map(|at: usize| identify(&roots, children[at].pid()).unwrap());
+        let before = ids.map(|id| cpu_of(&roots, id));
+        assert!(before.iter().all(Option::is_some));
+        assert!(cpu_since(&roots, &ids, &before).is_some());
+        let [kept, ended] = children;
+        drop(ended);
+        assert!(cpu_since(&roots, &ids, &before).is_none(), "not 0 s");
+        assert!(cpu_since(&roots, &ids[..1], &before[..1]).is_some());
+        // Its number has passed to another process.
+        let earlier = ProcessId {
+            start_ticks: ids[0].start_ticks + 1,
+            ..ids[0]
+        };
+        assert!(cpu_since(&roots, &[earlier], &before[..1]).is_none());
+        drop(kept);
+    }
 }

@@ -187,10 +187,17 @@ impl Family {
         }
         let begun = Instant::now();
         let every = population.search_every();
-        let found = population.search(roots);
-        self.is_over |= found.is_over;
-        self.unreachable = self.unreachable.max(found.unreachable);
-        self.replace_members(roots, found.members.into_iter());
+        match population.search(roots) {
+            Ok(found) => {
+                self.is_over |= found.is_over;
+                self.unreachable = self.unreachable.max(found.unreachable);
+                self.replace_members(roots, found.members.into_iter());
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the members are those of the last search");
+                self.members.retain(|id| !has_ended(roots, *id));
+            }
+        }
         let cost = begun.elapsed();
         tracing::debug!(
             members = self.members.len(),
@@ -251,6 +258,14 @@ pub(crate) fn running(roots: &Roots, pid: u32) -> Option<ProcessId> {
     let stat = stat(roots, pid).ok().filter(|stat| !stat.has_ended())?;
     let start_ticks = stat.start_ticks;
     Some(ProcessId { pid, start_ticks })
+}
+
+/// Returns true if a process is known to have ended; a process that cannot be read for now may still exist.
+fn has_ended(roots: &Roots, id: ProcessId) -> bool {
+    match stat(roots, id.pid) {
+        Ok(stat) => stat.has_ended() || stat.start_ticks != id.start_ticks,
+        Err(error) => error.is_vanished(),
+    }
 }
 
 /// Returns true if the caller may not look at the memory of a process: if its map cannot be opened.
@@ -329,6 +344,14 @@ mod tests {
         family.update(&roots, Duration::ZERO);
         assert!(family.members().map(|id| id.pid).eq([pid]));
         assert_eq!((family.unreachable(), family.is_over()), (1, false));
+        // The list cannot be read: the members stay, until they end.
+        std::fs::remove_file(group.join("cgroup.procs")).unwrap();
+        std::fs::create_dir(group.join("cgroup.procs")).unwrap();
+        family.update(&roots, Duration::from_secs(1200));
+        assert_eq!((family.members().count(), family.is_over()), (1, false));
+        drop(child);
+        family.update(&roots, Duration::from_secs(2400));
+        assert_eq!((family.members().count(), family.is_over()), (0, false));
         std::fs::remove_dir_all(&group).unwrap();
         family.update(&roots, Duration::from_secs(3600));
         assert_eq!((family.members().count(), family.is_over()), (0, true));

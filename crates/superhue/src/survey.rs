@@ -26,7 +26,7 @@ use superhue_procfs::{ReadError, Roots};
 
 use crate::ceiling::apart;
 use crate::cpu::cpu_time;
-use crate::targets::{Population, Targets};
+use crate::targets::{Matches, Population, Targets};
 
 /// Upper bound on processes in a survey: a user who starts more of them must not fill Superhue's memory.
 pub const MOST_PROCESSES: usize = 65_536;
@@ -406,12 +406,21 @@ impl Survey {
                     let found = Population::of(&self.targets, &self.roots);
                     self.population = found.ok().flatten();
                 }
-                let found = self.population.as_ref().map(|set| set.search(&self.roots));
-                if found.as_ref().is_some_and(|found| found.is_over) {
+                let found = match self.population.as_ref().map(|set| set.search(&self.roots)) {
+                    None => Matches::default(),
+                    Some(Ok(found)) => found,
+                    // It cannot be read this time: the processes are those of the last time.
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "no search");
+                        numbers.retain(|pid| self.known.contains_key(pid));
+                        return;
+                    }
+                };
+                if found.is_over {
                     // The cgroup is gone; another one may get its path.
                     self.population = None;
                 }
-                let members = found.map_or_else(Vec::new, |found| found.members);
+                let members = found.members;
                 let members: BTreeSet<u32> = members.iter().map(|id| id.pid).collect();
                 numbers.retain(|pid| members.contains(pid));
             }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use superhue_model::ProcessId;
-use superhue_procfs::Roots;
 use superhue_procfs::cgroup::{Cgroup, CgroupError};
 use superhue_procfs::process::{effective_user, identify, identities};
+use superhue_procfs::{ReadError, Roots};
 
 /// Running processes to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,17 @@ pub(crate) struct Matches {
     pub(crate) is_over: bool,
 }
 
+/// Reason why the present members are not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SearchError {
+    /// The processes cannot be listed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The cgroup exists and cannot be read.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
 impl Population {
     /// Returns the set that the targets mean; `None` for named processes.
     pub(crate) fn of(targets: &Targets, roots: &Roots) -> Result<Option<Self>, CgroupError> {
@@ -78,52 +89,58 @@ impl Population {
         }
     }
 
-    /// Returns the present members, without Superhue itself and without kernel threads.
+    /// Returns the present members, without Superhue itself and without kernel threads. A set that has ended or stands still has none.
     ///
-    /// A set that cannot be read this time is empty this time.
-    pub(crate) fn search(&self, roots: &Roots) -> Matches {
+    /// # Errors
+    /// The set cannot be read this time, for lack of descriptors for example: its members are those of the last search.
+    pub(crate) fn search(&self, roots: &Roots) -> Result<Matches, SearchError> {
+        let of_cgroup = |cgroup: &Cgroup| {
+            cgroup.members().map(|members| Matches {
+                members: others(roots, members.pids),
+                unreachable: members.unreachable,
+                is_over: false,
+            })
+        };
         match self {
-            Self::Cgroup(cgroup) => match cgroup.members() {
-                Ok(members) => Matches {
-                    members: others(roots, members.pids),
-                    unreachable: members.unreachable,
-                    is_over: false,
-                },
-                Err(error) => Matches {
-                    is_over: matches!(error, CgroupError::Gone { .. }),
+            Self::Cgroup(cgroup) => match of_cgroup(cgroup) {
+                Err(CgroupError::Gone { .. }) => Ok(Matches {
+                    is_over: true,
                     ..Matches::default()
-                },
+                }),
+                found => Ok(found?),
             },
             Self::Unit {
                 roots: tree,
                 name,
                 found,
             } => {
-                if let Ok(members) = found.borrow().members() {
-                    return Matches {
-                        members: others(roots, members.pids),
-                        unreachable: members.unreachable,
-                        is_over: false,
-                    };
+                let members = of_cgroup(&found.borrow());
+                match members {
+                    // The unit has stopped.
+                    Err(CgroupError::Gone { .. }) => {}
+                    found => return Ok(found?),
                 }
-                // The unit has stopped.
-                if let Ok(group) = Cgroup::of_unit(tree, name) {
-                    found.replace(group);
+                match Cgroup::of_unit(tree, name) {
+                    Ok(group) => {
+                        found.replace(group);
+                    }
+                    Err(CgroupError::NoUnit { .. } | CgroupError::Gone { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 }
-                Matches::default()
+                Ok(Matches::default())
             }
             Self::Everybody { user } => {
                 let own = std::process::id();
-                let mut members = identities(roots).unwrap_or_default();
+                let mut members = identities(roots)?;
                 members.retain(|id| {
                     let is_theirs =
                         user.is_none_or(|user| effective_user(roots, id.pid) == Some(user));
                     is_theirs && id.pid != own
                 });
-                Matches {
+                Ok(Matches {
                     members,
                     ..Matches::default()
-                }
+                })
             }
         }
     }

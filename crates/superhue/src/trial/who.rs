@@ -84,6 +84,8 @@ pub(super) struct TargetSearch {
     targets: TrialTargets,
     follow: bool,
     found: ResolvedTarget,
+    /// The processes that the last search found.
+    last: Vec<ProcessId>,
 }
 
 #[derive(Debug)]
@@ -106,6 +108,7 @@ impl TargetSearch {
             roots: roots.clone(),
             targets: targets.clone(),
             follow,
+            last: Vec::new(),
         })
     }
 
@@ -139,12 +142,21 @@ impl TargetSearch {
         }
     }
 
-    /// Returns the present processes: none for a group that is empty or gone, which may come back.
+    /// Returns the present processes: none for a group that is empty or gone, which may come back, and those of the last search if they cannot be
+    /// listed this time.
     ///
     /// # Errors
     /// The reason why there will be none any more: a process that was given by number has ended, or a rule cannot be tried any more.
     pub(super) fn members(&mut self) -> Result<Vec<ProcessId>, String> {
-        match &self.found {
+        if let Some(found) = self.search()? {
+            self.last = found;
+        }
+        Ok(self.last.clone())
+    }
+
+    /// Searches the processes; returns `None` if they cannot be listed this time.
+    fn search(&mut self) -> Result<Option<Vec<ProcessId>>, String> {
+        Ok(Some(match &self.found {
             ResolvedTarget::Process(id) => {
                 if !still_runs(&self.roots, *id) {
                     return Err(format!(
@@ -160,21 +172,25 @@ impl TargetSearch {
                 let children = children.into_iter().filter(|pid| *pid != id.pid);
                 let mut members = others(&self.roots, children);
                 members.push(*id);
-                Ok(members)
+                members
             }
-            ResolvedTarget::Everybody(all) => Ok(all.search(&self.roots).members),
-            ResolvedTarget::Rule(processes) => processes.now(&self.roots),
+            ResolvedTarget::Everybody(all) => match all.search(&self.roots) {
+                Ok(found) => found.members,
+                Err(_) => return Ok(None),
+            },
+            ResolvedTarget::Rule(processes) => processes.now(&self.roots)?,
             ResolvedTarget::Group(group) => match group.members() {
-                Ok(members) => Ok(others(&self.roots, members.pids)),
-                Err(_) => {
+                Ok(members) => others(&self.roots, members.pids),
+                Err(CgroupError::Gone { .. }) => {
                     // The service has stopped; a start makes another group of the same name.
                     if let Ok(found) = find(&self.roots, &self.targets) {
                         self.found = found;
                     }
-                    Ok(Vec::new())
+                    Vec::new()
                 }
+                Err(_) => return Ok(None),
             },
-        }
+        }))
     }
 }
 

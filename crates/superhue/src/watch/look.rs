@@ -247,7 +247,14 @@ impl Watch {
             }
             Err(error) => {
                 self.note_unreadable(id, &error);
-                (self.known.get(&id)).map_or(HugePages::NONE, |known| known.huge_pages)
+                match self.known.get(&id) {
+                    // It has executed a set-user-ID program, for example: the view is of memory that it may not have any more.
+                    Some(known) if known.refused && matches!(error, ReadError::Denied { .. }) => {
+                        self.forget_view(id);
+                        HugePages::NONE
+                    }
+                    known => known.map_or(HugePages::NONE, |known| known.huge_pages),
+                }
             }
         };
         let name = match &self.live {
@@ -335,6 +342,12 @@ impl Watch {
         self.objects.maps_changed = true;
     }
 
+    /// Removes the view of a process from the snapshot.
+    fn forget_view(&mut self, id: ProcessId) {
+        self.snapshot.processes.retain(|view| view.id != id);
+        self.objects.maps_changed = true;
+    }
+
     fn note_unreadable(&mut self, id: ProcessId, error: &ReadError) {
         if error.is_vanished() {
             return;
@@ -363,4 +376,44 @@ fn is_mostly_private(view: &ProcessView) -> bool {
 fn stack_of(view: &ProcessView) -> Option<VirtAddr> {
     let stack = view.vmas.iter().find(|vma| vma.kind == VmaKind::Stack);
     stack.map(|vma| vma.range.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_procfs::process::identify;
+    use superhue_testing::{Answer, ChildGuard, forbid};
+
+    use super::*;
+    use crate::attach::running_mechanism;
+    use crate::family::Family;
+    use crate::session::new_watch;
+
+    #[test]
+    fn a_process_that_has_become_unreadable_leaves_the_snapshot() {
+        const NAME: &str = "a_process_that_has_become_unreadable_leaves_the_snapshot";
+        // The filter of system calls cannot be taken back.
+        if superhue_testing::passed_in_own_process(module_path!(), NAME) {
+            return;
+        }
+        let child = ChildGuard::sleeper();
+        let options = crate::PlacementOptions {
+            pages: Some(Pages::Kernel),
+            ..crate::PlacementOptions::default()
+        };
+        let config = options.config().for_running();
+        let id = identify(&config.roots, child.pid()).unwrap();
+        let mechanism = running_mechanism(&config).unwrap();
+        let mut watch = new_watch(&config, &mechanism, Family::new([id], false), None);
+        watch.look();
+        let glance = watch.glance_at(id, 0).unwrap();
+        assert!(watch.snapshot.process(id).is_some());
+        if let Err(error) = forbid(libc::SYS_openat, Answer::NotPermitted) {
+            return superhue_testing::skip("seccomp", &error);
+        }
+        watch.look_in_full(id, glance, true);
+        assert!(watch.snapshot.process(id).is_some(), "this may pass");
+        watch.look_in_full(id, glance, true);
+        assert!(watch.snapshot.process(id).is_none(), "this lasts");
+        assert_eq!(watch.watched.unreadable.len(), 1);
+    }
 }

@@ -294,6 +294,9 @@ pub(super) struct PolicySwitch {
     actuator: Box<dyn Actuator>,
     max_stall: Option<Duration>,
     is_on: bool,
+    hold_timeout: Duration,
+    /// Error of a watch that did not stand still when it last had to.
+    not_held: Option<String>,
     options: SwitchOptions,
     pub(super) switched: SwitchCounts,
 }
@@ -339,6 +342,8 @@ impl PolicySwitch {
             zeroed: BTreeSet::new(),
             max_stall: (config.stall_bound()).map(|bound| bound.with_reserve().allowed),
             is_on: true,
+            hold_timeout: HOLD_TIMEOUT,
+            not_held: None,
             absent: BTreeMap::new(),
             before,
             off: Neighbors::default(),
@@ -437,7 +442,8 @@ impl PolicySwitch {
         (before, made.len())
     }
 
-    /// Switches; returns the time that it took. A stop in the middle leaves a state in between, which harms no process.
+    /// Switches; returns the time that it took. A stop in the middle leaves a state in between, which harms no process. Nothing is split if the watch
+    /// does not stand still: [`Self::trouble`] has the reason then.
     pub(super) fn switch(&mut self, on: bool, nap: &mut SleepFn<'_>) -> Duration {
         let begun = Instant::now();
         if on == self.is_on || self.options.is_dummy {
@@ -448,7 +454,10 @@ impl PolicySwitch {
             self.switched.not_collapsed += self.collapse(self.switched_regions(), nap);
             self.watch.hold(false);
         } else {
-            self.hold(nap);
+            if !self.hold(nap) {
+                self.is_on = true;
+                return begun.elapsed();
+            }
             // Frames after the first split are not those of before.
             self.before.end();
             let switched = self.switched_keys();
@@ -536,15 +545,24 @@ impl PolicySwitch {
         regions
     }
 
-    /// Waits until the watch stands still.
-    fn hold(&self, nap: &mut SleepFn<'_>) {
+    /// Waits until the watch stands still; returns false if it has not within the timeout.
+    fn hold(&mut self, nap: &mut SleepFn<'_>) -> bool {
+        self.not_held = None;
         self.watch.hold(true);
         let begun = Instant::now();
-        while !self.watch.stands_still() && begun.elapsed() < HOLD_TIMEOUT {
+        while !self.watch.stands_still() {
+            if begun.elapsed() >= self.hold_timeout {
+                self.not_held = Some(format!(
+                    "the policy could not be switched off: its watch has not stood still within {} s and may still collapse regions;                      the machine may be short of CPUs or memory, so try again when it is less busy",
+                    self.hold_timeout.as_secs()
+                ));
+                return false;
+            }
             if nap(Duration::from_millis(2)) {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
+        true
     }
 
     /// Collapses regions; each grows by the number of pages given, or by its absent pages if those are more. Returns the number of failures.
@@ -690,9 +708,15 @@ impl PolicySwitch {
         (!seen.is_empty()).then(|| huge as f64 / seen.len() as f64)
     }
 
-    /// Returns the reason why the watch cannot work here, if it cannot.
+    /// Returns the reason why the watch cannot work here or does not stand still, if there is one.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.account().trouble.clone()
+        let not_held = self.not_held.clone();
+        not_held.or_else(|| self.account().trouble.clone())
+    }
+
+    /// Returns the error of a watch that did not stand still when it last had to.
+    pub(super) fn not_held(&self) -> Option<&str> {
+        self.not_held.as_deref()
     }
 }
 
@@ -901,6 +925,11 @@ mod tests {
         }
     }
 
+    fn nap(time: Duration) -> bool {
+        std::thread::sleep(time);
+        false
+    }
+
     /// A switch over this process, with an actuator that counts actions, and a policy that makes nothing huge.
     fn own_switch() -> (PolicySwitch, Arc<AtomicU64>) {
         let options = crate::PlacementOptions {
@@ -934,18 +963,44 @@ mod tests {
             return superhue_testing::skip("pagemap-scan", "this kernel does not show huge pages");
         }
         switch.made.lock().insert(key, PageCount(412));
-        switch.switch(false, &mut |_| false);
+        switch.switch(false, &mut nap);
         assert_eq!(performed.load(Ordering::Relaxed), 0);
         // The pages that are absent now are the growth of the next collapse all the same.
         assert_eq!(switch.absent[&key], PageCount(412));
-        let remains = switch.finish(false, &mut |_| false);
+        let remains = switch.finish(false, &mut nap);
         assert_eq!((remains.huge, remains.unsplit), (Some(0), 0));
         assert_eq!(performed.load(Ordering::Relaxed), 0);
 
         // A region that may be huge is split: nothing is known of a process that has ended.
         switch.made.lock().insert(regions(1)[0], PageCount(5));
-        switch.finish(false, &mut |_| false);
+        switch.finish(false, &mut nap);
         assert_eq!(performed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn nothing_is_split_while_the_watch_does_not_stand_still() {
+        let (mut switch, performed) = own_switch();
+        let (begin, begins) = std::sync::mpsc::channel::<()>();
+        let config = crate::PlacementOptions::default().config();
+        // It is held up before its first step.
+        switch.watch = LiveWatch::start_with(&config, "test", move |actuator| {
+            let _ = begins.recv();
+            actuator
+        })
+        .unwrap();
+        switch.hold_timeout = Duration::ZERO;
+        switch.made.lock().insert(regions(1)[0], PageCount(5));
+        assert_eq!(switch.trouble(), None);
+        switch.switch(false, &mut nap);
+        assert_eq!(performed.load(Ordering::Relaxed), 0);
+        assert_eq!((switch.is_on, switch.switched.times_off), (true, 0));
+        let trouble = switch.trouble().unwrap();
+        assert!(trouble.contains("not stood still"), "{trouble}");
+        // At the end all the same: otherwise the regions would stay huge for certain.
+        switch.finish(false, &mut nap);
+        assert_eq!(performed.load(Ordering::Relaxed), 1);
+        assert_eq!(switch.not_held(), Some(trouble.as_str()));
+        drop(begin);
     }
 
     /// Actuator whose collapses take 3 ms each, and which keeps to the bounds of a plan.

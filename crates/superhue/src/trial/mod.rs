@@ -536,6 +536,9 @@ impl TrialRun<'_> {
             if let Some(end) = world.end.take() {
                 return end;
             }
+            if let Some(trouble) = self.lever.trouble() {
+                return End::Failed(trouble);
+            }
             self.tend(world);
             let broken = std::mem::take(&mut self.broken);
             match measured {
@@ -690,6 +693,9 @@ impl TrialRun<'_> {
             if let Some(end) = world.end.take() {
                 return Err(end);
             }
+            if let Some(trouble) = self.lever.trouble() {
+                return Err(End::Failed(trouble));
+            }
             if is_over() {
                 return Err(End::Limit);
             }
@@ -766,6 +772,9 @@ impl TrialRun<'_> {
         for on in [on_first, !on_first] {
             let begins = Instant::now() + Duration::from_secs_f64(settle);
             longest = longest.max(self.lever.switch(on, &mut |time| world.nap(time)));
+            if self.lever.trouble().is_some() {
+                return Err(LostPair::stopped());
+            }
             while Instant::now() < begins {
                 let left = begins.saturating_duration_since(Instant::now());
                 if world.nap(left.min(Duration::from_millis(50))) {
@@ -883,6 +892,7 @@ impl TrialRun<'_> {
         let regions = regions as u64;
         let frames = self.lever.frames();
         let left_on = self.lever.finish_scattering();
+        let not_held = self.lever.not_held().map(str::to_owned);
         let mut trial = self.trial;
         trial.frames = (times_off > 0).then(|| frames_of(frames));
         trial.verdict = TrialVerdict { outcome, reason };
@@ -911,6 +921,7 @@ impl TrialRun<'_> {
         trial.policy.because.clone_from(&account.pages_because);
         trial.policy.notes.clone_from(&account.notes);
         trial.policy.notes.extend(left_on);
+        trial.policy.notes.extend(not_held);
         trial.target.processes = world.members.len() as u64;
         let largest = account
             .processes

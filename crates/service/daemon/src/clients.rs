@@ -187,9 +187,13 @@ impl<L: AsFd> Clients<L> {
     /// Accepts clients, serves those that are ready, and disconnects late ones.
     pub(crate) fn step(&mut self, at: Duration, talk: &mut dyn ClientProtocol) {
         if self.paused.is_some_and(|until| at >= until) {
-            self.paused = None;
             let data = epoll::EventData::new_u64(LISTENER);
-            let _ = epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
+            let added = epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
+            // The shortage may last: without the listener no client would be accepted again.
+            self.paused = match added {
+                Ok(()) | Err(Errno::EXIST) => None,
+                Err(_) => Some(at + SHORTAGE),
+            };
         }
         let mut events = Vec::with_capacity(MAX_CLIENTS_PER_TURN);
         let none = Timespec {
@@ -491,5 +495,61 @@ impl Reply {
             _ => self.body.as_bytes().get(sent - self.head.len()..)?,
         };
         (!left.is_empty()).then_some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// A protocol without answers.
+    struct Silent;
+
+    impl ClientProtocol for Silent {
+        fn end(&self, _: &[u8], _: usize) -> Option<usize> {
+            None
+        }
+
+        fn answer(&mut self, _: Requester, _: &[u8], _: RequestEnd) -> Reply {
+            Reply::default()
+        }
+
+        fn ended(&mut self, _: u64) {}
+
+        fn too_many(&self) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn clients_are_accepted_again_however_long_a_shortage_lasts() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits {
+            longest_request: 64,
+            patience: Duration::from_secs(5),
+            of_one_user: None,
+            of_all: 4,
+            newcomers_first: false,
+            linger: false,
+        };
+        let mut clients = Clients::new(listener, limits).unwrap();
+        // As after a failed `accept`.
+        epoll::delete(&clients.epoll, &clients.listener).unwrap();
+        clients.paused = Some(Duration::ZERO);
+        let _client = TcpStream::connect(address).unwrap();
+        // Nothing can be added to a descriptor that is no epoll.
+        let other = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let epoll = std::mem::replace(&mut clients.epoll, other);
+        clients.step(Duration::ZERO, &mut Silent);
+        assert_eq!((clients.count(), clients.due()), (0, Some(SHORTAGE)));
+        clients.epoll = epoll;
+        clients.step(SHORTAGE, &mut Silent);
+        assert_eq!((clients.count(), clients.paused), (1, None));
     }
 }

@@ -445,11 +445,14 @@ impl Survey {
             return;
         };
         let has_memory = !stat.is_kernel_thread() && !stat.has_ended();
-        let process = has_memory.then(|| {
-            let resident = resident_now(&self.roots, pid).ok();
-            let (total, anonymous) = resident.map_or_else(Default::default, |resident| {
-                (resident.total.bytes(), resident.anonymous().bytes())
-            });
+        let resident = has_memory.then(|| resident_now(&self.roots, pid));
+        // A process whose size is not known is entered after the next list.
+        let Ok(resident) = resident.transpose() else {
+            self.known.remove(&pid);
+            return;
+        };
+        let process = resident.map(|resident| {
+            let (total, anonymous) = (resident.total.bytes(), resident.anonymous().bytes());
             ProcessEntry {
                 id: ProcessId {
                     pid,

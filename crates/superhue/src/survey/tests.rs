@@ -109,6 +109,24 @@ fn the_largest_are_looked_at_first_and_all_in_the_end() {
 }
 
 #[test]
+fn a_process_of_unknown_size_is_not_one_of_0_bytes() {
+    let machine = Machine::new();
+    machine.process(1, 1, "init", 1, 0);
+    machine.process(2, 1, "hidden", 10, 0);
+    let statm = machine.of(2).join("statm");
+    let text = fs::read(&statm).unwrap();
+    fs::remove_file(&statm).unwrap();
+    let mut survey = survey(&machine);
+    step(&mut survey, 0);
+    let numbers = |survey: &Survey| survey.processes().map(|it| it.id.pid).collect::<Vec<_>>();
+    assert_eq!(numbers(&survey), [1]);
+    fs::write(&statm, text).unwrap();
+    step(&mut survey, 10);
+    assert_eq!(numbers(&survey), [1, 2]);
+    assert_eq!(shown(&survey)[1].2, 10);
+}
+
+#[test]
 fn who_has_changed_is_looked_at_again_and_what_was_gained_is_known() {
     let machine = Machine::new();
     machine.process(1, 5, "same", 50, 0);

@@ -46,7 +46,7 @@ pub struct Report {
     pub ending: Option<Ending>,
     /// Seconds from start to end.
     pub wall_seconds: f64,
-    /// CPU time and faults.
+    /// CPU time and faults; `None` for a population, and if a named process has ended: its CPU time went with it.
     pub cpu: Option<CpuReport>,
     /// Resident memory.
     pub memory: MemoryReport,

@@ -13,11 +13,11 @@ pub enum Pages {
     Auto,
     /// Only the huge pages that the kernel makes by its own settings; Superhue observes.
     Kernel,
-    /// None.
+    /// No huge page.
     Never,
-    /// All that the system-wide mode `always` would give, for this process only.
+    /// Every 2 MiB region with at least one page in memory.
     Always,
-    /// Regions that are (nearly) all resident already, so that memory hardly grows.
+    /// Full regions, and regions at least 75 % in memory that have stopped growing.
     Resident,
     /// Regions that are accessed. Splits cold huge pages that hold mostly zeroes.
     Hot,

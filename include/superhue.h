@@ -24,7 +24,7 @@
  * Threads. Every function may be called from any thread at any time, but not in signal handlers. One thread at a time
  * searches, places or verifies pages, and the others wait for it. superhue_color_free() does not, nor does
  * superhue_color_alloc() if it finds room in memory that the library holds already. Both take locks for short times,
- * without priority inheritance.
+ * without priority inheritance. While a fork waits for a search, all of them wait.
  *
  * Fork. Memory and functions work in the child. While parent and child share a page, the first of them that
  * writes it gets a copy of a color that the kernel chooses: superhue_color_verify() shows that,

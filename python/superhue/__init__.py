@@ -254,12 +254,12 @@ def set_functions(
     KeyboardInterrupt, SystemExit and the like end the decisions: what remains is left, and wait_signal() or process() raises
     them."""
     global _functions
-    _functions = (decide, compact)
     pointers = [
         ctypes.cast(thunk, ctypes.c_void_p) if function else None
         for thunk, function in ((_call_decide, decide), (_call_compact, compact))
     ]
     _check(_library.hps_set_functions(*pointers, None))
+    _functions = (decide, compact)
 
 
 def wait_signal(timeout: Optional[float] = None) -> int:

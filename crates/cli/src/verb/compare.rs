@@ -138,9 +138,11 @@ fn conclude(
     files: Files<Comparison>,
     is_asked: bool,
 ) -> VerbResult {
-    // Without a good run there is nothing to judge, and `publish` reports the reason.
-    let is_asked = is_asked && why_nothing(comparison).is_none();
     let published = publish(comparison, form, files);
+    // Without a good run there is nothing to judge, and `publish` reports the reason.
+    if why_nothing(comparison).is_some() {
+        return published;
+    }
     let judged = if is_asked {
         gates::conclude(comparison)
     } else {
@@ -212,8 +214,15 @@ fn measure(design: &Design, mut experiment: Experiment) -> superhue_measure::Exe
 fn publish(comparison: &Comparison, form: Form, files: Files<Comparison>) -> VerbResult {
     if let Some(reason) = why_nothing(comparison) {
         files.abandon();
-        let text = format!("nothing was measured: {reason}");
-        return Err(Failure::new(FAILED, text));
+        // A condition that was not judged is a failure, as after an interruption later.
+        let code = match comparison.interrupted && comparison.gates.is_empty() {
+            true => INTERRUPTED,
+            false => FAILED,
+        };
+        return Err(Failure::new(
+            code,
+            format!("nothing was measured: {reason}"),
+        ));
     }
     // Writes and prints everything that it can, whichever part fails.
     let trouble = files.write(comparison);

@@ -429,6 +429,34 @@ fn an_interrupt_reports_what_is_done() {
 }
 
 #[test]
+fn interrupted_in_the_first_run_there_is_no_result() {
+    let folder = folder();
+    let begun = folder.path().join("begun");
+    let script = format!("touch {}; exec sleep 60", begun.display());
+    for (gate, expected) in [(None, 130), (Some("wall > 5%"), 1)] {
+        let _ = fs::remove_file(&begun);
+        let mut arguments = vec!["compare", "--arm", "never", "--arm", "kernel"];
+        arguments.extend(["-n", "8", "--warmup", "0"]);
+        if let Some(gate) = gate {
+            arguments.extend(["--fail-if", gate]);
+        }
+        arguments.extend(["--", "sh", "-c", &script]);
+        let mut command = superhue(User::Same, &arguments);
+        command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped());
+        let mut running = ChildGuard::start(&mut command);
+        until("a run has begun", || begun.exists().then_some(()));
+        running.signal(Signal::INT);
+        let status = running.wait();
+        let mut error = String::new();
+        std::io::Read::read_to_string(running.0.stderr.as_mut().unwrap(), &mut error).unwrap();
+        assert!(error.contains("nothing was measured"), "{error}");
+        assert_eq!(status.code(), Some(expected), "{error}");
+    }
+}
+
+#[test]
 fn a_kept_result_is_shown_and_drawn_again() {
     let folder = folder();
     let report = folder.path().join("report.json");

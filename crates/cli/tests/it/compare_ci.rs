@@ -385,7 +385,7 @@ fn an_interrupt_ends_a_preparation() {
         Path::new(&begun).exists().then_some(())
     });
     running.signal(Signal::TERM);
-    assert_eq!(running.wait().code(), Some(1));
+    assert_eq!(running.wait().code(), Some(130));
 }
 
 #[test]

@@ -60,6 +60,15 @@ struct Machine {
     mover: Option<Mover>,
 }
 
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.process != getpid() {
+            // Their memory is not in a child of `fork`: other memory may lie at these addresses, and must not be unmapped.
+            std::mem::forget((self.placer.take(), self.mover.take()));
+        }
+    }
+}
+
 impl std::fmt::Debug for Colors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Colors")

@@ -302,7 +302,12 @@ impl Work<'_> {
         }
         // SAFETY: the caller's promise; staging is a hole except during these moves, and the other two pages are mapped.
         let placed = unsafe {
-            let placed = self.mover.step(staging, at).and_then(|()| {
+            let left = self.mover.step(staging, at);
+            if left == Err(Errno::EXIST) && self.mover.residence.is_occupied(at) == Some(true) {
+                // Staging still holds the only copy of another page, which an earlier call could not bring back.
+                return left;
+            }
+            let placed = left.and_then(|()| {
                 copy_page(page.start(), staging);
                 self.mover.step(at, page.start())
             });

@@ -553,7 +553,8 @@ impl PolicySwitch {
         while !self.watch.stands_still() {
             if begun.elapsed() >= self.hold_timeout {
                 self.not_held = Some(format!(
-                    "the policy could not be switched off: its watch has not stood still within {} s and may still collapse regions;                      the machine may be short of CPUs or memory, so try again when it is less busy",
+                    "the policy could not be switched off: its watch has not stood still within {} s and may still collapse regions; \
+                     the machine may be short of CPUs or memory, so try again when it is less busy",
                     self.hold_timeout.as_secs()
                 ));
                 return false;

@@ -921,7 +921,11 @@ impl TrialRun<'_> {
         trial.policy.because.clone_from(&account.pages_because);
         trial.policy.notes.clone_from(&account.notes);
         trial.policy.notes.extend(left_on);
-        trial.policy.notes.extend(not_held);
+        // With the verdict to keep the policy nothing is to be switched off.
+        trial
+            .policy
+            .notes
+            .extend(not_held.filter(|_| outcome != TrialOutcome::Keep));
         trial.target.processes = world.members.len() as u64;
         let largest = account
             .processes

@@ -110,14 +110,18 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState
         note(&format!("not finished: {why}{hint}"));
     }
     saved.map_err(|error| Failure::new(FAILED, error))?;
-    let why = suite.unfinished.as_deref();
-    let is_interrupted = why.is_some_and(|why| why.starts_with(INTERRUPTED));
+    let is_interrupted = is_interrupted(&suite);
     let status = told.map(|status| cut_short(status, is_interrupted))?;
     if given_up.is_empty() || is_interrupted {
         return Ok(status);
     }
     let text = format!("given up: {given_up}; why is said above");
     Err(Failure::new(FAILED, text))
+}
+
+/// Returns true if a signal cut the suite short.
+fn is_interrupted(suite: &Suite) -> bool {
+    (suite.unfinished.as_deref()).is_some_and(|why| why.starts_with(INTERRUPTED))
 }
 
 /// Shows an earlier result.
@@ -150,9 +154,14 @@ fn publish(args: &CompareArgs, suite: &Suite, files: Files<Suite>) -> VerbResult
     }
     first_of(trouble)?;
     if suite.programs.iter().all(|program| program.rows.is_empty()) {
+        let code = if is_interrupted(suite) {
+            crate::output::INTERRUPTED
+        } else {
+            FAILED
+        };
         return Err(Failure::new(
-            FAILED,
-            "nothing was measured; why is said above",
+            code,
+            "nothing was measured: the reasons stand above",
         ));
     }
     Ok(ExitCode::SUCCESS)

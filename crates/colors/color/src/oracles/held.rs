@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::pipe::{
     IoSliceRaw, PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, vmsplice,
 };
@@ -12,8 +13,10 @@ use crate::Page;
 
 const PAGE: usize = BASE_PAGE_SIZE as usize;
 
-/// Pages that a pipe of an ordinary user may hold (`/proc/sys/fs/pipe-max-size`).
+/// Pages that a pipe of an ordinary user may hold by default.
 const MAX_PIPE_PAGES: usize = 256;
+/// Limit of a pipe of an ordinary user, in bytes (`pipe(7)`).
+const PIPE_LIMIT: &str = "/proc/sys/fs/pipe-max-size";
 
 /// Limit of the pages in all pipes of an ordinary user; 0 for none (`pipe(7)`). A user at the limit gets pipes of two pages.
 const USER_LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
@@ -55,17 +58,25 @@ fn pipes_with(pages: &[Page]) -> Vec<Pipe> {
     let limit = fs::read_to_string(USER_LIMIT).ok();
     let limit = limit.and_then(|text| text.trim().parse::<usize>().ok());
     let spare_pages = limit.unwrap_or(USUAL_USER_LIMIT) / SPARE_PART;
-    let spare_pipes = (spare_pages / MAX_PIPE_PAGES).min(MAX_SPARE_PIPES);
-    // The kernel does not show how many pages the user's pipes may still have. So the spare ones are taken first, and
-    // given back at the end.
-    let spare: Vec<Pipe> = (0..spare_pipes)
-        .map_while(|_| pipe_of(MAX_PIPE_PAGES))
-        .collect();
-    if spare.len() < spare_pipes {
+    let most = fs::read_to_string(PIPE_LIMIT).ok();
+    let most = most.and_then(|text| text.trim().parse::<usize>().ok());
+    let most = most.map_or(MAX_PIPE_PAGES, |bytes| MAX_PIPE_PAGES.min(bytes / PAGE));
+    if most == 0 {
         return pipes;
     }
-    for part in pages.chunks(MAX_PIPE_PAGES) {
-        let Some(pipe) = pipe_of(part.len()) else {
+    // The kernel does not show how many pages the user's pipes may still have. So the spare ones are taken first, and
+    // given back at the end.
+    let mut spare = Vec::new();
+    for _ in 0..(spare_pages / most).min(MAX_SPARE_PIPES) {
+        match pipe_of(most) {
+            Ok(pipe) => spare.push(pipe),
+            // A limit on descriptors: nothing is known of the pages.
+            Err(Errno::MFILE | Errno::NFILE) => break,
+            Err(_) => return pipes,
+        }
+    }
+    for part in pages.chunks(most) {
+        let Ok(pipe) = pipe_of(part.len()) else {
             break;
         };
         let held = part.iter().take_while(|page| put(&pipe.1, **page)).count();
@@ -79,12 +90,17 @@ fn pipes_with(pages: &[Page]) -> Vec<Pipe> {
     pipes
 }
 
-/// Makes a pipe for this many pages; `None` beyond a limit.
-fn pipe_of(pages: usize) -> Option<Pipe> {
-    let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-    fcntl_setpipe_size(&pipe.1, pages * PAGE).ok()?;
-    let size = fcntl_getpipe_size(&pipe.1).ok()?;
-    (size >= pages * PAGE).then_some(pipe)
+/// Makes a pipe for this many pages.
+///
+/// # Errors
+/// `EMFILE` and `ENFILE` for descriptors, `EPERM` and others beyond a limit on pages.
+fn pipe_of(pages: usize) -> Result<Pipe, Errno> {
+    let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    fcntl_setpipe_size(&pipe.1, pages * PAGE)?;
+    if fcntl_getpipe_size(&pipe.1)? < pages * PAGE {
+        return Err(Errno::PERM);
+    }
+    Ok(pipe)
 }
 
 /// Puts one page into a pipe; returns true if that worked.

@@ -23,7 +23,7 @@ pub enum AskError {
     #[error("the daemon at {} has not answered in {} s: see `journalctl -u superhue`, restart it if it hangs", .0.display(), ANSWER_TIMEOUT.as_secs())]
     Late(PathBuf),
     /// The answer is not of this protocol, or of another version.
-    #[error("the daemon at {} is of another version ({why}): `systemctl restart superhue`", socket.display())]
+    #[error("{} gave an answer that is not understood ({why}): if the daemon is of another version, `systemctl restart superhue`", socket.display())]
     NotUnderstood {
         /// Path of the socket.
         socket: PathBuf,

@@ -3,10 +3,13 @@
  * Somebody without colors has nearly all memory, or reads more files than there is room for; and a strict group
  * wants what its colors have. It is neither killed nor given other pages: what is in its way is moved, and while
  * its colors are reserved nobody else comes there. Who has too much is killed, as in any kernel. What the kernel
- * itself needs for the group leaves room to the others, and does not get into the colors of other groups.
+ * itself needs for the group leaves room to the others, and does not get into the colors of other groups. Nobody
+ * has to wait for a task that is stuck.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include "hostile.h"
 
 /* One of so many parts of the colors is the group's. */
@@ -468,6 +471,155 @@ static void cached(void)
 	close(file);
 }
 
+/* Reads a file once, as a task of a group, and keeps nothing but the page cache. */
+static pid_t begin_files(const char *group, int file, struct shared *shared)
+{
+	static char block[MIB];
+	pid_t child = fork();
+
+	if (!child) {
+		if (!group_put(group, "cgroup.procs", "0"))
+			_exit(1);
+		be_nobody();
+		for (off_t at = 0; pread(file, block, MIB, at) > 0; at += MIB)
+			;
+		shared->ready = 1;
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+/* How many pages of a file are in memory. */
+static long resident(int file, size_t bytes)
+{
+	unsigned char *pages = malloc(bytes / PAGE);
+	char *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+	long sum = -1;
+
+	if (pages && memory != MAP_FAILED && !mincore(memory, bytes, pages)) {
+		sum = 0;
+		for (size_t i = 0; i < bytes / PAGE; i++)
+			sum += pages[i] & 1;
+	}
+	munmap(memory, bytes);
+	free(pages);
+	return sum;
+}
+
+/* A file of so many bytes that is not in memory; -1 without a disk. */
+static int cold_file(size_t bytes)
+{
+	static char block[MIB];
+	int file = open_file();
+
+	for (size_t at = 0; file >= 0 && at < bytes; at += MIB)
+		if (write(file, block, MIB) != (ssize_t)MIB) {
+			close(file);
+			return -1;
+		}
+	fsync(file);
+	posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+	return file;
+}
+
+/*
+ * A group that is not strict needs more memory than its own colors and the unassigned ones have. It is killed, and
+ * does not reclaim the files of another group before, which would not help it.
+ */
+static void cache_kept(void)
+{
+	size_t small = 32 * MIB, large = number_in("/proc/meminfo", "MemTotal:") * 1024 / 100 * 35;
+	struct shared *strict = share(), *lax = share();
+	long before = -1, after = -1, outside = -1, kills = -1;
+	int file = cold_file(small);
+
+	if (file < 0) {
+		ksft_test_result_skip("there is no disk, or it is full\n");
+		return;
+	}
+	make_groups();
+	group_make("lax");
+	if (!group_put("lax", "cpuset.colors", "%u-%u", colors / PART, colors / PART + colors / 16 - 1) ||
+	    !reserve(first_unassigned)) {
+		ksft_test_result_fail("colors cannot be reserved\n");
+		goto end;
+	}
+	if (has_memory(begin_files("strict", file, strict), strict)) {
+		before = resident(file, small);
+		has_memory(begin_in("lax", large, false, lax), lax);
+		kills = group_number("lax", "memory.events", "oom_kill");
+		after = resident(file, small);
+		outside = file_outside(file, small);
+	}
+	ksft_print_msg("of the %ld pages that a strict group reads (%ld in its colors) %ld are left; of another group that fills %zu MiB %ld were killed\n",
+		       before, outside, after, large / MIB, kills);
+	ksft_test_result(kills == 1 && before > 0 && after >= before / 100 * 95, "a group leaves the files of another group in memory\n");
+end:
+	reserve_nothing();
+	group_end("lax", 30);
+	end_groups();
+	close(file);
+}
+
+/*
+ * A task of a group waits in a page fault, for a file system that does not answer. Who gives the group other
+ * colors waits for it for a while, but not until it is done.
+ */
+static void stuck(void)
+{
+	int disk = open("/disk", O_RDONLY | O_DIRECTORY | O_CLOEXEC), file = cold_file(MIB);
+	struct shared *faulting = share(), *writing = share();
+	bool frozen, waited = false, written = false;
+	double begun;
+	pid_t child, writer;
+
+	if (disk < 0 || file < 0) {
+		ksft_test_result_skip("there is no disk\n");
+		return;
+	}
+	make_groups();
+	child = fork();
+	if (!child) {
+		char *memory = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+		if (memory == MAP_FAILED || !group_put("strict", "cgroup.procs", "0"))
+			_exit(1);
+		be_nobody();
+		(void)*(volatile char *)memory;
+		faulting->rounds = 1;
+		/* It is frozen meanwhile. */
+		pause_for(1);
+		*(volatile char *)memory = 1;
+		faulting->ready = 1;
+		for (;;)
+			pause();
+	}
+	while (!faulting->rounds && !waitpid(child, NULL, WNOHANG))
+		pause_for(0.01);
+	frozen = faulting->rounds && !ioctl(disk, FIFREEZE, 0);
+	pause_for(2);
+	begun = now();
+	writer = fork();
+	if (!writer) {
+		writing->ready = group_put("strict", "cpuset.colors", "%u-%u", colors / 2, colors / 2 + colors / PART - 1);
+		_exit(0);
+	}
+	if (frozen) {
+		written = is_done(writer, writing, 30, NULL);
+		waited = !faulting->ready;
+	}
+	ksft_print_msg("%s: other colors took %.2f s beside a page fault that %s\n", frozen ? "frozen" : "not frozen", now() - begun,
+		       waited ? "waits" : "does not wait");
+	if (frozen)
+		ioctl(disk, FITHAW, 0);
+	ksft_test_result(frozen && waited && written, "a page fault that waits for a file system holds nobody else up\n");
+	is_done(writer, writing, 30, NULL);
+	end_groups();
+	close(file);
+	close(disk);
+}
+
 int main(void)
 {
 	bool swap;
@@ -476,7 +628,7 @@ int main(void)
 	if (colors < 32)
 		ksft_exit_skip("fewer than 32 colors\n");
 	first_unassigned = colors - colors / 8;
-	ksft_set_plan(10);
+	ksft_set_plan(12);
 	put("/proc/sys/vm/drop_caches", "3");
 	swap = swap_switch(false);
 	moved(false);
@@ -489,8 +641,10 @@ int main(void)
 	spared();
 	tables();
 	busy();
+	cache_kept();
 	if (swap)
 		swap_switch(true);
 	cached();
+	stuck();
 	ksft_finished();
 }

@@ -44,6 +44,10 @@ const ADOPTION_PAUSE: u32 = 10;
 /// Longest time to wait for the watch to stand still: it first completes the action in progress.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Further attempts at a collapse that the kernel refused for the moment, and the pause before each.
+const COLLAPSE_RETRIES: usize = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
 /// Regions that are checked to measure how far a switch took effect.
 const SAMPLE: usize = 128;
 
@@ -576,7 +580,17 @@ impl PolicySwitch {
                 growth: growth.max(absent.unwrap_or_default()),
             }
         });
-        self.perform(actions.collect(), self.max_stall, nap)
+        let mut failures = self.perform(actions.collect(), self.max_stall, nap);
+        // A page that the kernel or another thread holds for a moment stops a collapse.
+        for _ in 0..COLLAPSE_RETRIES {
+            if failures.again.is_empty() || nap(RETRY_PAUSE) {
+                break;
+            }
+            let again = self.perform(failures.again, self.max_stall, nap);
+            failures.again = again.again;
+            failures.lasting += again.lasting;
+        }
+        failures.count()
     }
 
     /// Splits those of the regions that base pages do not map; returns the number of failures.
@@ -596,7 +610,7 @@ impl PolicySwitch {
             owner: process.into(),
             region,
         });
-        let failed = self.perform(actions.collect(), max_stall, nap);
+        let failed = self.perform(actions.collect(), max_stall, nap).count();
         // A split drops all pages of zeroes: the absent pages now are the growth of the next collapse.
         let absent = regions
             .iter()
@@ -694,7 +708,7 @@ impl PolicySwitch {
         actions: Vec<Action>,
         max_stall: Option<Duration>,
         nap: &mut SleepFn<'_>,
-    ) -> u64 {
+    ) -> Failures {
         perform_all(self.actuator.as_mut(), actions, max_stall, nap)
     }
 
@@ -721,7 +735,31 @@ impl PolicySwitch {
     }
 }
 
-/// Performs actions in order, with pauses so that what holds the program up keeps within `max_stall`; returns the number of failures.
+/// Actions that were not done.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Those that the kernel refused for the moment (`EAGAIN`, `EBUSY`).
+    again: Vec<Action>,
+    /// Number of the others.
+    lasting: u64,
+}
+
+impl Failures {
+    fn add(&mut self, result: &ActionResult) {
+        match result.effect {
+            Effect::Failed {
+                errno: Errno::EAGAIN | Errno::EBUSY,
+            } => self.again.push(result.action),
+            _ => self.lasting += 1,
+        }
+    }
+
+    const fn count(&self) -> u64 {
+        self.again.len() as u64 + self.lasting
+    }
+}
+
+/// Performs actions in order, with pauses so that what holds the program up keeps within `max_stall`; returns the failures.
 ///
 /// The actuator ends a part once the bound is reached, so that a part that takes longer than expected does not exceed it; what it has left undone
 /// comes after the pause.
@@ -730,8 +768,8 @@ fn perform_all(
     actions: Vec<Action>,
     max_stall: Option<Duration>,
     nap: &mut SleepFn<'_>,
-) -> u64 {
-    let mut failed = 0;
+) -> Failures {
+    let mut failures = Failures::default();
     let mut pacer = Pacer::new(max_stall);
     let mut left = VecDeque::from(actions);
     while !left.is_empty() {
@@ -750,12 +788,12 @@ fn perform_all(
                 Effect::Skipped {
                     reason: SkipReason::Cancelled,
                 } if max_stall.is_some() => undone.push(result.action),
-                _ => failed += 1,
+                _ => failures.add(result),
             }
         }
         // The first action of an owner is always tried, so a part makes progress; one that does not would come again for ever.
         if undone.len() == plan.actions.len() {
-            failed += undone.len() as u64;
+            failures.lasting += undone.len() as u64;
             undone.clear();
         }
         undone
@@ -766,7 +804,7 @@ fn perform_all(
             break;
         }
     }
-    failed
+    failures
 }
 
 /// Returns a sample of regions, evenly over all.
@@ -1059,7 +1097,7 @@ mod tests {
             false
         };
         let failed = perform_all(&mut actuator, all.clone(), Some(6 * MILLISECOND), &mut nap);
-        assert_eq!((failed, &actuator.done), (0, &wanted));
+        assert_eq!((failed.count(), &actuator.done), (0, &wanted));
         // Two collapses of each eight fit, and a pause follows.
         assert_eq!(actuator.plans.len(), 10);
         assert!(
@@ -1075,8 +1113,44 @@ mod tests {
 
         let mut actuator = BoundedActuator::default();
         let failed = perform_all(&mut actuator, all, None, &mut |_| false);
-        assert_eq!((failed, &actuator.done), (0, &wanted));
+        assert_eq!((failed.count(), &actuator.done), (0, &wanted));
         assert_eq!(actuator.plans, [const { Vec::new() }; 3]);
+    }
+
+    /// Actuator that fails with `EAGAIN` so many times before it does an action.
+    struct BusyActuator(BTreeMap<Region, usize>, usize);
+
+    impl Actuator for BusyActuator {
+        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
+            let results = plan.actions.iter().map(|&action| {
+                let tries = self.0.entry(action.region()).or_default();
+                *tries += 1;
+                let errno = Errno::EAGAIN;
+                let effect = match *tries > self.1 {
+                    true => Effect::Done,
+                    false => Effect::Failed { errno },
+                };
+                ActionResult {
+                    action,
+                    effect,
+                    took: Duration::ZERO,
+                }
+            });
+            Outcome {
+                results: results.collect(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_collapse_refused_for_the_moment_is_tried_again() {
+        let mut switch = own_switch().0;
+        let wanted = || regions(3).into_iter().map(|key| (key, PageCount(1)));
+        for (busy, left) in [(0, 0), (3, 0), (4, 3)] {
+            switch.actuator = Box::new(BusyActuator(BTreeMap::new(), busy));
+            let failed = switch.collapse(wanted().collect(), &mut |_| false);
+            assert_eq!(failed, left, "busy {busy} times");
+        }
     }
 
     /// Actuator that does the second action, fails the first, and does not come to the others.

@@ -24,7 +24,9 @@ use superhue_model::{
     PageCount, Plan, ProcessId, Region, SkipReason,
 };
 use superhue_procfs::Roots;
-use superhue_procfs::process::{PageScanner, is_huge_mapped, resident_pages, still_is, view};
+use superhue_procfs::process::{
+    PageScanner, is_huge_mapped, resident_pages, still_is, swapped_pages, view,
+};
 
 use super::frames::{Neighbors, neighbors_in};
 use super::scatter::{Scatterer, SwapMover};
@@ -574,10 +576,12 @@ impl PolicySwitch {
     fn collapse(&mut self, regions: Vec<(Key, PageCount)>, nap: &mut SleepFn<'_>) -> u64 {
         let actions = regions.into_iter().map(|((process, region), growth)| {
             let absent = self.absent.get(&(process, region)).copied();
+            // After the frames were scattered pages may still be in swap: the collapse brings them in, and they were not given back.
+            let swapped = swapped_pages(&self.roots, process, region).unwrap_or_default();
             Action::Collapse {
                 owner: process.into(),
                 region,
-                growth: growth.max(absent.unwrap_or_default()),
+                growth: PageCount(growth.max(absent.unwrap_or_default()).0 + swapped.0),
             }
         });
         let mut failures = self.perform(actions.collect(), self.max_stall, nap);

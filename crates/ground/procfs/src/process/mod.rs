@@ -58,7 +58,7 @@ pub use pages::{
     LazyMapping, LazyPages, MAPPERS_READ, Mapper, ObjectLook, PageScanner, PageWord, PresentPage,
     ScanMethod, TornPages, WindowUse, cached_region, has_guard_pages, is_huge, is_huge_mapped,
     most_lazy, object_view, page_words, present_pages, resident_pages, sample_words, shared_pages,
-    shared_pages_of,
+    shared_pages_of, swapped_pages,
 };
 pub use shmem::{own_tmpfs, parse_tmpfs_devices, tmpfs_has_quota};
 pub use smaps::{MemoryUse, VmaUse, memory_use, parse_smaps, parse_smaps_rollup, vma_uses};

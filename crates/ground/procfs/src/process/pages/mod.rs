@@ -41,7 +41,7 @@ use super::smaps::VmaUse;
 pub use lazy::{LazyMapping, LazyPages, most_lazy};
 pub use object::{MAPPERS_READ, Mapper, ObjectLook, cached_region, object_view};
 pub use present::{PresentPage, present_pages};
-pub use resident::resident_pages;
+pub use resident::{resident_pages, swapped_pages};
 pub use sample::sample_words;
 pub use scan::is_huge;
 pub use shared::{shared_pages, shared_pages_of};

@@ -36,6 +36,21 @@ pub fn resident_pages(
     counted.map_err(|error| ReadError::of_process(id.pid, &path, error))
 }
 
+/// Counts the pages of `region` that are swapped out, in some microseconds: a collapse brings them in.
+///
+/// Needs ptrace read access to the process.
+///
+/// # Errors
+/// Those of [`resident_pages`].
+pub fn swapped_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<PageCount, ReadError> {
+    let (path, pagemap) = open(roots, id)?;
+    let words = region_words(&pagemap, region)
+        .map_err(|error| ReadError::of_process(id.pid, &path, error))?;
+    Ok(PageCount(
+        words.filter(|word| word.is_swapped()).count() as u64
+    ))
+}
+
 fn scanned(pagemap: &File, range: VirtRange) -> Result<PageCount, Errno> {
     let mut runs = [PageRegion::default(); RUNS];
     let mut bytes = 0;

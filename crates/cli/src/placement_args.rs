@@ -8,7 +8,7 @@ use superhue::model::{ByteCount, ColorRequest, Share};
 use superhue::trackers::TrackerKind;
 use superhue::{
     AllocatorAdvice, ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages,
-    PlacementOptions, parse,
+    PlacementOptions, PolicyOption, parse,
 };
 
 use crate::named::{allocator_advice, pages, placements, trackers};
@@ -199,45 +199,22 @@ impl PlacementArgs {
     pub fn check_effect(&self, colors: &ColorRequest) -> Result<(), String> {
         let usual = PlacementOptions::default();
         let policy = self.pages.unwrap_or(Pages::Auto);
-        let waits = matches!(policy, Pages::Auto | Pages::Resident);
-        let samples = matches!(policy, Pages::Auto | Pages::Hot);
         let colored = *colors != ColorRequest::Off;
-        for (option, is_given, has_effect, users) in [
+        let given = [
             (
-                "--min-resident",
+                PolicyOption::MinResident,
                 self.min_resident != usual.min_resident,
-                waits,
-                "auto and resident",
             ),
-            (
-                "--settle",
-                self.settle != usual.settle,
-                waits,
-                "auto and resident",
-            ),
-            (
-                "--min-active",
-                self.min_active != usual.min_active,
-                samples,
-                "auto and hot",
-            ),
-            (
-                "--cold-after",
-                self.cold_after != usual.cold_after,
-                samples,
-                "auto and hot",
-            ),
-            (
-                "--tracker",
-                self.tracking.tracker.is_some(),
-                samples || colored,
-                "auto, hot and colors",
-            ),
-        ] {
-            if is_given && !has_effect {
-                let policy = policy.name();
+            (PolicyOption::Settle, self.settle != usual.settle),
+            (PolicyOption::MinActive, self.min_active != usual.min_active),
+            (PolicyOption::ColdAfter, self.cold_after != usual.cold_after),
+            (PolicyOption::Tracker, self.tracking.tracker.is_some()),
+        ];
+        for (option, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+            if let Some(users) = option.users_without(policy, colored) {
+                let (key, policy) = (option.key(), policy.name());
                 return Err(format!(
-                    "{option} has no effect with --pages {policy} (only {users}): remove it"
+                    "--{key} has no effect with --pages {policy} (only {users}): remove it"
                 ));
             }
         }

@@ -111,7 +111,7 @@ pub use launch::{InheritedState, LaunchError, PassedDescriptors};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
 pub use options::PlacementOptions;
-pub use pages::Pages;
+pub use pages::{Pages, PolicyOption};
 pub use report::{
     CollapseReport, CostReport, CoverageReport, CpuReport, Ending, MemoryReport, ProcessesReport,
     Report, SCHEMA, StallReport,

@@ -54,6 +54,48 @@ impl Pages {
     }
 }
 
+/// Option that only some policies use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyOption {
+    /// Share of a region that must be in memory.
+    MinResident,
+    /// Time for which a region must not have grown.
+    Settle,
+    /// Share of a region that must be accessed.
+    MinActive,
+    /// Time without accesses after which a huge page is idle.
+    ColdAfter,
+    /// Source of accesses.
+    Tracker,
+}
+
+impl PolicyOption {
+    /// Its key in a rule; on the command line two dashes precede it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::MinResident => "min-resident",
+            Self::Settle => "settle",
+            Self::MinActive => "min-active",
+            Self::ColdAfter => "cold-after",
+            Self::Tracker => "tracker",
+        }
+    }
+
+    /// Returns the names of those that use it if `policy` does not. With colors (`colored`) the tracker is used, too.
+    #[must_use]
+    pub const fn users_without(self, policy: Pages, colored: bool) -> Option<&'static str> {
+        let waits = matches!(policy, Pages::Auto | Pages::Resident);
+        let samples = matches!(policy, Pages::Auto | Pages::Hot);
+        let (is_used, users) = match self {
+            Self::MinResident | Self::Settle => (waits, "auto and resident"),
+            Self::MinActive | Self::ColdAfter => (samples, "auto and hot"),
+            Self::Tracker => (samples || colored, "auto, hot and colors"),
+        };
+        if is_used { None } else { Some(users) }
+    }
+}
+
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use superhue_model::{VirtAddr, VirtRange};
 use superhue_sys::pagemap::{
     PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageCategories, PageRegion,
-    WORD_EXCLUSIVE, WORD_GUARDED, WORD_PRESENT, WORD_SWAPPED, for_each_run,
+    WORD_EXCLUSIVE, WORD_PRESENT, for_each_run, is_occupied,
 };
 
 use crate::heap::PAGE;
@@ -64,8 +64,7 @@ impl Residence {
         let mut entry = [0; 8];
         let offset = address.0 / PAGE as u64 * 8;
         self.0.read_exact_at(&mut entry, offset).ok()?;
-        let occupied = WORD_PRESENT | WORD_SWAPPED | WORD_GUARDED;
-        Some(u64::from_ne_bytes(entry) & occupied != 0)
+        Some(is_occupied(u64::from_ne_bytes(entry)))
     }
 
     fn note(&self, run: &PageRegion, pages: &mut Vec<ResidentPage>) -> Result<(), Errno> {

@@ -16,7 +16,7 @@
 //! No code of ours runs in the program, and none of its threads is stopped. A thread may use the page at any time: it then
 //! waits for the kernel as after any other reclaim. A page that is pinned or has an extra reference (`vmsplice(2)`,
 //! `O_DIRECT`, io_uring) stays where it is, as under memory pressure; a page that is shared since a fork is not taken out.
-//! Where several NUMA nodes have memory, only processes on the one node of ours are recolored (`nodes.rs`).
+//! The module recolors only processes on its own NUMA node where several nodes have memory (`nodes.rs`).
 //!
 //! The program may touch the page between *out* and *in*. The thread's own CPU then serves the fault, so frames are dealt there as well.
 //!

@@ -37,7 +37,7 @@ use glob::Pattern;
 use serde::Deserialize;
 use superhue::act::Terms;
 use superhue::parse::TextPositions;
-use superhue::{Pages, PlacementOptions, parse};
+use superhue::{Pages, PlacementOptions, PolicyOption, parse};
 use superhue_heat::TrackerKind;
 use superhue_model::{ColorRequest, Share};
 use toml::Spanned;
@@ -610,28 +610,16 @@ impl Reader<'_> {
             self.wrong(file, placement.span(), text);
         }
         let policy = pages.flatten().unwrap_or(Pages::Auto);
-        let samples = matches!(policy, Pages::Auto | Pages::Hot);
-        let waits = matches!(policy, Pages::Auto | Pages::Resident);
         let colored = colors != ColorRequest::Off;
-        for (key, given, has_effect, users) in [
-            (
-                "min-resident",
-                &raw.min_resident,
-                waits,
-                "auto and resident",
-            ),
-            ("settle", &raw.settle, waits, "auto and resident"),
-            ("min-active", &raw.min_active, samples, "auto and hot"),
-            ("cold-after", &raw.cold_after, samples, "auto and hot"),
-            (
-                "tracker",
-                &raw.tracker,
-                samples || colored,
-                "auto, hot and colors",
-            ),
+        for (option, given) in [
+            (PolicyOption::MinResident, &raw.min_resident),
+            (PolicyOption::Settle, &raw.settle),
+            (PolicyOption::MinActive, &raw.min_active),
+            (PolicyOption::ColdAfter, &raw.cold_after),
+            (PolicyOption::Tracker, &raw.tracker),
         ] {
-            if let Some(given) = given.as_ref().filter(|_| !has_effect) {
-                let policy = policy.name();
+            if let (Some(given), Some(users)) = (given, option.users_without(policy, colored)) {
+                let (key, policy) = (option.key(), policy.name());
                 let text = format!(
                     "`{key}` has no effect with pages = \"{policy}\" (only {users}): remove it"
                 );

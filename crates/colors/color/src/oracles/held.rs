@@ -55,12 +55,9 @@ impl PagePins {
 /// Puts as many of `pages` into new pipes as the user's limit allows.
 fn pipes_with(pages: &[Page]) -> Vec<Pipe> {
     let mut pipes = Vec::new();
-    let limit = fs::read_to_string(USER_LIMIT).ok();
-    let limit = limit.and_then(|text| text.trim().parse::<usize>().ok());
-    let spare_pages = limit.unwrap_or(USUAL_USER_LIMIT) / SPARE_PART;
-    let most = fs::read_to_string(PIPE_LIMIT).ok();
-    let most = most.and_then(|text| text.trim().parse::<usize>().ok());
-    let most = most.map_or(MAX_PIPE_PAGES, |bytes| MAX_PIPE_PAGES.min(bytes / PAGE));
+    let limit = |path| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let spare_pages = limit(USER_LIMIT).unwrap_or(USUAL_USER_LIMIT) / SPARE_PART;
+    let most = limit(PIPE_LIMIT).map_or(MAX_PIPE_PAGES, |bytes| MAX_PIPE_PAGES.min(bytes / PAGE));
     if most == 0 {
         return pipes;
     }

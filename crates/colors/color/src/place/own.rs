@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
-use superhue_sys::pagemap::{WORD_GUARDED, WORD_PRESENT, WORD_SWAPPED};
+use superhue_sys::pagemap::{WORD_PRESENT, is_occupied};
 
 const WORD: usize = size_of::<u64>();
 /// Entries read at a time.
@@ -61,11 +61,6 @@ impl OwnPages {
             end: range.end,
         }))
     }
-}
-
-/// Returns true if the entry is no hole.
-const fn is_occupied(word: u64) -> bool {
-    word & (WORD_PRESENT | WORD_SWAPPED | WORD_GUARDED) != 0
 }
 
 const fn offset_of(page: VirtAddr) -> u64 {

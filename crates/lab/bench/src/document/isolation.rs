@@ -225,21 +225,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn disturbance_is_against_the_same_placement_alone() {
-        let mut isolation = Isolation {
+    fn isolation(cases: Vec<Case>) -> Isolation {
+        Isolation {
             jobs: 10,
             pause_seconds: 0.0,
             victim_colors: None,
             partner_colors: None,
             capacity_given_up: None,
-            cases: vec![
-                case(ALONE, Partition::Kernel, 100),
-                case("thrasher", Partition::Kernel, 300),
-                case(ALONE, Partition::Colored, 110),
-                case("thrasher", Partition::Colored, 121),
-            ],
-        };
+            cases,
+        }
+    }
+
+    #[test]
+    fn disturbance_is_against_the_same_placement_alone() {
+        let mut isolation = isolation(vec![
+            case(ALONE, Partition::Kernel, 100),
+            case("thrasher", Partition::Kernel, 300),
+            case(ALONE, Partition::Colored, 110),
+            case("thrasher", Partition::Colored, 121),
+        ]);
         isolation.summarise();
         let of = |index: usize| isolation.cases[index].summary.clone().unwrap();
         assert_eq!(of(1).p999_disturbance.unwrap().value, 3.0);
@@ -262,20 +266,13 @@ mod tests {
             partner_cpu: cpu,
             ..case
         };
-        let mut isolation = Isolation {
-            jobs: 10,
-            pause_seconds: 0.0,
-            victim_colors: None,
-            partner_colors: None,
-            capacity_given_up: None,
-            cases: vec![
-                on(None, case(ALONE, Partition::Kernel, 100)),
-                on(Some(1), case(ALONE, Partition::Kernel, 200)),
-                on(None, case("thrasher", Partition::Kernel, 300)),
-                on(Some(1), case("thrasher", Partition::Kernel, 300)),
-                on(Some(1), case(ALONE, Partition::Colored, 220)),
-            ],
-        };
+        let mut isolation = isolation(vec![
+            on(None, case(ALONE, Partition::Kernel, 100)),
+            on(Some(1), case(ALONE, Partition::Kernel, 200)),
+            on(None, case("thrasher", Partition::Kernel, 300)),
+            on(Some(1), case("thrasher", Partition::Kernel, 300)),
+            on(Some(1), case(ALONE, Partition::Colored, 220)),
+        ]);
         isolation.summarise();
         let of = |index: usize| isolation.cases[index].summary.clone().unwrap();
         assert_eq!(of(2).median_disturbance.unwrap().value, 3.0);

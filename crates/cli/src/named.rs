@@ -62,8 +62,8 @@ pub fn capabilities() -> OneOf<&'static str> {
 pub fn pages() -> OneOf<Pages> {
     let meaning = |pages| match pages {
         Pages::Auto => {
-            "2 MiB regions that are full, once the program has stopped filling them, and others that are accessed; huge pages that \
-             lie idle and hold mostly zeroes are split again"
+            "2 MiB regions that are full or lack at most 16 of their 512 pages, once the program has stopped filling them, and others \
+             that are accessed; huge pages that lie idle and hold mostly zeroes are split again"
         }
         Pages::Kernel => "what the kernel gives by itself; superhue only reports",
         Pages::Never => "none: huge pages are switched off for the command that superhue starts",

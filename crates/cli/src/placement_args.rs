@@ -37,7 +37,7 @@ pub struct PlacementArgs {
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time under observation
     /// counts, and --max-overhead limits it, so the split comes several times later by the clock. With auto the watch begins after a third of this time, in
-    /// programs with huge pages that were not made of full regions by superhue.
+    /// programs with huge pages that superhue did not make of full or nearly full regions.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]

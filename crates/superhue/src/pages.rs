@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// Regions that are full, once their program has stopped filling them, and other regions that are accessed. Splits huge pages that lie idle
-    /// and hold mostly zeroes. The default.
+    /// Regions that are full or lack at most 16 pages, once their program has stopped filling them, and other regions that are accessed. Splits
+    /// huge pages that lie idle and hold mostly zeroes. The default.
     Auto,
     /// Only the huge pages that the kernel makes by its own settings; Superhue observes.
     Kernel,

@@ -8,7 +8,8 @@
 //!   ##########        ###########       #########         holes            evidence, if the budget pays for enough of them
 //!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
-//!   HHHHHHHHHHHHHHHH  full when it was made huge          huge             no evidence: a split would give back what base pages took, too
+//!   ###############   ### ############                    few holes        no evidence, as far as the budget goes: they cost little
+//!   HHHHHHHHHHHHHHHH  no more holes when it was made      huge             no evidence: a split would give back little
 //! ```
 //!
 //! A program that ends within seconds gets no tracker, which would cost it more than it could gain.
@@ -95,17 +96,16 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
 }
 
 /// Returns true if cold ones among the huge pages of `memory` may be split once they have been watched for `cold_after`. In shared memory none is:
-/// its pages of zeroes do not come back. Those for which `costs_nothing` is true do not count; it is asked in the order of addresses.
+/// its pages of zeroes do not come back. Those for which `costs_little` is true do not count; it is asked in the order of addresses.
 pub(crate) fn of_huge_pages(
     memory: &Memory<'_>,
     cold_after: Duration,
     age: MemoryAge,
-    mut costs_nothing: impl FnMut(Region) -> bool,
+    mut costs_little: impl FnMut(Region) -> bool,
 ) -> bool {
     matches!(memory.owner, Owner::Process(_))
         && age.watched >= LEAST_WATCHED.max(cold_after / UNWATCHED_SHARE)
-        && (memory.regions.iter())
-            .any(|view| view.huge == Some(true) && !costs_nothing(view.region))
+        && (memory.regions.iter()).any(|view| view.huge == Some(true) && !costs_little(view.region))
 }
 
 #[cfg(test)]
@@ -232,12 +232,12 @@ mod tests {
     #[test]
     fn huge_pages_that_cost_no_memory_need_no_evidence() {
         let view = process(&[(512, true), (512, false), (512, true)]);
-        let needs = |costs_nothing: fn(Region) -> bool| {
+        let needs = |costs_little: fn(Region) -> bool| {
             of_huge_pages(
                 &Memory::of_process(&view),
                 Duration::ZERO,
                 LONG,
-                costs_nothing,
+                costs_little,
             )
         };
         assert!(!needs(|_| true));

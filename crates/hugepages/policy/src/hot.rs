@@ -20,8 +20,9 @@
 //! not always the same ones. At that rate it has paid for its copying in a minute: a collapse takes 0.5 ms, and a page that is touched again after
 //! others costs 50 to 200 ns more with base pages. (Both follow from `min_active`.)
 //!
-//! Under `auto` a region that is wholly resident needs no sample at all. It waits until its program has stopped filling memory
-//! ([`Quota::spares_filling`]), as every region does there. `evidence.rs` chooses the memory that `auto` samples.
+//! Under `auto` a region that is wholly resident needs no sample at all, nor does one with at most 16 holes that has stopped growing: within the
+//! budget, no other growth buys as many huge pages. It waits until its program has stopped filling memory ([`Quota::spares_filling`]), as every
+//! region does there. `evidence.rs` chooses the memory that `auto` samples.
 //!
 //! If a tracker knows ranges only (DAMON), the rate of the range times the resident pages stands in for the active pages. A range may hide a cold
 //! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule
@@ -45,13 +46,16 @@ use crate::promoter::Promoter;
 use crate::scheme::pages_of_a_region;
 use crate::split::{self, Splitter};
 use crate::warmth::AccessHistory;
-use crate::{Active, FULL, Ledger, MemoryAge, Policy, Quota};
+use crate::{Active, FEW_HOLES, FULL, Ledger, MemoryAge, Policy, Quota};
 
 /// Number of samples that have to show a region before it is promoted at the cost of memory.
 const ENOUGH_SAMPLES: u16 = 2;
 
 /// Pages that have to be resident where accesses are known by range only, and the largest threshold of active pages after splits.
 const MAX_ACTIVE_PAGES: u16 = FULL / 4 * 3;
+
+/// Time without growth after which a region with few holes needs no evidence: one that is still being filled may soon be full.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// The rule of promotion.
 #[derive(Debug)]
@@ -60,7 +64,7 @@ pub(crate) struct ActivePages {
     pub(crate) min_active: u16,
     /// Watched time without an access after which a huge page is cold.
     pub(crate) cold_after: Duration,
-    /// True if a full region needs no evidence.
+    /// True if a region that is full, or has few holes, needs no evidence.
     pub(crate) full_at_once: bool,
 }
 
@@ -101,6 +105,9 @@ impl Rule for ActivePages {
         let is_full = resident >= FULL;
         if is_full && self.full_at_once {
             return PromotionReadiness::AtOnce;
+        }
+        if self.full_at_once && resident >= FULL - FEW_HOLES {
+            return PromotionReadiness::AfterQuiet(QUIET);
         }
         if warmth.is_stale() {
             return PromotionReadiness::Unproven;
@@ -198,10 +205,10 @@ impl Policy for HotPolicy {
         if evidence::of_holes(memory, rule.min_active, room, age) {
             return true;
         }
-        let mut free_of_cost = (self.promoter.owner(memory.owner)).map(OwnedMemory::free_of_cost);
-        let costs_nothing = |region| (free_of_cost.as_mut()).is_some_and(|is_free| is_free(region));
+        let mut cheap = (self.promoter.owner(memory.owner)).map(OwnedMemory::with_little_cost);
+        let costs_little = |region| cheap.as_mut().is_some_and(|is_cheap| is_cheap(region));
         self.splitter.is_some()
-            && evidence::of_huge_pages(memory, rule.cold_after, age, costs_nothing)
+            && evidence::of_huge_pages(memory, rule.cold_after, age, costs_little)
     }
 
     fn allow(&mut self, budget: Option<Share>) {
@@ -234,6 +241,22 @@ impl Policy for HotPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn under_auto_a_region_with_few_holes_needs_no_evidence() {
+        let rule = |full_at_once| ActivePages {
+            min_active: 128,
+            cold_after: Duration::ZERO,
+            full_at_once,
+        };
+        let unseen = AccessHistory::default();
+        let ripeness = |resident| rule(true).ripeness(resident, &unseen);
+        assert_eq!(ripeness(512), PromotionReadiness::AtOnce);
+        let quiet = PromotionReadiness::AfterQuiet(QUIET);
+        assert_eq!((ripeness(511), ripeness(496)), (quiet, quiet));
+        assert_ne!(ripeness(495), quiet);
+        assert_ne!(rule(false).ripeness(511, &unseen), quiet);
+    }
 
     #[test]
     fn each_split_raises_the_threshold_up_to_three_quarters() {

@@ -222,6 +222,10 @@ pub(crate) const FULL: u16 = 512;
 
 const _: () = assert!(FULL as u64 == superhue_model::PAGES_PER_REGION);
 
+/// Holes, in pages, of a region that `auto` makes huge without evidence, and does not watch for a split. CPython (3.10 and later) leaves 4 pages of
+/// each arena of 1 MiB unused, because its pools are aligned to 16 KiB and its arenas are not (`Objects/obmalloc.c`): 8 in a region.
+pub(crate) const FEW_HOLES: u16 = FULL / 32;
+
 #[cfg(test)]
 mod tests {
     use superhue_model::{
@@ -264,7 +268,7 @@ mod tests {
     fn another_policy_continues_the_account() {
         let mut first = Scheme::auto().policy();
         let planned = first.decide(&snapshot(1, &[512, 500])).actions.len();
-        assert_eq!(planned, 1, "the full one needs no evidence, the other does");
+        assert_eq!(planned, 1, "the other may still grow");
         assert_eq!(first.ledger().in_flight, 1);
 
         let mut next = Scheme::resident().policy_after(first.ledger().clone());

@@ -405,13 +405,13 @@ impl<N: Copy + Default> OwnedMemory<N> {
         indices.filter_map(|index| Some((index, self.records.get(index)?)))
     }
 
-    /// Returns a function that says whether promotion made a region huge without adding a page (see [`Record::costs_nothing`]). It expects regions
-    /// in the order of addresses.
-    pub(crate) fn free_of_cost(&self) -> impl FnMut(Region) -> bool {
+    /// Returns a function that says whether promotion made a region huge and added few pages or none (see [`Record::costs_little`]). It expects
+    /// regions in the order of addresses.
+    pub(crate) fn with_little_cost(&self) -> impl FnMut(Region) -> bool {
         let mut records = self.records.iter().peekable();
         move |region| {
             while records.next_if(|record| record.region < region).is_some() {}
-            (records.peek()).is_some_and(|record| record.region == region && record.costs_nothing())
+            (records.peek()).is_some_and(|record| record.region == region && record.costs_little())
         }
     }
 

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use superhue_model::{Action, Memory, PageCount, Region, VirtRange};
 
-use crate::FULL;
 use crate::backoff::{REGION, REST, Wait};
 use crate::candidate::{PromotionReadiness, Rule};
 use crate::clock::Tick;
+use crate::{FEW_HOLES, FULL};
 
 /// Time for which an outcome may be outstanding. Acting takes milliseconds.
 pub(crate) const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,8 +91,8 @@ enum Stage {
     Done {
         /// Time of the outcome. Looks up to then may show the state before.
         at: Tick,
-        /// True if we promoted it, and that added no page.
-        was_full: bool,
+        /// True if we promoted it, and that added few pages or none.
+        had_few_holes: bool,
     },
     /// Its split was planned, outcome not known.
     Splitting {
@@ -231,7 +231,7 @@ impl<N: Copy + Default> Record<N> {
         // Another agent makes huge pages here; splitting again at once would fight it.
         self.stage = Stage::Done {
             at: now,
-            was_full: false,
+            had_few_holes: false,
         };
         self.trouble.fail(now, &REGION);
         None
@@ -296,14 +296,14 @@ impl<N: Copy + Default> Record<N> {
         self.charged
     }
 
-    /// Returns true if promotion made it huge without adding a page: it takes no more memory than its base pages did.
-    pub(crate) const fn costs_nothing(&self) -> bool {
-        let was_full = match self.stage {
-            Stage::InFlight { growth, .. } => growth == 0,
-            Stage::Done { was_full, .. } => was_full,
+    /// Returns true if promotion made it huge and added few pages or none: a split would give back as little.
+    pub(crate) const fn costs_little(&self) -> bool {
+        let had_few_holes = match self.stage {
+            Stage::InFlight { growth, .. } => growth <= FEW_HOLES,
+            Stage::Done { had_few_holes, .. } => had_few_holes,
             _ => false,
         };
-        was_full && self.charged == 0
+        had_few_holes && self.charged <= FEW_HOLES
     }
 
     /// Returns the time of the plan, if the outcome is outstanding.
@@ -361,7 +361,7 @@ impl<N: Copy + Default> Record<N> {
             Stage::Splitting { planned } => {
                 self.stage = Stage::Done {
                     at: planned,
-                    was_full: false,
+                    had_few_holes: false,
                 };
                 0
             }
@@ -375,11 +375,11 @@ impl<N: Copy + Default> Record<N> {
             Stage::Splitting { .. } => Stage::Split { at: now },
             Stage::InFlight { growth, .. } => Stage::Done {
                 at: now,
-                was_full: growth == 0,
+                had_few_holes: growth <= FEW_HOLES,
             },
             _ => Stage::Done {
                 at: now,
-                was_full: false,
+                had_few_holes: false,
             },
         };
     }
@@ -394,7 +394,7 @@ impl<N: Copy + Default> Record<N> {
         self.charged += growth;
         self.stage = Stage::Done {
             at: now,
-            was_full: growth == 0,
+            had_few_holes: growth <= FEW_HOLES,
         };
         growth
     }
@@ -591,24 +591,25 @@ mod tests {
         }
 
         #[test]
-        fn only_our_own_huge_page_of_a_full_region_costs_nothing() {
-            assert!(promoted(512).costs_nothing());
-            assert!(!promoted(511).costs_nothing());
+        fn only_our_own_huge_page_of_a_nearly_full_region_costs_little() {
+            assert!(promoted(512).costs_little());
+            assert!(promoted(FULL - FEW_HOLES).costs_little());
+            assert!(!promoted(FULL - FEW_HOLES - 1).costs_little());
             let mut record = promoted(512);
             record.see(&seen(512, true), ms(10));
-            assert!(record.costs_nothing());
+            assert!(record.costs_little());
             // Split, emptied in part, and made huge again by somebody else.
             record.see(&seen(200, false), ms(20));
-            assert!(!record.costs_nothing());
+            assert!(!record.costs_little());
             record.see(&seen(512, true), ms(30));
             record.launch_split(ms(31));
             record.withdraw();
-            assert!(!record.costs_nothing());
+            assert!(!record.costs_little());
             let mut kept = promoted(512);
             kept.launch_split(ms(3));
             kept.done(ms(4));
             kept.see(&seen(512, true), ms(10));
-            assert!(!kept.costs_nothing(), "somebody else makes huge pages here");
+            assert!(!kept.costs_little(), "somebody else makes huge pages here");
         }
 
         #[test]

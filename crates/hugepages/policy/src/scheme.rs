@@ -9,7 +9,7 @@
 //! | `always` | one resident page | nothing | none |
 //! | `resident` | nearly full, and no longer growing | nothing | 5 % |
 //! | `hot` | enough pages accessed | cold and mostly zeroes, or colder than a region without room | 5 % |
-//! | `auto` | full, or enough pages accessed; nothing while it is being filled | as `hot` | 5 % |
+//! | `auto` | full or with at most 16 holes, or enough pages accessed; nothing while it is being filled | as `hot` | 1 % |
 //!
 //! `kernel` and `never` leave the placement to the kernel; with `never`, the kernel's own setting `never` applies to the program. Superhue watches
 //! it all the same. `always` is the baseline to compare with, bloat included: it has the effect of the machine's setting `always`, for these
@@ -72,7 +72,8 @@ pub struct Active {
     /// Watched time without an access after which a huge page is cold; at least five samples in any case. 30 s by default. A huge page is always
     /// kept for a third of it.
     pub cold_after: Duration,
-    /// True to promote full regions without evidence of accesses: they cost no memory.
+    /// True to promote regions that are full, or have at most 16 holes and have stopped growing, without evidence of accesses: they cost little or
+    /// no memory.
     pub full_at_once: bool,
     /// Huge pages that are split again; `None`: none, whether cold or to make room.
     pub split: Option<Split>,

@@ -595,21 +595,20 @@ fn a_daemon_without_memory_manages_again_once_there_is_some() {
     // Only 256 KiB are left in the group, whatever was charged to another group before.
     group.set_limit(group.charged().unwrap() + (256 << 10));
     let victim = service(8);
-    let begun = Instant::now();
     let mut restarts = 0;
-    while begun.elapsed() < Duration::from_secs(5) {
+    let mut since = None;
+    // It has to get along for some seconds. On a busy machine it may be long before it asks for memory at all.
+    until("it was short of memory", || {
         if daemon.0.try_wait().unwrap().is_some() {
             restarts += 1;
             daemon = machine.start();
         }
         let _ = machine.ctl(&["status"]);
-        thread::sleep(Duration::from_millis(100));
-    }
-    let events = group.events();
-    assert!(
-        restarts > 0 || events.iter().any(|(_, count)| *count > 0),
-        "it was never short of memory: {events:?}"
-    );
+        if restarts > 0 || group.events().iter().any(|(_, count)| *count > 0) {
+            since.get_or_insert_with(Instant::now);
+        }
+        since.filter(|since| since.elapsed() >= Duration::from_secs(5))
+    });
     group.set_limit(1 << 30);
     machine.status(|status| watches(status, "services", victim.pid()));
     drop((daemon, victim));

@@ -32,7 +32,8 @@ pub struct PlacementArgs {
     /// With --pages resident, and with auto where accesses cannot be tracked: time for which a region that is not full must not have grown.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::time)]
     pub settle: Duration,
-    /// With --pages auto or hot: the share of a region's pages that must be accessed.
+    /// With --pages auto or hot: the share of a region's pages that must be accessed. Under auto, regions that are full or lack at most 16 of their
+    /// 512 pages need no access.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time under observation

@@ -67,6 +67,11 @@ pub(crate) trait Rule {
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
     fn ripeness(&self, resident: u16, note: &Self::Note) -> PromotionReadiness;
 
+    /// Returns true if the region is promoted on evidence, or full. One that is not may use half of the budget only.
+    fn is_proven(&self, _resident: u16, _note: &Self::Note) -> bool {
+        true
+    }
+
     /// Returns the worth of promoting it; if all are worth the same, the cheapest go first.
     fn worth(&self, _growth: u16, _note: &Self::Note) -> PromotionValue {
         PromotionValue::default()
@@ -137,6 +142,8 @@ pub(crate) struct Candidate {
     pub(crate) since: Tick,
     /// Pages it would add.
     pub(crate) growth: u16,
+    /// True if it is promoted on evidence, or full.
+    pub(crate) is_proven: bool,
     /// Number of failures held against it.
     pub(crate) level: u8,
     /// Its worth.
@@ -233,6 +240,7 @@ mod tests {
                     record: index,
                     since: Tick::START.after_nanos(u64::from(index % 7)),
                     growth,
+                    is_proven: true,
                     level: 0,
                     worth: PromotionValue(u64::from(index % 5)),
                     lift: index % 2,

@@ -1,15 +1,15 @@
 //! Memory for which `auto` needs evidence of accesses.
 //!
 //! Evidence has a price. A tracker takes tens of milliseconds to load, and each sample makes the program fill its TLB again. Most programs have
-//! nothing to decide by it: their regions are full, and a full region becomes huge without evidence.
+//! nothing to decide by it: their regions are full or nearly so, and such a region becomes huge without evidence.
 //!
 //! ```text
 //!   ################  ################  ################  full             no evidence
 //!   ##########        ###########       #########         holes            evidence, if the budget pays for enough of them
 //!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
-//!   ###############   ### ############                    few holes        no evidence, as far as the budget goes: they cost little
-//!   HHHHHHHHHHHHHHHH  no more holes when it was made      huge             no evidence: a split would give back little
+//!   ###############   ### ############                    few holes        no evidence, as far as half of the budget goes
+//!   HHHHHHHHHHHHHHHH  at most few holes when we made it   huge             no evidence: a split would give back little
 //! ```
 //!
 //! A program that ends within seconds gets no tracker, which would cost it more than it could gain.

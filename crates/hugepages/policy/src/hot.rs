@@ -20,9 +20,10 @@
 //! not always the same ones. At that rate it has paid for its copying in a minute: a collapse takes 0.5 ms, and a page that is touched again after
 //! others costs 50 to 200 ns more with base pages. (Both follow from `min_active`.)
 //!
-//! Under `auto` a region that is wholly resident needs no sample at all, nor does one with at most 16 holes that has stopped growing: within the
-//! budget, no other growth buys as many huge pages. It waits until its program has stopped filling memory ([`Quota::spares_filling`]), as every
-//! region does there. `evidence.rs` chooses the memory that `auto` samples.
+//! Under `auto` a region that is wholly resident needs no sample at all, nor does one with at most 16 holes that has stopped growing and gave no page
+//! back: a page of growth buys more there than anywhere else. Such regions may use half of the budget; what evidence has shown has the rest. A region
+//! waits until its program has stopped filling memory ([`Quota::spares_filling`]), as every region does there. `evidence.rs` chooses the memory that
+//! `auto` samples.
 //!
 //! If a tracker knows ranges only (DAMON), the rate of the range times the resident pages stands in for the active pages. A range may hide a cold
 //! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule
@@ -84,6 +85,30 @@ impl ActivePages {
             && warmth.active() >= threshold.div_ceil(4)
             && warmth.per_second() >= threshold.div_ceil(2)
     }
+
+    /// Returns true if the region needs no evidence although it is not full.
+    const fn has_few_holes(&self, resident: u16) -> bool {
+        self.full_at_once && resident < FULL && resident >= FULL - FEW_HOLES
+    }
+
+    /// Returns the readiness of a region by the samples alone.
+    fn by_evidence(&self, resident: u16, warmth: &AccessHistory) -> PromotionReadiness {
+        let is_full = resident >= FULL;
+        if warmth.is_stale() {
+            return PromotionReadiness::Unproven;
+        }
+        let is_guess = warmth.is_ranged();
+        let is_active = warmth.active() >= self.threshold(warmth);
+        let is_wanted = is_active || (is_full && self.is_scattered(warmth));
+        if warmth.samples() == 0 || !is_wanted || (is_guess && resident < MAX_ACTIVE_PAGES) {
+            return PromotionReadiness::Never;
+        }
+        if warmth.samples() >= ENOUGH_SAMPLES || (is_active && is_full && !is_guess) {
+            PromotionReadiness::AtOnce
+        } else {
+            PromotionReadiness::Unproven
+        }
+    }
 }
 
 impl Rule for ActivePages {
@@ -102,27 +127,19 @@ impl Rule for ActivePages {
     }
 
     fn ripeness(&self, resident: u16, warmth: &AccessHistory) -> PromotionReadiness {
-        let is_full = resident >= FULL;
-        if is_full && self.full_at_once {
+        if resident >= FULL && self.full_at_once {
             return PromotionReadiness::AtOnce;
         }
-        if self.full_at_once && resident >= FULL - FEW_HOLES {
-            return PromotionReadiness::AfterQuiet(QUIET);
+        match self.by_evidence(resident, warmth) {
+            PromotionReadiness::AtOnce => PromotionReadiness::AtOnce,
+            _ if self.has_few_holes(resident) => PromotionReadiness::AfterQuiet(QUIET),
+            other => other,
         }
-        if warmth.is_stale() {
-            return PromotionReadiness::Unproven;
-        }
-        let is_guess = warmth.is_ranged();
-        let is_active = warmth.active() >= self.threshold(warmth);
-        let is_wanted = is_active || (is_full && self.is_scattered(warmth));
-        if warmth.samples() == 0 || !is_wanted || (is_guess && resident < MAX_ACTIVE_PAGES) {
-            return PromotionReadiness::Never;
-        }
-        if warmth.samples() >= ENOUGH_SAMPLES || (is_active && is_full && !is_guess) {
-            PromotionReadiness::AtOnce
-        } else {
-            PromotionReadiness::Unproven
-        }
+    }
+
+    fn is_proven(&self, resident: u16, warmth: &AccessHistory) -> bool {
+        !self.has_few_holes(resident)
+            || self.by_evidence(resident, warmth) == PromotionReadiness::AtOnce
     }
 
     fn worth(&self, growth: u16, warmth: &AccessHistory) -> PromotionValue {

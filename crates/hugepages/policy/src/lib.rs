@@ -289,6 +289,33 @@ mod tests {
     }
 
     #[test]
+    fn regions_with_few_holes_use_half_of_the_budget() {
+        let mut auto = Scheme::auto().policy();
+        let planned = |auto: &mut Box<dyn Policy + Send>, seconds, resident: &[u64]| {
+            auto.decide(&snapshot(seconds, resident)).actions.len()
+        };
+        assert_eq!(planned(&mut auto, 1, &[504; 16]), 0, "they may still grow");
+        // 1 % of 64 MiB are 163 pages.
+        assert_eq!(planned(&mut auto, 2, &[504; 16]), 10);
+        assert_eq!(planned(&mut auto, 3, &[504; 16]), 0);
+        assert_eq!(auto.ledger().charged, PageCount(80).bytes());
+        let waiting = &auto.ledger().waiting;
+        assert_eq!((waiting.settling, waiting.budget), (6, 0));
+        auto.allow(Some(Share::BasisPoints(200)));
+        assert_eq!(planned(&mut auto, 4, &[504; 16]), 6);
+    }
+
+    #[test]
+    fn a_region_that_gave_pages_back_needs_evidence() {
+        let mut auto = Scheme::auto().policy();
+        let mut planned = |seconds, resident| auto.decide(&snapshot(seconds, &[resident]));
+        for (seconds, resident) in [(1, 508), (2, 500), (3, 500), (9, 501)] {
+            assert!(planned(seconds, resident).actions.is_empty(), "{resident}");
+        }
+        assert_eq!(planned(10, 512).actions.len(), 1, "it is full");
+    }
+
+    #[test]
     fn heat_is_wanted_where_it_can_decide() {
         let old = MemoryAge::MAX;
         let holes = snapshot(1, &[400; 8]);

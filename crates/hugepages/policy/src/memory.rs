@@ -295,13 +295,14 @@ impl<N: Copy + Default> OwnedMemory<N> {
 
     /// Offers the regions that may be promoted now, and adds those that may be promoted later to the `sums`.
     ///
-    /// `owner` is its own index; until `machine` no region may be promoted at all.
+    /// `owner` is its own index; until `machine` no region may be promoted at all. Regions without evidence may add `unproven_room` pages each.
     pub(crate) fn propose(
         &self,
         owner: u32,
         now: Tick,
         rule: &impl Rule<Note = N>,
         machine: Tick,
+        unproven_room: u64,
         sums: &mut Sums,
         mut offer: impl FnMut(Candidate),
     ) {
@@ -324,8 +325,12 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let Some(record) = self.records.get(index as usize) else {
                 continue;
             };
-            let Some(ripe) = record.ripe_at(rule) else {
-                if record.ripeness(rule) == PromotionReadiness::Unproven {
+            let is_proven = record.is_proven(rule);
+            // The growth of a shared object could not be undone.
+            let lacks_evidence = !is_proven
+                && (self.owner.process().is_none() || u64::from(record.growth()) > unproven_room);
+            let Some(ripe) = record.ripe_at(rule).filter(|_| !lacks_evidence) else {
+                if lacks_evidence || record.ripeness(rule) == PromotionReadiness::Unproven {
                     sums.settling += 1;
                     if self.is_sampled {
                         sums.due.add(now.after(NEXT_SAMPLE));
@@ -352,6 +357,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 record: index,
                 since: record.since,
                 growth: record.growth(),
+                is_proven,
                 level: record.trouble.level(),
                 worth: rule.worth(record.growth(), &record.note),
                 lift,

@@ -204,6 +204,7 @@ impl<R: Rule> Promoter<R> {
         mut offer: impl FnMut(Candidate),
     ) {
         let machine = self.machine.until();
+        let unproven_room = self.unproven_room();
         for (owner, memory) in (0u32..).zip(&mut self.owners) {
             if self.spares_filling && memory.is_filling(now) {
                 sums.settling += count(memory.open());
@@ -213,17 +214,33 @@ impl<R: Rule> Promoter<R> {
             let most = memory.spares(now, self.max_stall);
             memory.is_spared = false;
             if most == usize::MAX {
-                memory.propose(owner, now, &self.rule, machine, sums, &mut offer);
+                memory.propose(
+                    owner,
+                    now,
+                    &self.rule,
+                    machine,
+                    unproven_room,
+                    sums,
+                    &mut offer,
+                );
                 continue;
             }
             let mut best = Shortlist::new(most);
-            memory.propose(owner, now, &self.rule, machine, sums, |candidate| {
-                if counts(&candidate, most) {
-                    best.offer(candidate);
-                } else {
-                    offer(candidate);
-                }
-            });
+            memory.propose(
+                owner,
+                now,
+                &self.rule,
+                machine,
+                unproven_room,
+                sums,
+                |candidate| {
+                    if counts(&candidate, most) {
+                        best.offer(candidate);
+                    } else {
+                        offer(candidate);
+                    }
+                },
+            );
             let offered = best.offered();
             let best = best.into_sorted();
             memory.is_spared = offered > best.len();
@@ -239,6 +256,13 @@ impl<R: Rule> Promoter<R> {
     pub(crate) fn room(&self) -> u64 {
         self.limit
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.charged))
+    }
+
+    /// Returns the pages that may still be charged for regions without evidence: what is left of half the budget. The other half is for those that
+    /// evidence shows.
+    fn unproven_room(&self) -> u64 {
+        self.limit
+            .map_or(u64::MAX, |limit| (limit / 2).saturating_sub(self.charged))
     }
 
     /// Returns the pages charged beyond the budget, if any.
@@ -322,12 +346,18 @@ impl<R: Rule> Promoter<R> {
         let candidates = shortlist.into_sorted();
         self.priced_out = priced_out.into_sorted();
 
+        let unproven_room = self.unproven_room();
         let planned_before = actions.len();
         let mut spent = 0;
         let mut passed_over = 0;
         let mut is_spent = false;
         for candidate in &candidates {
             let cost = u64::from(candidate.growth);
+            let room = if candidate.is_proven {
+                room
+            } else {
+                unproven_room
+            };
             if spent + cost > room {
                 if self.rule.is_by_worth() {
                     passed_over += 1;

@@ -139,6 +139,8 @@ pub(crate) struct Record<N> {
     /// Resident pages not owed to it: those from before the first promotion that is still charged.
     baseline: u16,
     huge: Option<bool>,
+    /// True if it has lost pages since it was last full: the program gives memory back, the kernel reclaims it, or a split freed pages of zeroes.
+    has_shrunk: bool,
     pub(crate) note: N,
 }
 
@@ -158,6 +160,7 @@ impl<N: Copy + Default> Record<N> {
             charged: 0,
             baseline: 0,
             huge: seen.huge,
+            has_shrunk: false,
             note: N::default(),
         }
     }
@@ -166,6 +169,8 @@ impl<N: Copy + Default> Record<N> {
     pub(crate) fn see(&mut self, seen: &RegionState, now: Tick) -> RegionChange {
         if (self.resident, self.huge) != (seen.resident, seen.huge) {
             self.since = now;
+            self.has_shrunk =
+                seen.resident < self.resident || (self.has_shrunk && seen.resident < FULL);
             self.resident = seen.resident;
             self.huge = seen.huge;
         }
@@ -260,7 +265,17 @@ impl<N: Copy + Default> Record<N> {
         if self.stage != Stage::Watching || self.huge == Some(true) {
             return PromotionReadiness::Never;
         }
-        rule.ripeness(self.resident, &self.note)
+        match rule.ripeness(self.resident, &self.note) {
+            PromotionReadiness::AfterQuiet(_) if self.has_shrunk && !self.is_proven(rule) => {
+                PromotionReadiness::Unproven
+            }
+            readiness => readiness,
+        }
+    }
+
+    /// Returns true if `rule` promotes it on evidence, or because it is full.
+    pub(crate) fn is_proven(&self, rule: &impl Rule<Note = N>) -> bool {
+        rule.is_proven(self.resident, &self.note)
     }
 
     /// Returns true if forgetting it would change any later decision or the account.

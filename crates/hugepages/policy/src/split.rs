@@ -9,7 +9,8 @@
 //!   budget are split, coldest for their charge first, and only if together they free the pages that the region needs. A huge page in use (touched
 //!   in more than a quarter of the samples, and not quiet for unusually long) counts as eight times as hot as before it was promoted: it may have
 //!   warmed up since, which its one accessed bit does not show. The owner of the memory does not matter: an earlier process has no right to stay.
-//!   Two that are equally hot never take from each other.
+//!   Two that are equally hot never take from each other. A huge page that was made without evidence, of a region with few holes, gives way to none:
+//!   its heat is not known, and it holds little.
 //!
 //! ```text
 //!   budget    [ charge of A ..... | charge of B | ... ]    full
@@ -325,6 +326,7 @@ mod tests {
             record: 0,
             since: Tick::START,
             growth,
+            is_proven: true,
             level: 0,
             worth: PromotionValue(worth),
             lift: 0,

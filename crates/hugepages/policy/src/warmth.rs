@@ -188,7 +188,7 @@ impl AccessHistory {
     ) {
         self.active = 0;
         if self.samples <= 1 {
-            // It was promoted because it was in use.
+            // It counts as in use until samples show otherwise.
             self.share = FINE;
         }
         if new > 0 {
@@ -284,13 +284,17 @@ impl AccessHistory {
     }
 
     /// Returns the same for a huge page that would free `pages`: its worth before it became one, less its cooling since. If it is in use, eight
-    /// times that, because its present heat is not known, and its program would feel the loss.
+    /// times that, because its present heat is not known, and its program would feel the loss. One that became huge without a sample, and is not
+    /// shown to be out of use, is worth more than any other.
     pub(crate) fn worth_kept(&self, pages: u16) -> PromotionValue {
         let quiet = self.is_unusually_quiet();
         let share = match quiet {
             true => FINE / self.quiet_samples.saturating_add(1),
             false => self.share,
         };
+        if self.heat == 0 && (!self.is_known() || share > FINE / 4) {
+            return PromotionValue(u64::MAX);
+        }
         let heat = u64::from(self.heat) * u64::from(share) / u64::from(FINE);
         let kept = if quiet || share <= FINE / 4 {
             heat

@@ -1,6 +1,6 @@
 //! Processes that hold up any reader or writer of them, by a file system in user space that does not answer.
 //!
-//! The checks must pass while they do so: the file system answers after a minute at the earliest, or when it is ended.
+//! The checks must pass while they do so: the file system answers after five minutes at the earliest, or when it is ended.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,17 +18,17 @@ use crate::support::daemon::{Machine, documented, rule};
 use crate::support::group::Group;
 use crate::support::{
     self, ChildGuard, FILLING, Freezer, TEST_TIMEOUT, User, collapse_works, compiled, is_root,
-    python, skip, superhue, text, until,
+    python, skip, state, superhue, text, until,
 };
 
 /// A user that is neither the attacker nor root.
 const VICTIM: u32 = 65_432;
 
-/// Seconds after which the file system answers.
-const STALLS: &str = "60";
+/// Seconds after which the file system answers: longer than any test takes, also on a busy machine.
+const STALLS: &str = "300";
 
 /// Seconds for which a process holds up its readers: longer than any test waits. It is ended with its test.
-const LIVES: &str = "150";
+const LIVES: &str = "600";
 
 fn script(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/hostile.d");
@@ -125,20 +125,22 @@ fn waits(pid: u32, file: &str) -> bool {
             .arg(format!("/proc/{pid}/{file}"))
             .stdout(Stdio::null()),
     );
-    let deadline = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < deadline {
+    let mut asleep = 0;
+    // On a busy machine the reader may start late: only looks at a sleeping reader count. There are at least two seconds of them.
+    until("it has read the file, or sleeps", || {
         if cat.0.try_wait().unwrap().is_some() {
-            return false;
+            return Some(false);
         }
-        thread::sleep(Duration::from_millis(5));
-    }
-    true
+        let is_asleep = matches!(state(cat.pid()), Some('D' | 'S'));
+        asleep = if is_asleep { asleep + 1 } else { 0 };
+        (asleep >= 1000).then_some(true)
+    })
 }
 
 /// A program of a user, which fills memory, announces that, and stays.
 fn filler(mebibytes: u32, user: u32) -> Command {
     let program = format!(
-        "{FILLING}import time\nm = fill({mebibytes})\nprint('filled', flush=True)\ntime.sleep(100)"
+        "{FILLING}import time\nm = fill({mebibytes})\nprint('filled', flush=True)\ntime.sleep(600)"
     );
     let mut command = Command::new(python().unwrap());
     command
@@ -186,22 +188,31 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
         );
     }
     let victim = service(8);
-    let status = machine.status(|status| rule(status, "services")["processes"] == 1);
-    assert_eq!(status["discovery"]["readers_left_behind"], 0);
-    let status = machine.status(|status| watches(status, "services", victim.pid()));
+    // A reader that was given up ends once it has a CPU.
+    machine.status(|status| {
+        rule(status, "services")["processes"] == 1
+            && status["discovery"]["readers_left_behind"] == 0
+    });
+    machine.status(|status| watches(status, "services", victim.pid()));
     if waits(held, "stat") {
-        let alone = &status["discovery"]["left_alone"];
-        assert_eq!(alone[0]["process"], held, "{alone}");
-        assert_eq!(alone[0]["tenant"], format!("user {NOBODY}"));
-        let told = machine.ctl(&["status"]);
+        // Between two pauses, each longer than the one before, the daemon tries to read it again.
+        machine.status(|status| {
+            let all = status["discovery"]["left_alone"].as_array();
+            let is_it = |it: &serde_json::Value| {
+                it["process"] == held && it["tenant"] == format!("user {NOBODY}")
+            };
+            all.is_some_and(|all| all.iter().any(is_it))
+        });
         let expected = format!("process {} of user {NOBODY} is left alone", held);
-        assert!(
-            text(&told.stdout).contains(&expected),
-            "{}",
-            text(&told.stdout)
-        );
-        let why = machine.ctl(&["why", &held.to_string()]);
-        assert!(text(&why.stderr).contains("holds up each reader"));
+        until("the status names it", || {
+            let told = machine.ctl(&["status"]);
+            text(&told.stdout).contains(&expected).then_some(())
+        });
+        until("the reason is given", || {
+            let why = machine.ctl(&["why", &held.to_string()]);
+            let said = text(&why.stderr);
+            said.contains("holds up each reader").then_some(())
+        });
     }
     // Verbs that read all processes print their results, and the processes they left out.
     for verb in [
@@ -218,9 +229,12 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
         assert!(!reads || told.contains(&expected), "{verb:?}: {told}");
     }
     for verb in [&["status"][..], &["top"], &["advise", "--for", "1s"]] {
-        let output = support::output(&mut superhue(User::Same, &[verb, &["--json"]].concat()));
-        let document = documented(verb[0], &output.stdout);
-        assert_eq!(document["left_out"], serde_json::json!([held]), "{verb:?}");
+        // On a busy machine a verb also leaves out a process that waits for a CPU while it holds a lock.
+        until(&format!("{verb:?} leaves out it alone"), || {
+            let output = support::output(&mut superhue(User::Same, &[verb, &["--json"]].concat()));
+            let document = documented(verb[0], &output.stdout);
+            (document["left_out"] == serde_json::json!([held])).then_some(())
+        });
     }
     let daemon = can_be_replaced(&machine, daemon);
     assert!(
@@ -308,7 +322,7 @@ fn workers_that_are_killed_are_followed_by_others() {
         let watch = &rule(status, "services")["watch"];
         watch["memory"]["processes"] == 1 && watch["trouble"].is_null()
     };
-    machine.status(watched);
+    let status = machine.status(watched);
     let children = |pid: u32| {
         let path = format!("/proc/{pid}/task/{pid}/children");
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -321,20 +335,24 @@ fn workers_that_are_killed_are_followed_by_others() {
     };
     let workers = children(server);
     assert!(workers.len() >= 2, "{workers:?}");
-    let has_trouble =
-        |status: &serde_json::Value| !rule(status, "services")["watch"]["trouble"].is_null();
+    let started = |status: &serde_json::Value| status["workers"]["started"].as_u64().unwrap();
+    // The trouble lasts for a second at first: on a busy machine the next worker may be there before a request shows the trouble.
+    let has_trouble = |status: &serde_json::Value, before: u64| {
+        !rule(status, "services")["watch"]["trouble"].is_null() || started(status) > before
+    };
     // All workers, then their parent too.
+    let before = started(&status);
     for &pid in &workers {
         support::send(pid, Signal::KILL);
     }
-    let status = machine.status(has_trouble);
+    let status = machine.status(|status| has_trouble(status, before));
     assert_eq!(status["rules_total"], 2);
-    machine.status(watched);
+    let before = started(&machine.status(watched));
     assert_eq!(children(daemon.pid()), [server]);
     let others = children(server);
     support::send(server, Signal::KILL);
-    machine.status(has_trouble);
-    machine.status(watched);
+    machine.status(|status| has_trouble(status, before));
+    let before = started(&machine.status(watched));
     assert_ne!(children(daemon.pid()), [server]);
     // A stopped parent starts no worker, and is replaced.
     let [server] = children(daemon.pid())[..] else {
@@ -344,7 +362,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     for pid in children(server) {
         support::send(pid, Signal::KILL);
     }
-    machine.status(has_trouble);
+    machine.status(|status| has_trouble(status, before));
     machine.status(watched);
     let before = [&workers[..], &others[..], &[server]].concat();
     // Another reader continues.
@@ -407,6 +425,12 @@ fn watches(status: &serde_json::Value, name: &str, pid: u32) -> bool {
     watched.is_some_and(|all| all.iter().any(|it| it["pid"] == pid))
 }
 
+/// Waits until every worker that was given up has ended: on a busy machine there may be some, and they end once they have a CPU.
+fn none_is_left_behind(machine: &Machine) {
+    let none = serde_json::json!([]);
+    machine.status(|status| status["workers"]["left_behind"] == none);
+}
+
 /// A process whose group is frozen is watched, its memory made huge, and no other process waits for it.
 #[test]
 fn frozen_groups_delay_nobody_else() {
@@ -434,8 +458,7 @@ fn frozen_groups_delay_nobody_else() {
                 huge.as_u64().is_some_and(|it| it >= 6 << 20)
             });
         }
-        let status = machine.status(|_| true);
-        assert_eq!(status["workers"]["left_behind"], serde_json::json!([]));
+        none_is_left_behind(&machine);
         freezer.freeze(false);
         drop((daemon, victim, frozen));
     }
@@ -460,8 +483,8 @@ fn strange_processes_delay_nobody_else() {
         all.push((how, one));
     }
     let victim = service(8);
-    let status = machine.status(|status| watches(status, "services", victim.pid()));
-    assert_eq!(status["workers"]["left_behind"], serde_json::json!([]));
+    machine.status(|status| watches(status, "services", victim.pid()));
+    none_is_left_behind(&machine);
     // They are watched, as far as they have memory.
     for (how, one) in &all {
         if matches!(*how, "stopped" | "zombie" | "mappings") {

@@ -322,18 +322,19 @@ fn differences_of(user: User, script: &str) -> Vec<String> {
 fn a_stop_is_noticed() {
     let Some(calls) = calls() else { return };
     let mut command = Command::new(&calls);
-    command.args(["all", "0.5"]).stdout(Stdio::piped());
-    let program = ChildGuard::start(&mut command);
-    for _ in 0..20 {
+    command.args(["all", "2"]).stdout(Stdio::piped());
+    let mut program = ChildGuard::start(&mut command);
+    // Until its end: on a busy machine it may begin its calls late.
+    let status = until("it has ended", || {
         thread::sleep(Duration::from_millis(20));
         program.signal(Signal::STOP);
         thread::sleep(Duration::from_millis(1));
         program.signal(Signal::CONT);
-    }
-    let mut program = program;
+        program.0.try_wait().unwrap()
+    });
     let mut said = String::new();
     std::io::Read::read_to_string(&mut program.0.stdout.take().unwrap(), &mut said).unwrap();
-    assert_eq!(program.wait().code(), Some(1), "{said}");
+    assert_eq!(status.code(), Some(1), "{said}");
     let cut = said.lines().filter(|line| line.contains("ended early"));
     assert!(cut.count() > 0, "{said}");
 }

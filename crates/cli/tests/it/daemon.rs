@@ -257,7 +257,8 @@ fn server() -> Command {
     let script = format!(
         "{FILLING}\nimport time\nmemory = fill(16)\nwhile True: time.sleep(0.2); assert whole(memory)"
     );
-    let mut command = Command::new("python3");
+    // Elsewhere on the path it may be a script, whose processes come and go in the service while it starts.
+    let mut command = Command::new(support::python().unwrap_or("python3"));
     command
         .args(["-c", &script])
         .stdout(Stdio::null())

@@ -89,42 +89,48 @@ fn huge_pages_are_split_when_parts_of_them_were_given_back() {
                     return;
                 };
                 let folder = folder();
-                let report = folder.path().join("report.json");
-                // To load a tracker takes tens of times as long in a build without optimization.
-                let more = ["--max-overhead", "20%", "--", "sh", "-c"];
-                let mut run = run_reported(User::Same, pages, &report, &more);
-                run.arg(r#"echo $$ >"$0/cgroup.procs"; exec "$@""#)
-                    .arg(&group.folder);
-                run.arg(parts).args([how, "64", "32", "3", "0"]);
-                run.stdout(Stdio::piped()).stderr(Stdio::piped());
-                let mut run = ChildGuard::start(&mut run);
-                let mut said = Vec::new();
-                let mut charged = BTreeMap::new();
-                for line in BufReader::new(run.0.stdout.take().unwrap()).lines() {
-                    let line = line.unwrap();
-                    if let Some(name) = line.strip_prefix("mark ") {
-                        let name = name.split(' ').next().unwrap().to_owned();
-                        charged.insert(name, group.charged().unwrap());
+                let path = folder.path().join("report.json");
+                // On a busy machine superhue needs longer to make memory huge, and to split it.
+                for idle in ["3", "12", "36"] {
+                    // To load a tracker takes tens of times as long in a build without optimization.
+                    let more = ["--max-overhead", "20%", "--", "sh", "-c"];
+                    let mut run = run_reported(User::Same, pages, &path, &more);
+                    run.arg(r#"echo $$ >"$0/cgroup.procs"; exec "$@""#)
+                        .arg(&group.folder);
+                    run.arg(parts).args([how, "64", "32", idle, "0"]);
+                    run.stdout(Stdio::piped()).stderr(Stdio::piped());
+                    let mut run = ChildGuard::start(&mut run);
+                    let mut said = Vec::new();
+                    let mut charged = BTreeMap::new();
+                    for line in BufReader::new(run.0.stdout.take().unwrap()).lines() {
+                        let line = line.unwrap();
+                        if let Some(name) = line.strip_prefix("mark ") {
+                            let name = name.split(' ').next().unwrap().to_owned();
+                            charged.insert(name, group.charged().unwrap());
+                        }
+                        writeln!(said, "{line}").unwrap();
                     }
-                    writeln!(said, "{line}").unwrap();
+                    assert!(run.wait().success());
+                    let marks = marks(&said);
+                    assert!(charged["filled"] >= 60 * MIB, "{how}: {charged:?}");
+                    let report = read(&path);
+                    let splits = &report["splits"];
+                    let done = splits["done"].as_u64().unwrap();
+                    let returned = splits["returned_bytes"].as_u64().unwrap();
+                    // 4 MiB are kept; the process needs some, too. In case `asked`, khugepaged makes memory huge again in its time.
+                    let most = if how == "asked" { 48 } else { 16 };
+                    let times = if how == "remade" { 2 } else { 1 };
+                    let is_small = charged["idled"] <= most * MIB;
+                    if idle != "36" && !(is_small && done >= 24 * times && returned >= 40 * MIB) {
+                        continue;
+                    }
+                    assert!(is_small, "{how}: {charged:?} {marks:?}");
+                    assert!(done >= 24 * times, "{how}: {splits}");
+                    assert!(returned >= 40 * MIB, "{how}: {splits}");
+                    let held = report["memory"]["peak_held_seen_bytes"].as_u64();
+                    assert!(held.unwrap() > 0);
+                    break;
                 }
-                assert!(run.wait().success());
-                let marks = marks(&said);
-                assert!(charged["filled"] >= 60 * MIB, "{how}: {charged:?}");
-                // 4 MiB are kept; the process needs some, too. In case `asked`, khugepaged makes memory huge again in its time.
-                let most = if how == "asked" { 48 } else { 16 };
-                assert!(
-                    charged["idled"] <= most * MIB,
-                    "{how}: {charged:?} {marks:?}"
-                );
-                let report = read(&report);
-                let splits = &report["splits"];
-                let times = if how == "remade" { 2 } else { 1 };
-                let done = splits["done"].as_u64().unwrap();
-                assert!(done >= 24 * times, "{how}: {splits}");
-                let returned = splits["returned_bytes"].as_u64().unwrap();
-                assert!(returned >= 40 * MIB, "{how}: {splits}");
-                assert!(report["memory"]["peak_held_seen_bytes"].as_u64().unwrap() > 0);
             });
         }
     });
@@ -140,36 +146,39 @@ fn holes_of_shared_memory_do_not_take_the_last_room_of_a_tmpfs() {
     let (Some(holes), true) = (holes, collapse_works()) else {
         return;
     };
-    let place = folder();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=64m,huge=advise", "none"])
-        .arg(place.path())
-        .output();
-    if !mounted.is_ok_and(|done| done.status.success()) {
-        skip("mount", "no tmpfs can be mounted here");
-        return;
+    // On a busy machine superhue needs longer to look at the objects.
+    for idle in ["4", "16", "60"] {
+        let place = folder();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64m,huge=advise", "none"])
+            .arg(place.path())
+            .output();
+        if !mounted.is_ok_and(|done| done.status.success()) {
+            skip("mount", "no tmpfs can be mounted here");
+            return;
+        }
+        let folder = folder();
+        let report = folder.path().join("report.json");
+        let mut run = run_reported(User::Same, "resident", &report, &["--budget", "100%", "--"]);
+        run.arg(&holes)
+            .arg(place.path())
+            .args(["56", "17", idle, "15"]);
+        let done = output(&mut run);
+        let unmounted = Command::new("umount").arg("-l").arg(place.path()).status();
+        assert!(unmounted.unwrap().success());
+        assert!(
+            text(&done.stdout).contains("ended well"),
+            "{}",
+            text(&done.stdout)
+        );
+        let report = read(&report);
+        let skipped = &report["collapses"]["skipped"];
+        let why = "its tmpfs has no room for what a huge page would add";
+        if skipped[why].as_u64().is_some_and(|count| count > 0) {
+            return;
+        }
+        assert_ne!(idle, "60", "{skipped}");
     }
-    let folder = folder();
-    let report = folder.path().join("report.json");
-    let mut run = run_reported(User::Same, "resident", &report, &["--budget", "100%", "--"]);
-    run.arg(holes)
-        .arg(place.path())
-        .args(["56", "17", "4", "15"]);
-    let done = output(&mut run);
-    let unmounted = Command::new("umount").arg("-l").arg(place.path()).status();
-    assert!(unmounted.unwrap().success());
-    assert!(
-        text(&done.stdout).contains("ended well"),
-        "{}",
-        text(&done.stdout)
-    );
-    let report = read(&report);
-    let skipped = &report["collapses"]["skipped"];
-    let why = "its tmpfs has no room for what a huge page would add";
-    assert!(
-        skipped[why].as_u64().is_some_and(|count| count > 0),
-        "{skipped}"
-    );
 }
 
 /// A program with windows of 2 MiB in many states.
@@ -334,24 +343,27 @@ fn hidden_settings_decide_nothing() {
     let folder = folder();
     let report = folder.path().join("report.json");
     let masked = "mount -t tmpfs none /sys/kernel/mm && exec \"$@\"";
-    let mut run = Command::new("unshare");
-    run.args(["-m", "sh", "-c", masked, "sh"]);
-    run.arg(support::installed().join("superhue"));
-    run.args(["run", "--quiet", "--pages", "resident", "--report"])
-        .arg(&report)
-        .arg("--");
-    run.arg(parts).args(["dontneed", "32", "512", "1", "0"]);
-    let done = output(&mut run);
-    if text(&done.stderr).contains("unshare") {
-        skip("namespaces", &text(&done.stderr));
-        return;
+    // On a busy machine superhue needs longer to make memory huge.
+    for idle in ["1", "12", "36"] {
+        let mut run = Command::new("unshare");
+        run.args(["-m", "sh", "-c", masked, "sh"]);
+        run.arg(support::installed().join("superhue"));
+        run.args(["run", "--quiet", "--pages", "resident", "--report"])
+            .arg(&report)
+            .arg("--");
+        run.arg(&parts).args(["dontneed", "32", "512", idle, "0"]);
+        let done = output(&mut run);
+        if text(&done.stderr).contains("unshare") {
+            skip("namespaces", &text(&done.stderr));
+            return;
+        }
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let report = read(&report);
+        let notes = report["mechanism"].to_string();
+        assert!(notes.contains("hidden"), "{notes}");
+        if report["collapses"]["done"].as_u64().unwrap() > 0 {
+            return;
+        }
+        assert_ne!(idle, "36", "{report}");
     }
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let report = read(&report);
-    assert!(
-        report["collapses"]["done"].as_u64().unwrap() > 0,
-        "{report}"
-    );
-    let notes = report["mechanism"].to_string();
-    assert!(notes.contains("hidden"), "{notes}");
 }

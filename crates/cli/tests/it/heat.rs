@@ -324,7 +324,8 @@ fn a_hot_set_reports_the_share_that_its_samples_missed() {
     let Some(python) = python() else { return };
     let folder = folder();
     let ready = folder.path().join("ready");
-    let watched = |touch: &str| {
+    // The share is no number without two samples.
+    let watched = |touch: &str, time: &str| {
         let _ = fs::remove_file(&ready);
         let program = format!(
             "import mmap, random, time\n\
@@ -346,24 +347,35 @@ fn a_hot_set_reports_the_share_that_its_samples_missed() {
             &pid,
             "--anonymous",
             "--for",
-            "3s",
+            time,
             "--interval",
             "50ms",
             "--max-overhead",
             "100%",
             "--json",
         ]);
-        let heat: Value = serde_json::from_slice(&said.stdout).unwrap();
-        assert!(heat["watched"]["samples"].as_u64() > Some(1), "{heat}");
-        heat["watched"]["unseen_share"].as_f64()
+        println!("{}", text(&said.stderr));
+        let heat: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let share = heat["watched"]["unseen_share"].as_f64();
+        let share = share.filter(|_| heat["watched"]["samples"].as_u64() > Some(1));
+        Some(share.unwrap_or(f64::NAN))
     };
     // About 5 of 8192 pages in each sample, others each time.
     let sparse = "m[random.randrange(8192) * 4096] = 2; time.sleep(0.01)";
-    let Some(sparse) = watched(sparse) else {
-        return;
-    };
-    let dense = watched("for i in range(64): m[i * 4096] = 2").unwrap();
-    assert!(dense < 0.2 && sparse > dense, "{sparse} {dense}");
+    let dense = "for i in range(64): m[i * 4096] = 2";
+    let mut shares = Vec::new();
+    // On a busy machine there are few samples in a short time, and the program has no CPU in some.
+    for time in ["3s", "12s", "40s"] {
+        let Some(sparse) = watched(sparse, time) else {
+            return;
+        };
+        let dense = watched(dense, time).unwrap();
+        if dense < 0.2 && sparse > dense {
+            return;
+        }
+        shares.push((sparse, dense));
+    }
+    panic!("{shares:?}");
 }
 
 /// Checks a process that ends while it is watched: its samples are shown.

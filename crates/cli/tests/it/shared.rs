@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::support::{User, folder, is_root, output, python, run_reported, skip, superhue, text};
 
 /// 32 MiB, of which each page is mapped by three more processes that read it. Prints the memory of the four right after
-/// the forks and 3 s later; then the part of it that huge pages map, up to a minute after the three have ended.
+/// the forks, and the most of it in as many half seconds as the second argument says; then the part of it that huge pages map, for as many tenths of
+/// a second as the first argument says after the three have ended.
 const PROGRAM: &str = r"
 import ctypes, mmap, os, re, signal, sys, time
 HUGE = 2 << 20
@@ -33,7 +34,7 @@ for _ in range(3):
 everybody = [os.getpid(), *children]
 before = sum(used(pid, 'Pss') for pid in everybody)
 after = 0
-for _ in range(6):
+for _ in range(int(sys.argv[2])):
     time.sleep(0.5)
     after = max(after, sum(used(pid, 'Pss') for pid in everybody))
 for child in children:
@@ -64,32 +65,36 @@ fn is_copied_for_nobody(user: User) {
     let Some(python) = python() else { return };
     let is_permitted = user == User::Same && is_root();
     let tenths = if is_permitted { "600" } else { "20" };
-    let program = ["--", python, "-c", PROGRAM, tenths];
-    let done = output(&mut run_reported(user, "resident", &report, &program));
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let said = text(&done.stdout);
-    let numbers: Vec<u64> = said
-        .split_whitespace()
-        .map(|n| n.parse().unwrap())
-        .collect();
-    let [before, after, huge] = numbers[..] else {
-        panic!("{said}");
-    };
-    assert!(
-        after <= before + before / 20,
-        "{user:?}: {before} -> {after} KiB\n{}",
-        std::fs::read_to_string(&report).unwrap_or_default()
-    );
-    if !is_permitted {
-        skip("sys-nice", "nothing is collapsed for an ordinary user here");
-        return;
+    // On a busy machine superhue may not look at the memory within 3 s.
+    for halves in ["6", "40"] {
+        let program = ["--", python, "-c", PROGRAM, tenths, halves];
+        let done = output(&mut run_reported(user, "resident", &report, &program));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let said = text(&done.stdout);
+        let numbers: Vec<u64> = said
+            .split_whitespace()
+            .map(|n| n.parse().unwrap())
+            .collect();
+        let [before, after, huge] = numbers[..] else {
+            panic!("{said}");
+        };
+        assert!(
+            after <= before + before / 20,
+            "{user:?}: {before} -> {after} KiB\n{}",
+            std::fs::read_to_string(&report).unwrap_or_default()
+        );
+        if !is_permitted {
+            skip("sys-nice", "nothing is collapsed for an ordinary user here");
+            return;
+        }
+        let report = std::fs::read_to_string(&report).unwrap();
+        let is_told = report.contains("shared copy-on-write with another process");
+        if is_told || halves == "40" {
+            assert!(is_told, "{report}");
+            assert!(huge > 0, "no huge page came back");
+            return;
+        }
     }
-    let report = std::fs::read_to_string(report).unwrap();
-    assert!(
-        report.contains("shared copy-on-write with another process"),
-        "{report}"
-    );
-    assert!(huge > 0, "no huge page came back");
 }
 
 /// Four kinds of shared objects of 8 MiB each, mapped aligned by this process and two more. All fill a third of each and read all of it until huge
@@ -224,18 +229,23 @@ fn mappers_may_belong_to_others_and_live_in_other_namespaces() {
 fn what_is_misaligned_is_left_alone_and_said() {
     let folder = folder();
     let path = folder.path().join("report.json");
-    // It takes one or two seconds if nothing interferes.
-    let Some(said) = objects(User::Same, &["0x3000", "6"], &path) else {
-        return;
-    };
-    assert_eq!(said, [0, 0, 0, 1]);
-    let report: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let objects = report["objects"].as_array().unwrap();
-    assert_eq!(objects.len(), 4, "{objects:?}");
-    for object in objects {
-        assert_eq!(object["misaligned_by_bytes"], 0x3000, "{object}");
-        assert_eq!(object["collapsed"], 0, "{object}");
+    // It takes one or two seconds if nothing interferes, and longer on a busy machine.
+    for patience in ["6", "40"] {
+        let Some(said) = objects(User::Same, &["0x3000", patience], &path) else {
+            return;
+        };
+        assert_eq!(said, [0, 0, 0, 1]);
+        let report: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let objects = report["objects"].as_array().unwrap();
+        for object in objects {
+            assert_eq!(object["misaligned_by_bytes"], 0x3000, "{object}");
+            assert_eq!(object["collapsed"], 0, "{object}");
+        }
+        if objects.len() == 4 {
+            return;
+        }
+        assert!(objects.len() < 4 && patience == "6", "{objects:?}");
     }
 }
 

@@ -576,8 +576,8 @@ fn arms_without_huge_pages_are_named_beside_the_table() {
 
 /// Slow enough to be interrupted in the middle.
 const SLOW: &str = "
-runs = 30
-most-runs = 30
+runs = 300
+most-runs = 300
 warmup = 0
 [[program]]
 name = 'one'
@@ -611,7 +611,7 @@ fn what_is_done_is_kept() {
         let status = running.wait();
         let result = scratch.report();
         let done = samples(&result, "one") + samples(&result, "two");
-        assert!(done > known && done < 120, "{signal:?}: {known}, {done}");
+        assert!(done > known && done < 1200, "{signal:?}: {known}, {done}");
         // Programs take turns.
         assert!(samples(&result, "one").abs_diff(samples(&result, "two")) <= 2);
         if signal != Signal::KILL {
@@ -625,14 +625,22 @@ fn what_is_done_is_kept() {
         }
         known = done;
     }
-    let said = scratch.run(&["--report", &report, "--for", "100ms"]);
-    assert!(said.status.success(), "{}", text(&said.stderr));
-    assert!(text(&said.stderr).contains("the time is up"), "{said:?}");
-    let result = scratch.report();
-    let why = result["unfinished"].as_str().unwrap();
-    assert!(why.starts_with("the time is up"), "{why}");
-    let done = samples(&result, "one") + samples(&result, "two");
-    assert!(done > known && done < known + 10, "{known}, {done}");
+    // On a busy machine the time may be up before a run begins.
+    let mut done = known;
+    for (time, most) in [("100ms", 10), ("2s", 50)] {
+        let said = scratch.run(&["--report", &report, "--for", time]);
+        assert!(said.status.success(), "{}", text(&said.stderr));
+        assert!(text(&said.stderr).contains("the time is up"), "{said:?}");
+        let result = scratch.report();
+        let why = result["unfinished"].as_str().unwrap();
+        assert!(why.starts_with("the time is up"), "{why}");
+        done = samples(&result, "one") + samples(&result, "two");
+        assert!(done < known + most, "{known}, {done}");
+        if done > known {
+            break;
+        }
+    }
+    assert!(done > known, "{known}, {done}");
 }
 
 /// Rounds are added while an interval is wide, and no longer.

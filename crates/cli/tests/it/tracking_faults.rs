@@ -581,20 +581,28 @@ fn a_budget_and_a_ceiling_that_cannot_be_met() {
 fn a_watch_that_has_used_its_ceiling_saves_and_ends_with_its_program() {
     let Some(python) = python() else { return };
     // 10 us of CPU for the first ten seconds: the first look takes more.
-    let fill = "import time; b = bytearray(64 << 20); time.sleep(3)";
     let (folder, low) = (folder(), "--max-overhead=0.0001%");
     let path = folder.path().join("report.json");
-    let more = [low, "--", python, "-c", fill];
-    let done = output(&mut support::run_reported(
-        User::Same,
-        "resident",
-        &path,
-        &more,
-    ));
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let run = |seconds: u32| -> Value {
+        let fill = format!("import time; b = bytearray(64 << 20); time.sleep({seconds})");
+        let more = [low, "--", python, "-c", &fill];
+        let done = output(&mut support::run_reported(
+            User::Same,
+            "resident",
+            &path,
+            &more,
+        ));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        serde_json::from_slice(&fs::read(&path).unwrap()).unwrap()
+    };
+    let has_saved = |report: &Value| report["superhue"]["saving_seconds"].as_f64() > Some(0.5);
+    let mut report = run(3);
+    if !has_saved(&report) {
+        // On a busy machine the watch may begin late.
+        report = run(8);
+    }
     let own = &report["superhue"];
-    assert!(own["saving_seconds"].as_f64().unwrap() > 0.5, "{own}");
+    assert!(has_saved(&report), "{own}");
     assert!(own["full_looks"].as_u64().unwrap() <= 2, "{own}");
     // The debt is hours.
     assert!(report["wall_seconds"].as_f64().unwrap() < 60.0, "{own}");

@@ -256,7 +256,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
     let metric = metric(target.pid(), 1000, 1000);
     let common = ["--smallest", "0.1%", "--alpha", "0.01%", "--json"];
     // On a busy machine one collapse may take seconds, and no pair be complete in time.
-    let (first, pairs) = ["20s", "120s"]
+    let (first, pairs) = ["20s", "90s"]
         .iter()
         .map(|time| {
             let short = ["--for", time, "--seed", "1", "--report", report];
@@ -468,8 +468,8 @@ fn a_service_that_is_started_anew_is_taken_up() {
         .arg(&group.0)
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut running = ChildGuard::start(&mut command);
     let before = huge(first.pid());
+    let mut running = ChildGuard::start(&mut command);
     for is_huge in [true, false] {
         until("the policy is switched on, and off", || {
             (is_huge == (huge(first.pid()) > before + (8 << 20))).then_some(())

@@ -2,7 +2,8 @@
  *
  * HOW: dontneed (MADV_DONTNEED), lazily (MADV_FREE), unmap (munmap), again (MADV_DONTNEED, then half of it is written again),
  * asked (as dontneed; the kernel was asked for huge pages), half (as dontneed, by another thread while it goes on),
- * remade (as dontneed; a second later it is huge again with holes, as khugepaged makes it).
+ * remade (as dontneed; a second later, or a third of IDLE_SECONDS, it is huge again with holes, as khugepaged makes it).
+ * It is filled for 3 s, or for IDLE_SECONDS if that is longer, before parts are given back.
  * Of each 2 MiB the first KEEP_PAGES stay and are used. Prints a line "mark NAME" at each step. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -80,6 +81,7 @@ int main(int count, char **arguments)
     const char *how = arguments[1];
     size = strtoull(arguments[2], NULL, 0) << 20, keep = strtoull(arguments[3], NULL, 0) << 12;
     size_t again = strtoull(arguments[5], NULL, 0) << 20;
+    double idle = atof(arguments[4]);
     char *all = mmap(NULL, size + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED)
         return 3;
@@ -91,7 +93,7 @@ int main(int count, char **arguments)
     fill(0, HUGE);
     mark("filled");
     /* Long enough for all of it to become huge. */
-    for (double end = now() + 3; now() < end;)
+    for (double end = now() + (idle > 3 ? idle : 3); now() < end;)
         check(HUGE);
     if (!strcmp(how, "half")) {
         pthread_t thread;
@@ -105,7 +107,7 @@ int main(int count, char **arguments)
     if (!strcmp(how, "again"))
         fill(HUGE / 2, HUGE / 2 + HUGE / 4);
     if (!strcmp(how, "remade")) {
-        usleep(1000000);
+        sleep(idle > 3 ? (unsigned)(idle / 3) : 1);
         for (size_t at = 0; at < size; at += HUGE)
             for (int tries = 0; madvise((char *)memory + at, HUGE, COLLAPSE); tries++) {
                 /* The kernel may have no huge page at hand, or be busy with the memory. */
@@ -115,7 +117,7 @@ int main(int count, char **arguments)
             }
         mark("remade");
     }
-    for (double end = now() + atof(arguments[4]); now() < end; usleep(20000))
+    for (double end = now() + idle; now() < end; usleep(20000))
         check(keep);
     mark("idled");
     char *more = mmap(NULL, again ? again : 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

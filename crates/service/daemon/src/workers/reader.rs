@@ -322,6 +322,13 @@ mod tests {
             .trim()
             .parse()
             .unwrap();
+        // The shell prints the number before its child executes the program.
+        let name = format!("/proc/{sleeper}/comm");
+        let begun = Instant::now();
+        while !std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n") {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut reader = Reader::new(&Roots::default());
         let own = std::process::id();
         reader

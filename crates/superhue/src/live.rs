@@ -214,7 +214,7 @@ mod tests {
         let watch = LiveWatch::start(&config, "test").unwrap();
         let child = |_| {
             let mut command = Command::new("sleep");
-            superhue_testing::ChildGuard::spawn(command.arg("60").stdout(Stdio::null()))
+            superhue_testing::ChildGuard::spawn(command.arg("1000").stdout(Stdio::null()))
         };
         let children = [0, 1].map(child);
         let ids = children.each_ref().map(|child| {

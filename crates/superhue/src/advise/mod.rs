@@ -810,7 +810,8 @@ mod tests {
         let asked = AdviseRequest {
             pids: vec![busy.pid()],
             is_group: false,
-            time: Duration::from_secs(2),
+            // The end of the process ends the watching. On a busy machine the first look alone may take seconds.
+            time: Duration::from_secs(20),
             largest_footprint: ByteCount(64 << 20),
             service_of: |_, _| {
                 LOOKED_AT.store(true, Ordering::Relaxed);

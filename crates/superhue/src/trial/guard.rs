@@ -268,7 +268,8 @@ mod tests {
             }),
         };
         let guards = Guards::start(vec![guard], Arc::new(|| None)).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
+        // A reading takes at most 5 s, the pause after it nine times as long, and an alarm needs three readings.
+        let until = Instant::now() + Duration::from_secs(300);
         loop {
             assert!(Instant::now() < until, "{:?}", guards.told());
             let alarm = guards.alarm();

@@ -112,7 +112,9 @@ fn a_step_that_cannot_do_anything_does_not_keep_others_from_it() {
         .collect();
     assert_eq!(names, ["shootdown", "collapse", "programs"]);
     let passes = step(&document, "shootdown");
-    assert_eq!(passes["outcome"], "done", "{passes}");
+    // On a busy machine its time may be over before its last row.
+    let is_measured = ["done", "cut"].contains(&passes["outcome"].as_str().unwrap());
+    assert!(is_measured && passes["rows"][0].is_object(), "{passes}");
     assert!(
         passes["ended_seconds"].as_f64().unwrap() <= failed["started_seconds"].as_f64().unwrap()
     );
@@ -126,8 +128,9 @@ fn what_hangs_is_ended_with_all_that_it_started() {
         "sleep 1000 & setsid sleep 1001 & sleep 1000",
     );
     let begun = Instant::now();
+    // The step begins only if 3 s are left after the facts, whose command hangs as well.
     let ended = folder
-        .command(&["--seconds", "8", "--memory", "1G", "--only", "programs"])
+        .command(&["--seconds", "12", "--memory", "1G", "--only", "programs"])
         .status()
         .unwrap();
     assert!(ended.success());

@@ -129,6 +129,7 @@ lint: ## Check format, lints, documentation and scripts
 	kernel/native table --check
 	scripts/default table --check
 	scripts/fill table --check
+	scripts/lengths table --check
 	scripts/bounds table --check
 	scripts/figures --check
 	scripts/schemas --check

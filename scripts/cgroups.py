@@ -16,25 +16,6 @@ def mount():
     return None
 
 
-def memory_mount():
-    """Where groups are that memory is charged to, of version 2 or 1; `None` if there are none."""
-    for line in pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        fields, _, kind = line.partition(" - ")
-        folder, (name, _, options) = pathlib.Path(fields.split()[4]), kind.split()[:3]
-        if name == "cgroup2" and "memory" in (folder / "cgroup.controllers").read_text(encoding="ascii").split():
-            (folder / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
-            return folder
-        if name == "cgroup" and "memory" in options.split(","):
-            return folder
-    return None
-
-
-def peak_charged(folder):
-    """The most bytes that were charged to a group at once."""
-    path = next(path for name in ("memory.peak", "memory.max_usage_in_bytes") if (path := folder / name).exists())
-    return int(path.read_text(encoding="ascii"))
-
-
 def start_in(folder, command, **options):
     """Starts a program that is in this group from its first instruction on; `options` are those of `Popen`."""
     procs = os.open(folder / "cgroup.procs", os.O_WRONLY)
@@ -69,10 +50,9 @@ def remove_tree(folder):
 
 
 @contextlib.contextmanager
-def made(name, top=None):
-    """A new group of this name and our number below `top`, by default in version 2, if there may be one: its path, else `None`. Taken away in the
-    end."""
-    top = top or mount()
+def made(name):
+    """A new group of this name and our number, if there may be one: its path, else `None`. Taken away in the end."""
+    top = mount()
     folder = top / f"{name}-{os.getpid()}" if top else None
     try:
         if folder:

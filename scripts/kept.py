@@ -1,6 +1,9 @@
 """Results as they are kept."""
 
 import datetime
+import functools
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -73,6 +76,15 @@ def machine():
 def commit():
     """That of the scripts."""
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+@functools.cache
+def script(name):
+    """A script of this folder as a module, for figures that it computes itself."""
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class Measurement:

@@ -69,6 +69,15 @@ struct SampleProgress {
 /// Longest time for which memory that is being filled without a pause is left alone.
 pub const LONGEST_FILLING: Duration = Duration::from_secs(30);
 
+/// Bounds on the promotions of one decision, in the memory of all owners.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PromotionBounds {
+    /// Time until which no region may be promoted.
+    pub(crate) until: Tick,
+    /// Pages that a region without evidence may add.
+    pub(crate) unproven_room: u64,
+}
+
 /// The history of one process's private memory, or of one shared object.
 #[derive(Debug)]
 pub(crate) struct OwnedMemory<N> {
@@ -295,14 +304,13 @@ impl<N: Copy + Default> OwnedMemory<N> {
 
     /// Offers the regions that may be promoted now, and adds those that may be promoted later to the `sums`.
     ///
-    /// `owner` is its own index; until `machine` no region may be promoted at all. Regions without evidence may add `unproven_room` pages each.
+    /// `owner` is its own index.
     pub(crate) fn propose(
         &self,
         owner: u32,
         now: Tick,
         rule: &impl Rule<Note = N>,
-        machine: Tick,
-        unproven_room: u64,
+        bounds: PromotionBounds,
         sums: &mut Sums,
         mut offer: impl FnMut(Candidate),
     ) {
@@ -328,7 +336,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let is_proven = record.is_proven(rule);
             // The growth of a shared object could not be undone.
             let lacks_evidence = !is_proven
-                && (self.owner.process().is_none() || u64::from(record.growth()) > unproven_room);
+                && (self.owner.process().is_none()
+                    || u64::from(record.growth()) > bounds.unproven_room);
             let Some(ripe) = record.ripe_at(rule).filter(|_| !lacks_evidence) else {
                 if lacks_evidence || record.ripeness(rule) == PromotionReadiness::Unproven {
                     sums.settling += 1;
@@ -338,7 +347,8 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 }
                 continue;
             };
-            let free = machine
+            let free = bounds
+                .until
                 .max(self.until(record.growth() > 0))
                 .max(record.trouble.until())
                 .max(rule.barred_until(&record.note));

@@ -31,7 +31,7 @@ use crate::backoff::{Consequence, GROUP_SHORTAGE, MACHINE, REGION, REST, SHARED,
 use crate::candidate::{Candidate, Rule, Shortlist};
 use crate::clock::{Clock, EarliestTick, Tick};
 use crate::ledger::{Ledger, TrackedCounts, WaitingCounts};
-use crate::memory::{OwnedMemory, Sums};
+use crate::memory::{OwnedMemory, PromotionBounds, Sums};
 use crate::quota::{MaxStall, RateLimit};
 use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::torn::TornSplits;
@@ -203,8 +203,10 @@ impl<R: Rule> Promoter<R> {
         counts: impl Fn(&Candidate, usize) -> bool,
         mut offer: impl FnMut(Candidate),
     ) {
-        let machine = self.machine.until();
-        let unproven_room = self.unproven_room();
+        let bounds = PromotionBounds {
+            until: self.machine.until(),
+            unproven_room: self.unproven_room(),
+        };
         for (owner, memory) in (0u32..).zip(&mut self.owners) {
             if self.spares_filling && memory.is_filling(now) {
                 sums.settling += count(memory.open());
@@ -214,33 +216,17 @@ impl<R: Rule> Promoter<R> {
             let most = memory.spares(now, self.max_stall);
             memory.is_spared = false;
             if most == usize::MAX {
-                memory.propose(
-                    owner,
-                    now,
-                    &self.rule,
-                    machine,
-                    unproven_room,
-                    sums,
-                    &mut offer,
-                );
+                memory.propose(owner, now, &self.rule, bounds, sums, &mut offer);
                 continue;
             }
             let mut best = Shortlist::new(most);
-            memory.propose(
-                owner,
-                now,
-                &self.rule,
-                machine,
-                unproven_room,
-                sums,
-                |candidate| {
-                    if counts(&candidate, most) {
-                        best.offer(candidate);
-                    } else {
-                        offer(candidate);
-                    }
-                },
-            );
+            memory.propose(owner, now, &self.rule, bounds, sums, |candidate| {
+                if counts(&candidate, most) {
+                    best.offer(candidate);
+                } else {
+                    offer(candidate);
+                }
+            });
             let offered = best.offered();
             let best = best.into_sorted();
             memory.is_spared = offered > best.len();

@@ -43,13 +43,6 @@ const DOCUMENTED: [(&str, &str); 18] = [
 /// Documents of programs of this tree that are not verbs: `scripts/big`.
 const OF_SCRIPTS: [&str; 1] = ["big"];
 
-/// Reports that were kept before fields were added: `superhue-run/1` has more now.
-const OLDER: [&str; 3] = [
-    "idle-8g-kernel.json",
-    "idle-8g-resident.json",
-    "khugepaged-run.json",
-];
-
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
@@ -442,9 +435,7 @@ fn kept_results() {
     for folder in ["results", "results/programs", "lab"] {
         for entry in fs::read_dir(docs().join(folder)).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            if path.extension().is_none_or(|extension| extension != "json") || OLDER.contains(&name)
-            {
+            if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
             let document: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

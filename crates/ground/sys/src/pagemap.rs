@@ -33,14 +33,14 @@ pub const WORD_SWAPPED: u64 = 1 << 62;
 pub const WORD_FILE: u64 = 1 << 61;
 /// In a word of `pagemap`: a guard page lies there (`PM_GUARD_REGION`, Linux 6.15).
 pub const WORD_GUARDED: u64 = 1 << 58;
+/// In a word of `pagemap`: no other process maps the page (Linux 4.2). Never set for the shared zero page.
+pub const WORD_EXCLUSIVE: u64 = 1 << 56;
+
 /// Returns true if a word of `pagemap` is no hole: the page is in memory, in swap, or guarded.
 #[must_use]
 pub const fn is_occupied(word: u64) -> bool {
     word & (WORD_PRESENT | WORD_SWAPPED | WORD_GUARDED) != 0
 }
-
-/// In a word of `pagemap`: no other process maps the page (Linux 4.2). Never set for the shared zero page.
-pub const WORD_EXCLUSIVE: u64 = 1 << 56;
 
 /// `struct page_region` of `linux/fs.h`: pages with equal categories, `[start, end)` in bytes.
 #[repr(C)]

@@ -24,6 +24,9 @@ pub(crate) enum PromotionReadiness {
     AtOnce,
     /// Once looks this far apart have shown the same state; always at least two looks.
     AfterQuiet(Duration),
+    /// As [`AfterQuiet`](Self::AfterQuiet), for a region that neither is full nor has evidence: only in memory of a process that gave no page of it
+    /// back, and within half of the budget.
+    WithoutEvidence(Duration),
 }
 
 /// Information of a look about the accesses to one region.
@@ -66,11 +69,6 @@ pub(crate) trait Rule {
 
     /// Judges a region that is not huge and has `resident` (1 to 512) pages.
     fn ripeness(&self, resident: u16, note: &Self::Note) -> PromotionReadiness;
-
-    /// Returns true if the region is promoted on evidence, or full. One that is not may use half of the budget only.
-    fn is_proven(&self, _resident: u16, _note: &Self::Note) -> bool {
-        true
-    }
 
     /// Returns the worth of promoting it; if all are worth the same, the cheapest go first.
     fn worth(&self, _growth: u16, _note: &Self::Note) -> PromotionValue {

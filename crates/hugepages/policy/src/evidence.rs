@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!   ################  ################  ################  full             no evidence
+//!   ###############   ### ############                    few holes        no evidence, as far as half of the budget goes
 //!   ##########        ###########       #########         holes            evidence, if the budget pays for enough of them
 //!   ##                 #                   #              nearly empty     no evidence: too few pages, however hot they are
 //!   HHHHHHHHHHHHHHHH  HHHHHHHHHHHHHHHH                    huge, for long   evidence: cold ones may be split
-//!   ###############   ### ############                    few holes        no evidence, as far as half of the budget goes
 //!   HHHHHHHHHHHHHHHH  at most few holes when we made it   huge             no evidence: a split would give back little
 //! ```
 //!

@@ -44,7 +44,7 @@ use crate::clock::Tick;
 use crate::evidence;
 use crate::memory::OwnedMemory;
 use crate::promoter::Promoter;
-use crate::scheme::pages_of_a_region;
+use crate::scheme::{SETTLE, pages_of_a_region};
 use crate::split::{self, Splitter};
 use crate::warmth::AccessHistory;
 use crate::{Active, FEW_HOLES, FULL, Ledger, MemoryAge, Policy, Quota};
@@ -54,9 +54,6 @@ const ENOUGH_SAMPLES: u16 = 2;
 
 /// Pages that have to be resident where accesses are known by range only, and the largest threshold of active pages after splits.
 const MAX_ACTIVE_PAGES: u16 = FULL / 4 * 3;
-
-/// Time without growth after which a region with few holes needs no evidence: one that is still being filled may soon be full.
-const QUIET: Duration = Duration::from_millis(100);
 
 /// The rule of promotion.
 #[derive(Debug)]
@@ -132,14 +129,9 @@ impl Rule for ActivePages {
         }
         match self.by_evidence(resident, warmth) {
             PromotionReadiness::AtOnce => PromotionReadiness::AtOnce,
-            _ if self.has_few_holes(resident) => PromotionReadiness::AfterQuiet(QUIET),
+            _ if self.has_few_holes(resident) => PromotionReadiness::WithoutEvidence(SETTLE),
             other => other,
         }
-    }
-
-    fn is_proven(&self, resident: u16, warmth: &AccessHistory) -> bool {
-        !self.has_few_holes(resident)
-            || self.by_evidence(resident, warmth) == PromotionReadiness::AtOnce
     }
 
     fn worth(&self, growth: u16, warmth: &AccessHistory) -> PromotionValue {
@@ -269,7 +261,7 @@ mod tests {
         let unseen = AccessHistory::default();
         let ripeness = |resident| rule(true).ripeness(resident, &unseen);
         assert_eq!(ripeness(512), PromotionReadiness::AtOnce);
-        let quiet = PromotionReadiness::AfterQuiet(QUIET);
+        let quiet = PromotionReadiness::WithoutEvidence(SETTLE);
         assert_eq!((ripeness(511), ripeness(496)), (quiet, quiet));
         assert_ne!(ripeness(495), quiet);
         assert_ne!(rule(false).ripeness(511, &unseen), quiet);

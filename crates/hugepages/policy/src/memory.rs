@@ -333,13 +333,14 @@ impl<N: Copy + Default> OwnedMemory<N> {
             let Some(record) = self.records.get(index as usize) else {
                 continue;
             };
-            let is_proven = record.is_proven(rule);
+            let readiness = record.ripeness(rule);
+            let is_proven = !matches!(readiness, PromotionReadiness::WithoutEvidence(_));
             // The growth of a shared object could not be undone.
             let lacks_evidence = !is_proven
                 && (self.owner.process().is_none()
                     || u64::from(record.growth()) > bounds.unproven_room);
             let Some(ripe) = record.ripe_at(rule).filter(|_| !lacks_evidence) else {
-                if lacks_evidence || record.ripeness(rule) == PromotionReadiness::Unproven {
+                if lacks_evidence || readiness == PromotionReadiness::Unproven {
                     sums.settling += 1;
                     if self.is_sampled {
                         sums.due.add(now.after(NEXT_SAMPLE));

@@ -254,7 +254,7 @@ impl<N: Copy + Default> Record<N> {
             PromotionReadiness::Never | PromotionReadiness::Unproven => None,
             PromotionReadiness::AtOnce => Some(self.since),
             // The same look twice is not two looks.
-            PromotionReadiness::AfterQuiet(quiet) => {
+            PromotionReadiness::AfterQuiet(quiet) | PromotionReadiness::WithoutEvidence(quiet) => {
                 Some(self.since.after(quiet).max(self.since.after_nanos(1)))
             }
         }
@@ -266,16 +266,11 @@ impl<N: Copy + Default> Record<N> {
             return PromotionReadiness::Never;
         }
         match rule.ripeness(self.resident, &self.note) {
-            PromotionReadiness::AfterQuiet(_) if self.has_shrunk && !self.is_proven(rule) => {
+            PromotionReadiness::WithoutEvidence(_) if self.has_shrunk => {
                 PromotionReadiness::Unproven
             }
             readiness => readiness,
         }
-    }
-
-    /// Returns true if `rule` promotes it on evidence, or because it is full.
-    pub(crate) fn is_proven(&self, rule: &impl Rule<Note = N>) -> bool {
-        rule.is_proven(self.resident, &self.note)
     }
 
     /// Returns true if forgetting it would change any later decision or the account.

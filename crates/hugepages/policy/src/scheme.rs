@@ -46,6 +46,9 @@ pub enum Pattern {
     Active(Active),
 }
 
+/// Quiet time of a region that is not full, by default. One that is still being filled may soon be full, and then costs nothing.
+pub(crate) const SETTLE: Duration = Duration::from_millis(100);
+
 /// Regions that are nearly full.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resident {
@@ -59,7 +62,7 @@ impl Default for Resident {
     fn default() -> Self {
         Self {
             min_resident: Share::BasisPoints(7_500),
-            settle: Duration::from_millis(100),
+            settle: SETTLE,
         }
     }
 }

@@ -1121,6 +1121,18 @@ mod tests {
         assert_eq!(actuator.plans, [const { Vec::new() }; 3]);
     }
 
+    /// Returns the outcome of actions that took no time.
+    fn at_once(effects: impl Iterator<Item = (Action, Effect)>) -> Outcome {
+        let results = effects.map(|(action, effect)| ActionResult {
+            action,
+            effect,
+            took: Duration::ZERO,
+        });
+        Outcome {
+            results: results.collect(),
+        }
+    }
+
     /// Actuator that fails with `EAGAIN` so many times before it does an action.
     struct BusyActuator(BTreeMap<Region, usize>, usize);
 
@@ -1134,15 +1146,9 @@ mod tests {
                     true => Effect::Done,
                     false => Effect::Failed { errno },
                 };
-                ActionResult {
-                    action,
-                    effect,
-                    took: Duration::ZERO,
-                }
+                (action, effect)
             });
-            Outcome {
-                results: results.collect(),
-            }
+            at_once(results)
         }
     }
 
@@ -1170,15 +1176,7 @@ mod tests {
             );
             let errno = Errno::EAGAIN;
             let effects = [Effect::Failed { errno }, Effect::Done];
-            let results = plan.actions.iter().zip(effects);
-            let results = results.map(|(&action, effect)| ActionResult {
-                action,
-                effect,
-                took: Duration::ZERO,
-            });
-            Outcome {
-                results: results.collect(),
-            }
+            at_once(plan.actions.iter().copied().zip(effects))
         }
     }
 

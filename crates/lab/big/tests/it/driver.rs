@@ -83,7 +83,8 @@ fn a_step_that_cannot_do_anything_does_not_keep_others_from_it() {
     let ended = folder
         .command(&[
             "--seconds",
-            "40",
+            // Far more than it takes: on a busy machine a step must not be cut.
+            "120",
             "--memory",
             "300M",
             "--only",
@@ -112,9 +113,7 @@ fn a_step_that_cannot_do_anything_does_not_keep_others_from_it() {
         .collect();
     assert_eq!(names, ["shootdown", "collapse", "programs"]);
     let passes = step(&document, "shootdown");
-    // On a busy machine its time may be over before its last row.
-    let is_measured = ["done", "cut"].contains(&passes["outcome"].as_str().unwrap());
-    assert!(is_measured && passes["rows"][0].is_object(), "{passes}");
+    assert_eq!(passes["outcome"], "done", "{passes}");
     assert!(
         passes["ended_seconds"].as_f64().unwrap() <= failed["started_seconds"].as_f64().unwrap()
     );

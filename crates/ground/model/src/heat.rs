@@ -96,6 +96,8 @@ pub struct RegionHeat {
     /// Pages that at least one recent sample found touched, 0 to 512. `None` where one entry maps the whole region, or
     /// the tracker knows ranges only: the number cannot be known there.
     pub active: Option<PageCount>,
+    /// True if the tracker knows ranges only.
+    pub is_range: bool,
     /// Pages touched per sample, newer samples weighing more: 0 to 512. Where `active` is `None`,
     /// the share of samples that found the region touched at all, 0 to 1.
     pub rate: f32,
@@ -160,6 +162,7 @@ mod tests {
         let heat = |n| RegionHeat {
             region: Region::containing(crate::VirtAddr(n << 21)),
             active: Some(PageCount(n)),
+            is_range: false,
             rate: 0.5,
             per_second: 0.5,
             idle: Duration::ZERO,

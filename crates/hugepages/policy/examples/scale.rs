@@ -109,6 +109,7 @@ fn heat_up(process: &mut ProcessView, look: u32) {
         RegionHeat {
             region: view.region,
             active: (!huge).then_some(PageCount(pages)),
+            is_range: false,
             rate: if huge || pages == 0 { 0.0 } else { 100.0 },
             per_second: if huge || pages == 0 { 0.0 } else { 2000.0 },
             idle: if huge || pages == 0 {

@@ -130,6 +130,14 @@ impl AccessHistory {
         if is_older || (self.is_stale && look.samples == 0) {
             return;
         }
+        let was_whole = heat.active.is_none() && !heat.is_range;
+        let may_be_whole = look.huge != Some(false) && look.resident == FULL;
+        if form == Form::Pages && was_whole && !may_be_whole {
+            // It was a huge page when it was sampled, between two looks perhaps.
+            self.is_stale = true;
+            self.start_anew();
+            return;
+        }
         let new = u16::try_from(look.samples).unwrap_or(u16::MAX);
         let is_first = self.samples == 0 && !self.is_stale;
         self.samples = if is_first {
@@ -158,7 +166,7 @@ impl AccessHistory {
     }
 
     fn absorb_pages(&mut self, heat: &RegionHeat, look: &RegionLook<'_>) {
-        self.is_ranged = heat.active.is_none();
+        self.is_ranged = heat.is_range;
         if let Some(active) = heat.active {
             let active = u16::try_from(active.0).unwrap_or(FULL);
             self.active = active.min(look.resident);
@@ -385,6 +393,7 @@ mod tests {
         RegionHeat {
             region: Region::containing(VirtAddr(0)),
             active: active.map(PageCount),
+            is_range: false,
             rate,
             per_second: rate * 20.0,
             idle: Duration::from_secs(idle),
@@ -483,6 +492,18 @@ mod tests {
             look(&mut warmth, 60 + 10 * n, true, &heat(None, 0.5, 10 * n));
         }
         assert!(before.is_twice(warmth.worth_kept(100)));
+    }
+
+    #[test]
+    fn a_huge_page_between_two_looks_is_not_taken_for_a_range() {
+        let mut warmth = AccessHistory::default();
+        look(&mut warmth, 10, false, &heat(Some(128), 128.0, 0));
+        look(&mut warmth, 20, false, &heat(None, 1.0, 0));
+        assert!(warmth.is_stale());
+        assert_eq!((warmth.samples(), warmth.active()), (0, 0));
+        look(&mut warmth, 30, false, &heat(Some(7), 7.0, 0));
+        assert!(!warmth.is_stale() && !warmth.is_ranged());
+        assert_eq!((warmth.samples(), warmth.active()), (1, 7));
     }
 
     #[test]

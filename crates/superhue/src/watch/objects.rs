@@ -355,6 +355,7 @@ fn both(one: &RegionHeat, other: &RegionHeat) -> RegionHeat {
     RegionHeat {
         region: one.region,
         active,
+        is_range: one.is_range || other.is_range,
         rate,
         per_second: one.per_second + other.per_second,
         idle: one.idle.min(other.idle),
@@ -399,6 +400,7 @@ mod tests {
         let regions = heat.iter().map(|&(number, active, rate)| RegionHeat {
             region: region(number),
             active: active.map(PageCount),
+            is_range: false,
             rate,
             per_second: rate,
             idle: Duration::from_secs(u64::from(pid)),

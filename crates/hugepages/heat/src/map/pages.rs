@@ -147,6 +147,7 @@ impl Cell {
         RegionHeat {
             region: self.region,
             active,
+            is_range: false,
             rate,
             per_second: self.per_second,
             idle: watched.saturating_sub(self.touched_at),

@@ -205,6 +205,7 @@ pub(super) fn regions(spans: &[Span], watched: Duration, interval: Duration) -> 
             let heat = RegionHeat {
                 region: Region::containing(VirtAddr(number * HUGE_PAGE_SIZE)),
                 active: None,
+                is_range: true,
                 rate: span.rate,
                 per_second: span.rate / interval.as_secs_f32().max(MIN_INTERVAL_SECONDS),
                 idle: watched.saturating_sub(span.touched_at),

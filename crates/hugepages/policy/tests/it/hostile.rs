@@ -64,14 +64,16 @@ fn heat() -> impl Strategy<Value = ProcessHeat> {
         ]
     };
     let active = prop::option::of(number());
-    let region =
-        (address(), active, rate, time()).prop_map(|(address, active, rate, idle)| RegionHeat {
+    let region = (address(), active, rate, time(), any::<bool>()).prop_map(
+        |(address, active, rate, idle, is_range)| RegionHeat {
             region: Region::containing(VirtAddr(address)),
             active: active.map(PageCount),
+            is_range,
             rate,
             per_second: rate * 50.0,
             idle,
-        });
+        },
+    );
     let regions = prop::collection::vec(region, 0..30);
     (number(), time(), regions, any::<bool>()).prop_map(
         |(samples, watched, mut regions, in_order)| {

@@ -86,6 +86,7 @@ impl Sampler {
         let regions = watched.regions.iter().map(|(region, state)| RegionHeat {
             region: *region,
             active: (!state.huge).then(|| PageCount(state.active().count())),
+            is_range: false,
             rate: state.rate,
             per_second: state.rate / watched.interval.as_secs_f32().max(1e-3),
             idle: watched.last - state.touched_at,

@@ -1,8 +1,9 @@
 //! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
 //!
-//! The flags of mappings are in `smaps` alone, which walks all page tables. So they are read at the first question about a process, and again
-//! after two seconds, or after two hundred times the duration of the read. A refusal by the kernel in between is explained by a new read, if the last one
-//! is older than fifty times its duration.
+//! The flags of mappings are in `smaps` alone, which walks all page tables: 60 ms for 8 GiB. So they are read at the first question about a process,
+//! and again after two seconds, or after two thousand times the duration of the read; on a machine with several NUMA nodes two hundred times, because
+//! the kernel does not refuse to collapse interleaved memory. A refusal by the kernel in between is explained by a new read, if the last one is older
+//! than fifty times its duration.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use crate::why::{Mapping, Reason};
 
 /// Shortest time for which flags of mappings are reused, and the same as a multiple of the time that it took to read them.
 const BELIEVED: Duration = Duration::from_secs(2);
-const PACE: u32 = 200;
+const PACE: u32 = 2000;
+const PACE_OF_NODES: u32 = 200;
 
 /// The same after a refusal by the kernel, or where a mapping is new.
 const BRIEFLY: Duration = Duration::from_millis(100);
@@ -78,7 +80,8 @@ impl Obstacles {
     /// Returns the reason against the collapse of `target`; `None` without one.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let now = Instant::now();
-        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, PACE);
+        let pace = if self.has_nodes { PACE_OF_NODES } else { PACE };
+        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, pace);
         if !self.known.get(&target.process).is_some_and(is_recent) {
             self.known.retain(|_, known| is_recent(known));
             self.learn(target.process);

@@ -203,6 +203,14 @@ impl Policy for HotPolicy {
         self.promoter.learn(at, outcome);
     }
 
+    fn resume(&mut self, at: Duration) -> Plan {
+        self.promoter.resume(at)
+    }
+
+    fn resumes_within(&self) -> Option<Duration> {
+        self.promoter.resumes_within()
+    }
+
     fn wants_heat(&self, memory: &Memory<'_>, age: MemoryAge) -> bool {
         let rule = self.promoter.rule();
         if !rule.full_at_once {

@@ -130,8 +130,10 @@ pub use scheme::{Active, Pattern, Quota, Resident, Scheme, Split, StallBound};
 /// An interface that turns looks into plans.
 ///
 /// The loop is: look, [`decide`](Self::decide), act, [`learn`](Self::learn), and sleep for no
-/// longer than [`wants_look_within`](Self::wants_look_within). The same calls with the same
-/// arguments always lead to the same plans.
+/// longer than [`wants_look_within`](Self::wants_look_within). Between two looks,
+/// [`resume`](Self::resume) plans more of what was decided, once
+/// [`resumes_within`](Self::resumes_within) has passed. The same calls with the same arguments
+/// always lead to the same plans.
 pub trait Policy {
     /// Returns the plan for a snapshot.
     ///
@@ -147,6 +149,17 @@ pub trait Policy {
     /// Returns the time from the last call after which another look would let this policy do something it cannot do now: a region will have
     /// settled, a back-off ended, the rate limit refilled. `None`: only a change in the processes can.
     fn wants_look_within(&self) -> Option<Duration>;
+
+    /// Returns the next part of what the last decision found, as far as it waited only for [`Quota::max_stall`]; `at` is as in [`learn`](Self::learn).
+    /// It costs much less than a decision, and takes into account what was learned since, but no look.
+    fn resume(&mut self, _at: Duration) -> Plan {
+        Plan::default()
+    }
+
+    /// Returns the time from the last call after which [`resume`](Self::resume) has something to plan. `None`: never before a decision.
+    fn resumes_within(&self) -> Option<Duration> {
+        None
+    }
 
     /// Returns the huge pages of which the policy needs to know the number of pages of zeroes, the most urgent first; at most 64.
     ///

@@ -95,7 +95,7 @@ pub(crate) struct OwnedMemory<N> {
     given_up: Option<GiveUp>,
     gone: bool,
     in_flight: u64,
-    /// Collapses planned since the last look.
+    /// Collapses planned since the last look that have no outcome yet.
     launched: u64,
     /// Its delay by collapses.
     pub(crate) stall: Stall,
@@ -402,6 +402,38 @@ impl<N: Copy + Default> OwnedMemory<N> {
     pub(crate) const fn launch(&mut self, now: Tick) {
         self.launched += 1;
         self.served = now;
+    }
+
+    /// Records that the outcome of a collapse has come.
+    pub(crate) const fn land(&mut self) {
+        if self.launched > 0 {
+            self.launched -= 1;
+        } else {
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+    }
+
+    /// Returns true if a candidate of the last decision may still be promoted, by everything that was learned since.
+    pub(crate) fn may_promote(
+        &self,
+        candidate: &Candidate,
+        now: Tick,
+        rule: &impl Rule<Note = N>,
+    ) -> bool {
+        let index = usize::try_from(candidate.record).ok();
+        let Some(record) = index.and_then(|index| self.records.get(index)) else {
+            return false;
+        };
+        let waits = (self.until(candidate.growth > 0))
+            .max(record.trouble.until())
+            .max(rule.barred_until(&record.note));
+        !self.gone
+            && self.given_up.is_none()
+            && !self.wait.is_troubled()
+            && !self.short.is_troubled()
+            && record.growth() == candidate.growth
+            && record.ripe_at(rule).is_some_and(|ripe| ripe <= now)
+            && waits <= now
     }
 
     /// Returns the number of collapses that may be planned without delaying it for longer than `max`.

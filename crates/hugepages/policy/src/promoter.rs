@@ -14,10 +14,13 @@
 //!   learn    done; or what waits now, and for how long               here, backoff.rs      Promoter::conclude
 //! ```
 //!
+//! What only waits for the stall bound is planned later, without another decision: `promoter/resume.rs`.
+//!
 //! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
 //! the number of regions.
 
 mod overdrawn;
+mod resume;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,6 +40,7 @@ use crate::record::{OUTCOME_TIMEOUT, Record};
 use crate::torn::TornSplits;
 use crate::{FULL, Policy, Quota};
 use overdrawn::BudgetOverrun;
+use resume::MOST_SPARED;
 
 /// Time to the look that shows the pages freed by a split.
 const AFTER_SPLIT: Duration = Duration::from_millis(100);
@@ -71,6 +75,8 @@ pub(crate) struct Promoter<R: Rule> {
     limit: Option<u64>,
     /// The regions worth most among those that do not fit the rest of it, under rules that go by worth.
     priced_out: Vec<Candidate>,
+    /// The best of the regions that wait only for the stall bound of their process, best first, as of the last decision.
+    spared: Vec<Candidate>,
     due: EarliestTick,
     next_expiry: EarliestTick,
     /// True if the last look left regions out that the outcome of a probe may set free.
@@ -107,6 +113,7 @@ impl<R: Rule> Promoter<R> {
             charged: 0,
             limit: None,
             priced_out: Vec::new(),
+            spared: Vec::new(),
             due: EarliestTick::default(),
             next_expiry: EarliestTick::default(),
             behind_probe: false,
@@ -207,6 +214,9 @@ impl<R: Rule> Promoter<R> {
             until: self.machine.until(),
             unproven_room: self.unproven_room(),
         };
+        let mut spared = std::mem::take(&mut self.spared);
+        spared.clear();
+        let may_resume = !self.machine.is_troubled();
         for (owner, memory) in (0u32..).zip(&mut self.owners) {
             if self.spares_filling && memory.is_filling(now) {
                 sums.settling += count(memory.open());
@@ -219,7 +229,7 @@ impl<R: Rule> Promoter<R> {
                 memory.propose(owner, now, &self.rule, bounds, sums, &mut offer);
                 continue;
             }
-            let mut best = Shortlist::new(most);
+            let mut best = Shortlist::new(most.saturating_add(MOST_SPARED));
             memory.propose(owner, now, &self.rule, bounds, sums, |candidate| {
                 if counts(&candidate, most) {
                     best.offer(candidate);
@@ -228,14 +238,19 @@ impl<R: Rule> Promoter<R> {
                 }
             });
             let offered = best.offered();
-            let best = best.into_sorted();
+            let mut best = best.into_sorted();
+            let later = best.split_off(most.min(best.len()));
             memory.is_spared = offered > best.len();
             sums.stalled += count(offered - best.len());
             best.into_iter().for_each(&mut offer);
-            if memory.is_spared && memory.stall.free() > now {
+            if may_resume {
+                spared.extend(later);
+            } else if memory.is_spared && memory.stall.free() > now {
                 sums.due.add(memory.stall.free());
             }
         }
+        spared.sort_unstable_by_key(Candidate::order);
+        self.spared = spared;
     }
 
     /// Returns the pages that may still be charged.
@@ -473,9 +488,14 @@ impl<R: Rule> Promoter<R> {
         let is_object = memory.owner.process().is_none();
         let consequence = Consequence::of(result.effect).about(&result.action);
         let was_tried = !matches!(result.effect, Effect::Skipped { .. });
-        if was_tried && matches!(result.action, Action::Collapse { .. }) {
+        let is_collapse = matches!(result.action, Action::Collapse { .. });
+        if was_tried && is_collapse {
             let recent = memory.stall.spend(now, result.took, self.max_stall);
             self.ledger.stalls.enter(recent);
+        }
+        let awaits = |record: &mut Record<_>| record.awaits(&result.action);
+        if is_collapse && memory.find_mut(region).is_some_and(awaits) {
+            memory.land();
         }
         let Some(record) = memory.find_mut(region) else {
             return 0;
@@ -586,6 +606,16 @@ impl<R: Rule> Promoter<R> {
 impl<R: Rule> Policy for Promoter<R> {
     fn allow(&mut self, budget: Option<Share>) {
         self.budget = budget;
+        // What it allows is known at the next decision.
+        self.spared.clear();
+    }
+
+    fn resume(&mut self, at: Duration) -> Plan {
+        self.plan_spared(at)
+    }
+
+    fn resumes_within(&self) -> Option<Duration> {
+        self.until_spared()
     }
 
     fn decide(&mut self, snapshot: &Snapshot) -> Plan {
@@ -658,9 +688,7 @@ impl<R: Rule> Policy for Promoter<R> {
             self.charged = self.charged.saturating_sub(pages);
             freed += pages;
         }
-        for memory in self.owners.iter().filter(|memory| memory.is_spared) {
-            self.due.add(memory.stall.free().max(now));
-        }
+        self.look_for_spared(now);
         let budget_freed = freed > 0 && self.ledger.waiting.budget > 0;
         let probe_back = self.behind_probe && awaited && self.ledger.in_flight == 0;
         if budget_freed || probe_back {
@@ -703,6 +731,11 @@ fn by_owner(snapshot: &Snapshot) -> Vec<Memory<'_>> {
 fn find_mut<N>(owners: &mut [OwnedMemory<N>], owner: Owner) -> Option<&mut OwnedMemory<N>> {
     let index = place_of(owners, owner)?;
     owners.get_mut(index)
+}
+
+/// Returns the memory of a candidate.
+fn find<'a, N>(owners: &'a [OwnedMemory<N>], candidate: &Candidate) -> Option<&'a OwnedMemory<N>> {
+    owners.get(usize::try_from(candidate.owner).ok()?)
 }
 
 /// Returns the index of an owner.

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, Effect, ObjectId, Outcome, PageCount, ProcessId, ProcessView,
-    Region, Share, SkipReason, Snapshot, Vma,
+    Action, ByteCount, ColorRequest, Effect, ObjectId, Outcome, PageCount, Plan, ProcessId,
+    ProcessView, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::Roots;
@@ -147,8 +147,12 @@ pub(crate) struct Watch {
     cost: TotalCost,
     /// Time since which the watch saves CPU time, because it has taken what the ceiling allows.
     saves_since: Option<Duration>,
-    /// Time of the next decision while it saves.
+    /// Times of the next decision, and of the next turn that goes on with the last one, while it saves.
     next_decision: Duration,
+    next_resumption: Duration,
+    /// Times at which the policy wants a decision, and at which it has more to plan of the last one; `None` for never.
+    due: Option<Duration>,
+    resumes: Option<Duration>,
     turns: Turns,
     /// Part of the bound that is left for full looks.
     allowance: Allowance,
@@ -197,6 +201,9 @@ impl Watch {
             cost: TotalCost::new(config.options.max_overhead, config.has_advance),
             saves_since: None,
             next_decision: Duration::ZERO,
+            next_resumption: Duration::ZERO,
+            due: None,
+            resumes: None,
             turns: Turns::default(),
             allowance: allowance_of_looks(config),
             glance: Duration::ZERO,
@@ -290,6 +297,7 @@ impl Watch {
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> WatchResults {
         let mut pause = MIN_LOOK_INTERVAL;
         let mut next_look = Duration::ZERO;
+        let mut affordable = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
         self.cost.begin(self.watching_time());
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
@@ -316,13 +324,18 @@ impl Watch {
             let looked = self.watching_time().saturating_sub(turning + self.in_full);
             let moved = may_act && self.sample();
             let placing = self.watching_time();
-            let happened = changed | moved | (may_act && self.place(stop));
+            let is_news = looks | moved;
+            let happened = changed | moved | (may_act && self.place(is_news, stop));
             if !may_act && let Some(keeper) = &mut self.watched.keeper {
                 keeper.give_back();
             }
             self.publish();
             if looks {
                 self.turn = looked + self.watching_time().saturating_sub(placing);
+            } else if !moved {
+                let cost = self.watching_time().saturating_sub(turning);
+                let affordable = ceiling::apart(cost, self.max_overhead * ceiling::RESUMPTIONS);
+                self.next_resumption = self.begun.elapsed() + affordable.min(MAX_SAVING_INTERVAL);
             }
             if until_empty && self.family.is_over() {
                 break;
@@ -343,14 +356,19 @@ impl Watch {
                     true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
                     false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
                 };
-                let affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
-                next_look = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
+                affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
+                let soonest = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
+                // Actions that follow each other must not put the look off.
+                next_look = match looks {
+                    true => soonest,
+                    false => next_look.min(soonest),
+                };
             }
-            let wanted = self
-                .setup
-                .policy
-                .wants_look_within()
-                .unwrap_or(Duration::MAX);
+            // What the policy waits for shows in a look, unless it waits for the end of a pause only. A watch that saves decides without one.
+            if let Some(due) = self.due.filter(|_| !self.saves()) {
+                let soonest = self.snapshot.at + MIN_LOOK_INTERVAL.max(affordable);
+                next_look = next_look.min(due.max(soonest).max(self.next_glance()));
+            }
             if let Some(end) = self.filling_ends.filter(|_| !self.saves()) {
                 next_look = next_look.min(end.max(self.snapshot.at + MIN_LOOK_INTERVAL));
             }
@@ -358,16 +376,24 @@ impl Watch {
                 next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }
             let now = self.begun.elapsed();
+            let wanted = match self.saves() {
+                // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
+                true => {
+                    let decision = self.due.map(|at| at.max(self.next_decision));
+                    let resumption = self.resumes.map(|at| at.max(self.next_resumption));
+                    [decision, resumption].into_iter().flatten().min()
+                }
+                false => self.resumes,
+            };
+            let wanted = wanted.map_or(Duration::MAX, |at| at.saturating_sub(now));
             let look = next_look.saturating_sub(now);
             let sample = self.until_next_sample().unwrap_or(Duration::MAX);
             let color = self.until_next_color().unwrap_or(Duration::MAX);
-            let place = match self.saves() {
-                // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
-                true => wanted
-                    .min(color)
-                    .max(self.next_decision.saturating_sub(now)),
-                false => wanted.max(MIN_LOOK_INTERVAL).min(color),
+            let color = match self.saves() {
+                true => color.max(self.next_decision.saturating_sub(now)),
+                false => color,
             };
+            let place = wanted.max(MIN_LOOK_INTERVAL).min(color);
             let time = if self.is_idle() {
                 EMPTY_WATCH_SLEEP
             } else if may_act {
@@ -405,25 +431,45 @@ impl Watch {
     }
 
     /// Acts and places memory by color; a watch that saves does so now and then. Returns true if anything was planned or placed.
-    fn place(&mut self, stop: &Stop) -> bool {
-        if self.saves() {
-            if self.begun.elapsed() < self.next_decision {
-                return false;
-            }
-            // Waits of the policy end, although there was no look.
-            self.snapshot.at = self.begun.elapsed();
-        }
+    ///
+    /// Without news from a look or a sample, it goes on with the last decision as long as there is more of it.
+    fn place(&mut self, is_news: bool, stop: &Stop) -> bool {
+        let (now, saves) = (self.begun.elapsed(), self.saves());
+        let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        let may_decide = !saves || now >= self.next_decision;
+        let decides = may_decide && (is_news || (saves && is_due(self.due)));
+        let may_resume = !saves || now >= self.next_resumption;
+        let resumes = !decides && may_resume && is_due(self.resumes);
         let begun = self.watching_time();
-        let happened = self.act(stop) | self.color();
-        let decided = self.watching_time().saturating_sub(begun);
-        let share = match happened {
-            true => ceiling::FRUITFUL_DECISIONS,
-            false => ceiling::DECISIONS,
+        let plan = if decides {
+            if saves {
+                // Waits of the policy end, although there was no look.
+                self.snapshot.at = now;
+            }
+            self.decide()
+        } else if resumes {
+            self.setup.policy.resume(now)
+        } else {
+            Plan::default()
         };
-        let share = self.max_overhead * share;
-        let affordable = ceiling::apart(decided, share).min(MAX_SAVING_INTERVAL);
-        tracing::debug!(?decided, happened, saves = self.saves(), "decided");
-        self.next_decision = self.begun.elapsed() + affordable.max(MIN_LOOK_INTERVAL);
+        let happened = self.act(&plan, stop) | (may_decide && self.color());
+        let at = self.begun.elapsed();
+        if decides || resumes {
+            let policy = &self.setup.policy;
+            self.due = policy.wants_look_within().map(|wait| at + wait);
+            self.resumes = policy.resumes_within().map(|wait| at + wait);
+        }
+        if may_decide && !resumes {
+            let decided = self.watching_time().saturating_sub(begun);
+            let share = match happened {
+                true => ceiling::FRUITFUL_DECISIONS,
+                false => ceiling::DECISIONS,
+            };
+            let affordable = ceiling::apart(decided, self.max_overhead * share);
+            let affordable = affordable.clamp(MIN_LOOK_INTERVAL, MAX_SAVING_INTERVAL);
+            tracing::debug!(?decided, happened, saves, "decided");
+            self.next_decision = at + affordable;
+        }
         happened
     }
 
@@ -452,13 +498,18 @@ impl Watch {
         self.watched.objects = std::mem::take(&mut self.objects.known);
     }
 
-    /// Decides and acts on the snapshot; returns true if anything was planned.
-    fn act(&mut self, stop: &Stop) -> bool {
+    /// Decides on the snapshot.
+    fn decide(&mut self) -> Plan {
         self.choose_if_needed();
         self.warm_objects();
         let plan = self.setup.policy.decide(&self.snapshot);
-        let mut bounded = plan.part(&[]);
         self.look_for_zeroes();
+        plan
+    }
+
+    /// Acts on a plan; returns true if there is anything in it.
+    fn act(&mut self, plan: &Plan, stop: &Stop) -> bool {
+        let mut bounded = plan.part(&[]);
         if self.dry_run {
             let room = DRY_RUN_CAPACITY.saturating_sub(self.watched.planned.len());
             self.watched.planned.extend(plan.actions.iter().take(room));
@@ -486,7 +537,7 @@ impl Watch {
             let acting = cpu_time().saturating_sub(before);
             self.watched.acting += acting.saturating_sub(reads);
         }
-        self.resample_changed(&plan);
+        self.resample_changed(plan);
         self.looks_at_once |= is_stale;
         !plan.actions.is_empty()
     }

@@ -86,6 +86,7 @@ fn long_watch(subject: Scheme) {
         harness.turn(&LoopStep {
             events,
             pause: 50 + i64::try_from(numbers.below(100)).unwrap(),
+            resumptions: 1,
             fates: vec![fates[numbers.below(fates.len())]],
         });
         let tracked = harness.ledger().tracked;

@@ -41,6 +41,8 @@ pub(crate) struct LoopStep {
     pub(crate) pause: i64,
     /// Fates of the actions, in turn; the list repeats.
     pub(crate) fates: Vec<ActionOutcome>,
+    /// Most plans made of the same decision after the first one.
+    pub(crate) resumptions: u8,
 }
 
 /// Returns the scheme with another budget.
@@ -131,6 +133,8 @@ pub(crate) struct Harness {
     /// Plans that were not empty: time, and number of actions.
     pub(crate) plans: Vec<(Duration, usize)>,
     /// Questions for zeroes that the last decision asked.
+    /// The last look.
+    snapshot: Snapshot,
     questions: Vec<(ProcessId, Region)>,
     /// Number of questions so far, and true if they are answered.
     pub(crate) asked: usize,
@@ -154,6 +158,7 @@ impl Harness {
             late: Vec::new(),
             seen: BTreeMap::new(),
             plans: Vec::new(),
+            snapshot: Snapshot::default(),
             questions: Vec::new(),
             asked: 0,
             answers: true,
@@ -183,6 +188,14 @@ impl Harness {
         self.pass(turn.pause);
         let plan = self.decide();
         self.act(&plan, &turn.fates);
+        for _ in 0..turn.resumptions {
+            let Some(pause) = self.resumes_within() else {
+                break;
+            };
+            self.pass_time(pause);
+            let plan = self.resume();
+            self.act(&plan, &turn.fates);
+        }
         plan
     }
 
@@ -266,19 +279,43 @@ impl Harness {
         assert!(self.questions.len() <= 64);
 
         self.observe(snapshot);
-        self.check_actions(snapshot, &plan);
-        self.check_budget(snapshot, &before, &after);
-        let is_collapse = |action: &&Action| matches!(action, Action::Collapse { .. });
-        self.check_rate(plan.actions.iter().filter(is_collapse).count());
-        self.check_ledger(snapshot, &after);
+        self.snapshot = snapshot.clone();
+        self.check(&plan, &before);
+        let regions = u64::try_from(self.seen.len()).unwrap();
+        assert!(after.tracked.regions <= regions, "remembers what is gone");
         let wanted = self.policy.wants_look_within();
         assert_ne!(wanted, Some(Duration::ZERO), "the look was just taken");
         assert!(plan.actions.is_empty() || wanted.is_some());
+        plan
+    }
+
+    /// Plans more of the last decision, and checks the plan.
+    pub(crate) fn resume(&mut self) -> Plan {
+        let before = self.ledger().clone();
+        let plan = self.policy.resume(self.latest);
+        assert_eq!(self.twin.resume(self.latest), plan, "not deterministic");
+        assert_eq!(self.twin.ledger(), self.ledger(), "not deterministic");
+        self.check(&plan, &before);
+        assert_ne!(self.resumes_within(), Some(Duration::ZERO), "it just was");
+        plan
+    }
+
+    pub(crate) fn resumes_within(&self) -> Option<Duration> {
+        self.policy.resumes_within()
+    }
+
+    /// Checks a plan that was made by the last snapshot, with the ledger from before.
+    fn check(&mut self, plan: &Plan, before: &Ledger) {
+        let (snapshot, after) = (self.snapshot.clone(), self.ledger().clone());
+        self.check_actions(&snapshot, plan);
+        self.check_budget(&snapshot, before, &after);
+        let is_collapse = |action: &&Action| matches!(action, Action::Collapse { .. });
+        self.check_rate(plan.actions.iter().filter(is_collapse).count());
+        self.check_ledger(&snapshot, &after);
         for action in &plan.actions {
             let place = (action.owner().process().unwrap(), action.region());
             self.in_flight.insert(place, self.latest);
         }
-        plan
     }
 
     /// Records the time since which each region has been in its present state.
@@ -435,8 +472,6 @@ impl Harness {
                 + ledger.in_flight,
             "{ledger:?}"
         );
-        let regions = u64::try_from(self.seen.len()).unwrap();
-        assert!(ledger.tracked.regions <= regions, "remembers what is gone");
         let torn = snapshot.processes.iter().map(|view| view.torn.len());
         let torn = u64::try_from(torn.sum::<usize>()).unwrap();
         assert!(ledger.in_flight <= ledger.tracked.regions + torn);
@@ -572,11 +607,13 @@ pub(crate) fn turns(
         prop::collection::vec(events, 0..8),
         pause,
         prop::collection::vec(fates, 1..6),
+        0..4u8,
     )
-        .prop_map(|(events, pause, fates)| LoopStep {
+        .prop_map(|(events, pause, fates, resumptions)| LoopStep {
             events,
             pause,
             fates,
+            resumptions,
         });
     prop::collection::vec(turn, 1..50)
 }

@@ -26,31 +26,45 @@ fn subject(max_stall: Option<Duration>) -> Scheme {
     stalling(max_stall.map(bound), Scheme::always())
 }
 
-/// Runs the loop until all of `regions` are promoted. Returns the time and the delayed process of each collapse.
-fn promote_all(harness: &mut Harness, regions: usize) -> Vec<(Duration, ProcessId)> {
-    let mut done = Vec::new();
+/// Runs the loop until all of `regions` are promoted, with a decision after at most `looks`. Returns the time and the delayed process of each
+/// collapse, and the number of decisions.
+fn promote_all(
+    harness: &mut Harness,
+    regions: usize,
+    looks: Duration,
+) -> (Vec<(Duration, ProcessId)>, u32) {
+    let (mut done, mut decisions, mut next_look) = (Vec::new(), 0, Duration::ZERO);
+    let mut resumes_at: Option<Duration> = None;
     while done.len() < regions {
-        let plan = harness.decide();
+        let now = harness.now();
+        let plan = if now < next_look && resumes_at.is_some_and(|at| at <= now) {
+            harness.resume()
+        } else {
+            decisions += 1;
+            next_look = now + looks;
+            harness.decide()
+        };
         for action in &plan.actions {
             done.push((harness.now(), action.owner().process().unwrap()));
             harness.pass_time(TOOK);
         }
         harness.act(&plan, &[ActionOutcome::Tried]);
-        let wait = harness
-            .wants_look_within()
-            .unwrap_or(LOOP_INTERVAL)
-            .max(LOOP_INTERVAL);
-        harness.pass_time(wait);
+        resumes_at = harness.resumes_within().map(|wait| harness.now() + wait);
+        let waits = [harness.wants_look_within(), harness.resumes_within()];
+        let wait = waits.into_iter().flatten().min().unwrap_or_default();
+        harness.pass_time(wait.max(LOOP_INTERVAL));
     }
-    done
+    (done, decisions)
 }
 
 #[test]
 fn collapses_keep_to_max_stall() {
     // Pages that promotion added to the last region are no growth of the process itself.
-    for resident in [512, 500, 8] {
+    for (resident, looks) in [(512, 0), (500, 0), (8, 0), (512, 250), (8, 250)] {
         let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 200, resident));
-        let done = promote_all(&mut harness, 200);
+        let looks = Duration::from_millis(looks);
+        let (done, decisions) = promote_all(&mut harness, 200, looks);
+        assert!(looks.is_zero() || decisions < 10, "{decisions} decisions");
         for &(start, _) in &done {
             let inside = done
                 .iter()
@@ -95,13 +109,58 @@ fn one_process_does_not_wait_for_another() {
     assert_eq!(harness.ledger().waiting.rate, 0);
     harness.act(&plan, &[ActionOutcome::Tried]);
     // 4 times 300 us are 8 % of the time until the next: a tenth, less what may be done together.
-    assert_eq!(
-        harness.wants_look_within(),
-        Some(Duration::from_micros(4 * 3450))
-    );
-    harness.pass_time(Duration::from_micros(4 * 3450 - 1));
+    let pause = Duration::from_micros(4 * 3450);
+    assert_eq!(harness.resumes_within(), Some(pause));
+    assert_eq!(harness.wants_look_within(), None);
+    let last = Duration::from_micros(1);
+    harness.pass_time(pause - last);
+    assert_eq!(harness.resume().actions, []);
     assert_eq!(harness.decide().actions, []);
-    assert_eq!(harness.wants_look_within(), Some(Duration::from_micros(1)));
+    assert_eq!(harness.resumes_within(), Some(last));
+    harness.pass_time(last);
+    let plan = harness.resume();
+    assert_eq!(plan.bounds.len(), 3);
+    // They were shorter than assumed.
+    assert!(plan.actions.iter().all(|it| of(it, &plan.actions) == 5));
+    assert_eq!(harness.ledger().waiting.stall, 3 * 41);
+}
+
+#[test]
+fn a_decision_lasts_for_some_time_but_not_for_all_regions() {
+    let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 200, 512));
+    let plan = harness.decide();
+    harness.act(&plan, &[ActionOutcome::Tried]);
+    let mut resumed = 0;
+    while let Some(pause) = harness.resumes_within() {
+        harness.pass_time(pause);
+        let plan = harness.resume();
+        resumed += plan.actions.len();
+        harness.act(&plan, &[ActionOutcome::Tried]);
+    }
+    assert_eq!(resumed, 64);
+    // The others need a look, once the pause is over.
+    assert!(harness.wants_look_within().is_some());
+    harness.pass_time(harness.wants_look_within().unwrap());
+    assert!(!harness.decide().actions.is_empty());
+}
+
+#[test]
+fn what_was_learned_since_the_decision_counts() {
+    let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(1, 50, 512));
+    let plan = harness.decide();
+    // Huge pages are short: from now on one at a time, after a wait.
+    let fails = ActionOutcome::Fails(superhue_model::Errno::ENOMEM);
+    harness.act(&plan, &[fails]);
+    assert_eq!(harness.resumes_within(), None);
+    harness.pass_time(WINDOW);
+    assert_eq!(harness.resume().actions, []);
+    assert!(harness.wants_look_within().is_some());
+
+    let mut harness = Harness::new(subject(Some(MAX)), FakeKernel::uniform(2, 50, 512));
+    let plan = harness.decide();
+    harness.act(&plan, &[ActionOutcome::Vanished]);
+    harness.pass_time(WINDOW);
+    assert_eq!(harness.resume().actions, [], "both are gone");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
 //!
 //! The flags of mappings are in `smaps` alone, which walks all page tables: 60 ms for 8 GiB. So they are read at the first question about a process,
-//! and again after two seconds, or after two thousand times the duration of the read; on a machine with several NUMA nodes two hundred times, because
-//! the kernel does not refuse to collapse interleaved memory. A refusal by the kernel in between is explained by a new read, if the last one is older
-//! than fifty times its duration.
+//! and again after two seconds, or after two thousand times the duration of the read. After two hundred times it is read again before an obstacle is
+//! named, because the program may have removed it; before memory of shared objects is collapsed, because older kernels do not ask all mappers; and on a
+//! machine with several NUMA nodes, because the kernel does not refuse to collapse interleaved memory. A refusal by the kernel in between is explained
+//! by a new read, if the last one is older than fifty times its duration.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::why::{Mapping, Reason};
 /// Shortest time for which flags of mappings are reused, and the same as a multiple of the time that it took to read them.
 const BELIEVED: Duration = Duration::from_secs(2);
 const PACE: u32 = 2000;
-const PACE_OF_NODES: u32 = 200;
+const PACE_OF_DOUBT: u32 = 200;
 
 /// The same after a refusal by the kernel, or where a mapping is new.
 const BRIEFLY: Duration = Duration::from_millis(100);
@@ -80,12 +81,9 @@ impl Obstacles {
     /// Returns the reason against the collapse of `target`; `None` without one.
     pub(crate) fn object(&mut self, target: &Target) -> Option<SkipReason> {
         let now = Instant::now();
-        let pace = if self.has_nodes { PACE_OF_NODES } else { PACE };
-        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, pace);
-        if !self.known.get(&target.process).is_some_and(is_recent) {
-            self.known.retain(|_, known| is_recent(known));
-            self.learn(target.process);
-        }
+        let in_doubt = self.has_nodes || target.object.is_some();
+        let pace = if in_doubt { PACE_OF_DOUBT } else { PACE };
+        self.read_after(pace, target.process, now);
         // The kernel refuses a collapse for each reason but one: memory that was mapped meanwhile may be interleaved.
         let is_unknown = |known: &CachedMappings| known.mapping_of(target.region).is_none();
         if self.has_nodes
@@ -94,7 +92,22 @@ impl Obstacles {
         {
             return Some(SkipReason::Unmapped);
         }
-        self.of_region(target.process, target.region)
+        let obstacle = self.of_region(target.process, target.region)?;
+        match self.read_after(PACE_OF_DOUBT, target.process, now) {
+            true => self.of_region(target.process, target.region),
+            false => Some(obstacle),
+        }
+    }
+
+    /// Reads the flags of a process again if the last time is longer ago than it took, times `pace`; returns true if it was.
+    fn read_after(&mut self, pace: u32, id: ProcessId, now: Instant) -> bool {
+        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, pace);
+        if self.known.get(&id).is_some_and(is_recent) {
+            return false;
+        }
+        (self.known).retain(|_, known| known.is_recent(now, BELIEVED, PACE));
+        self.learn(id);
+        true
     }
 
     /// Reads the flags of a process again, unless that was done a moment ago; returns true if it was not.

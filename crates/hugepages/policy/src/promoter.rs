@@ -218,13 +218,13 @@ impl<R: Rule> Promoter<R> {
         spared.clear();
         let may_resume = !self.machine.is_troubled();
         for (owner, memory) in (0u32..).zip(&mut self.owners) {
+            memory.is_spared = false;
             if self.spares_filling && memory.is_filling(now) {
                 sums.settling += count(memory.open());
                 sums.due.add(now.after(WHILE_FILLING));
                 continue;
             }
             let most = memory.spares(now, self.max_stall);
-            memory.is_spared = false;
             if most == usize::MAX {
                 memory.propose(owner, now, &self.rule, bounds, sums, &mut offer);
                 continue;
@@ -319,6 +319,7 @@ impl<R: Rule> Promoter<R> {
                 memory.served = now;
             }
         }
+        self.keep_spared(left.by_rate > 0);
         let mut plan = Plan::of(actions);
         plan.bounds = self.bounds(&plan.actions, now);
         (plan, waiting)

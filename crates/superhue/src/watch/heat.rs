@@ -65,6 +65,7 @@ impl Watch {
             };
             if let Some(process) = snapshot.process_mut(sampled.process) {
                 process.heat = Some(map.heat());
+                self.has_news = true;
                 self.objects.heat_changed = true;
             }
         }

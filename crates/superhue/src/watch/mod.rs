@@ -150,6 +150,10 @@ pub(crate) struct Watch {
     /// Times of the next decision, and of the next turn that goes on with the last one, while it saves.
     next_decision: Duration,
     next_resumption: Duration,
+    /// True if a look or a sample has come since the last decision.
+    has_news: bool,
+    /// True if the last turn of the loop went on with a decision.
+    resumed: bool,
     /// Times at which the policy wants a decision, and at which it has more to plan of the last one; `None` for never.
     due: Option<Duration>,
     resumes: Option<Duration>,
@@ -202,6 +206,8 @@ impl Watch {
             saves_since: None,
             next_decision: Duration::ZERO,
             next_resumption: Duration::ZERO,
+            has_news: false,
+            resumed: false,
             due: None,
             resumes: None,
             turns: Turns::default(),
@@ -297,7 +303,6 @@ impl Watch {
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> WatchResults {
         let mut pause = MIN_LOOK_INTERVAL;
         let mut next_look = Duration::ZERO;
-        let mut affordable = Duration::ZERO;
         let mut next_housekeeping = Duration::ZERO;
         self.cost.begin(self.watching_time());
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
@@ -310,7 +315,12 @@ impl Watch {
             let at = self.begun.elapsed();
             self.cost.count(at, self.watching_time());
             self.watched.saving += self.saved_until(at);
+            let saved = self.saves();
             self.saves_since = (self.watched.looks > 0 && self.cost.is_exceeded(at)).then_some(at);
+            if saved && !self.saves() {
+                // The next look was put off for longer than is necessary now.
+                next_look = next_look.min((at + MAX_LOOK_INTERVAL).max(self.next_glance()));
+            }
             let looks = ends || self.begun.elapsed() >= next_look;
             let may_act = self.obey();
             let turning = self.watching_time();
@@ -324,15 +334,16 @@ impl Watch {
             let looked = self.watching_time().saturating_sub(turning + self.in_full);
             let moved = may_act && self.sample();
             let placing = self.watching_time();
-            let is_news = looks | moved;
-            let happened = changed | moved | (may_act && self.place(is_news, stop));
+            self.has_news |= looks;
+            self.resumed = false;
+            let happened = changed | moved | (may_act && self.place(stop));
             if !may_act && let Some(keeper) = &mut self.watched.keeper {
                 keeper.give_back();
             }
             self.publish();
             if looks {
                 self.turn = looked + self.watching_time().saturating_sub(placing);
-            } else if !moved {
+            } else if self.resumed {
                 let cost = self.watching_time().saturating_sub(turning);
                 let affordable = ceiling::apart(cost, self.max_overhead * ceiling::RESUMPTIONS);
                 self.next_resumption = self.begun.elapsed() + affordable.min(MAX_SAVING_INTERVAL);
@@ -356,18 +367,13 @@ impl Watch {
                     true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
                     false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
                 };
-                affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
+                let affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
                 let soonest = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
                 // Actions that follow each other must not put the look off.
                 next_look = match looks {
                     true => soonest,
                     false => next_look.min(soonest),
                 };
-            }
-            // What the policy waits for shows in a look, unless it waits for the end of a pause only. A watch that saves decides without one.
-            if let Some(due) = self.due.filter(|_| !self.saves()) {
-                let soonest = self.snapshot.at + MIN_LOOK_INTERVAL.max(affordable);
-                next_look = next_look.min(due.max(soonest).max(self.next_glance()));
             }
             if let Some(end) = self.filling_ends.filter(|_| !self.saves()) {
                 next_look = next_look.min(end.max(self.snapshot.at + MIN_LOOK_INTERVAL));
@@ -376,15 +382,18 @@ impl Watch {
                 next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }
             let now = self.begun.elapsed();
-            let wanted = match self.saves() {
-                // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
-                true => {
-                    let decision = self.due.map(|at| at.max(self.next_decision));
-                    let resumption = self.resumes.map(|at| at.max(self.next_resumption));
-                    [decision, resumption].into_iter().flatten().min()
-                }
-                false => self.resumes,
+            let (decides, resumes) = match self.saves() {
+                true => (self.next_decision, self.next_resumption),
+                false => (now, now),
             };
+            // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
+            let decision = match self.has_news {
+                true => Some(decides),
+                false => self.due.map(|at| at.max(decides)),
+            };
+            let resumption = self.resumes.filter(|_| !self.is_behind());
+            let resumption = resumption.map(|at| at.max(resumes));
+            let wanted = [decision, resumption].into_iter().flatten().min();
             let wanted = wanted.map_or(Duration::MAX, |at| at.saturating_sub(now));
             let look = next_look.saturating_sub(now);
             let sample = self.until_next_sample().unwrap_or(Duration::MAX);
@@ -430,22 +439,27 @@ impl Watch {
         self.saves_since.is_some()
     }
 
+    /// Returns true if a decision has to come first: a process that fills its memory is to be left alone.
+    const fn is_behind(&self) -> bool {
+        self.has_news && self.filling_ends.is_some()
+    }
+
     /// Acts and places memory by color; a watch that saves does so now and then. Returns true if anything was planned or placed.
     ///
-    /// Without news from a look or a sample, it goes on with the last decision as long as there is more of it.
-    fn place(&mut self, is_news: bool, stop: &Stop) -> bool {
+    /// Without news from a look or a sample, and until the policy wants to decide anew, it goes on with the last decision as long as there is more of it.
+    fn place(&mut self, stop: &Stop) -> bool {
         let (now, saves) = (self.begun.elapsed(), self.saves());
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         let may_decide = !saves || now >= self.next_decision;
-        let decides = may_decide && (is_news || (saves && is_due(self.due)));
-        let may_resume = !saves || now >= self.next_resumption;
+        let decides = may_decide && (self.has_news || is_due(self.due));
+        let may_resume = !self.is_behind() && (!saves || now >= self.next_resumption);
         let resumes = !decides && may_resume && is_due(self.resumes);
+        self.resumed = resumes;
         let begun = self.watching_time();
         let plan = if decides {
-            if saves {
-                // Waits of the policy end, although there was no look.
-                self.snapshot.at = now;
-            }
+            self.has_news = false;
+            // Waits of the policy end, although there was no look.
+            self.snapshot.at = now;
             self.decide()
         } else if resumes {
             self.setup.policy.resume(now)

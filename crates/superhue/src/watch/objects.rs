@@ -331,6 +331,8 @@ fn of_all(seen: RegionHeat, everyone: usize, sampled: usize) -> RegionHeat {
         .map(|active| PageCount(pages(active.0 as f32) as u64));
     RegionHeat {
         active,
+        // Not all mappers are looked at, so whether a huge page maps it is not known of the object as a whole.
+        is_range: seen.is_range || active.is_none(),
         // For a huge page the rate is a share of samples.
         rate: active.map_or(seen.rate, |_| pages(seen.rate)),
         per_second: seen.per_second * more,

@@ -26,11 +26,30 @@ use crate::record::OUTCOME_TIMEOUT;
 pub(super) const MOST_SPARED: usize = 64;
 
 impl<R: Rule> Promoter<R> {
+    /// Keeps those of the regions for later that the decision could not have planned for another reason.
+    pub(super) fn keep_spared(&mut self, is_limited_by_rate: bool) {
+        // The best ones wait for the rate, and these must not go before them.
+        if is_limited_by_rate {
+            self.spared.clear();
+            return;
+        }
+        if self.rule.is_by_worth() {
+            return;
+        }
+        // The cheapest go first: if none of those kept fits the budget, no other one does.
+        let room = self.room();
+        self.spared.retain(|it| u64::from(it.growth) <= room);
+        let kept = self.owners_of_spared();
+        for (owner, memory) in (0u32..).zip(&mut self.owners) {
+            memory.is_spared &= kept.contains(&owner);
+        }
+    }
+
     /// Plans the best of the regions that waited only for `--max-stall`.
     pub(super) fn plan_spared(&mut self, at: Duration) -> Plan {
         let now = self.clock.advance(at);
         // While huge pages are short, each promotion is a probe that a decision chooses.
-        if self.machine.is_troubled() {
+        if self.machine.is_troubled() || self.machine.until() > now {
             return Plan::default();
         }
         let mut actions = Vec::new();
@@ -49,9 +68,8 @@ impl<R: Rule> Promoter<R> {
                 true => self.room(),
                 false => self.unproven_room(),
             };
-            let is_filling = self.spares_filling && memory.is_filling(now);
             // The next decision judges it anew.
-            if cost > room || is_filling || !memory.may_promote(&candidate, now, &self.rule) {
+            if cost > room || !memory.may_promote(&candidate, now, &self.rule) {
                 continue;
             }
             if let Some(action) = self.launch(&candidate, now) {
@@ -79,12 +97,15 @@ impl<R: Rule> Promoter<R> {
         plan
     }
 
+    fn owners_of_spared(&self) -> BTreeSet<u32> {
+        self.spared.iter().map(|it| it.owner).collect()
+    }
+
     /// Requests a decision for the processes that wait for the end of a pause, and of which no region is kept for it.
     pub(super) fn look_for_spared(&mut self, now: Tick) {
-        let may_resume = !self.machine.is_troubled();
-        let kept: BTreeSet<u32> = match may_resume {
-            true => self.spared.iter().map(|it| it.owner).collect(),
-            false => BTreeSet::new(),
+        let kept = match self.machine.is_troubled() {
+            true => BTreeSet::new(),
+            false => self.owners_of_spared(),
         };
         for (owner, memory) in (0u32..).zip(&self.owners) {
             if memory.is_spared && !kept.contains(&owner) {
@@ -106,6 +127,6 @@ impl<R: Rule> Promoter<R> {
         };
         let free = self.spared.iter().filter_map(free).min()?;
         let refilled = self.rate.refilled_for(now, 1)?;
-        Some(free.max(refilled).since(now))
+        Some(free.max(refilled).max(self.machine.until()).since(now))
     }
 }

@@ -182,3 +182,25 @@ fn other_policies_keep_to_it_too() {
     let mut harness = Harness::new(resident, FakeKernel::uniform(1, 100, 512));
     assert_eq!(harness.decide().actions.len(), 4);
 }
+
+#[test]
+fn a_budget_that_is_used_up_leaves_nothing_to_go_on_with() {
+    // 100 of 512 pages are absent, 500 in all may be added.
+    let budget = superhue_model::Share::Bytes(superhue_model::ByteCount(500 * 4096));
+    let scheme = stalling(Some(bound(MAX)), Scheme::resident());
+    let scheme = crate::harness::budgeted(budget, scheme);
+    let mut harness = Harness::new(scheme, FakeKernel::uniform(1, 200, 412));
+    let mut done = 0;
+    harness.decide();
+    for _ in 0..20 {
+        harness.pass_time(WINDOW);
+        let plan = harness.decide();
+        done += plan.actions.len();
+        harness.act(&plan, &[ActionOutcome::Tried]);
+    }
+    assert_eq!(done, 5);
+    assert_eq!(
+        (harness.resumes_within(), harness.wants_look_within()),
+        (None, None)
+    );
+}

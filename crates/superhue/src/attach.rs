@@ -5,10 +5,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use superhue_heat::ChooseError;
-use superhue_model::{ProcessId, ProcessView};
+use superhue_model::ProcessId;
 use superhue_procfs::cgroup::CgroupError;
 use superhue_procfs::process::{
-    CpuTicks, PageScanner, cpu_now, identify, numbers_are_ours, still_is, view,
+    CpuTicks, PageScanner, check_view, cpu_now, identify, numbers_are_ours, still_is,
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
@@ -87,8 +87,8 @@ pub fn attach(
         .iter()
         .map(|&pid| {
             let id = identify(&config.roots, pid)?;
-            // A full look, so that a caller without permission gets the error now.
-            first_look(&config.roots, id)?;
+            // A caller without permission gets the error now.
+            check_look(&config.roots, id)?;
             Ok(id)
         })
         .collect::<Result<Vec<ProcessId>, ReadError>>()?;
@@ -192,13 +192,13 @@ pub(crate) fn running_mechanism(config: &Config) -> Result<Mechanism, AttachErro
     Mechanism::for_running(config).map_err(AttachError::MayNotAct)
 }
 
-/// Looks at a process in full once. A process that executes another program meanwhile drops its memory in the middle of the look, which seems as if
-/// it had ended; the look is then repeated.
+/// Finds out whether a process may be looked at. A process that executes another program meanwhile drops its memory in the middle of the check, which
+/// seems as if it had ended; the check is then repeated.
 ///
 /// # Errors
 /// Fails if the process is gone, or the caller may not look at it.
-pub(crate) fn first_look(roots: &Roots, id: ProcessId) -> Result<ProcessView, ReadError> {
-    let look = || view(roots, &mut PageScanner::new(), id);
+pub(crate) fn check_look(roots: &Roots, id: ProcessId) -> Result<(), ReadError> {
+    let look = || check_view(roots, &mut PageScanner::new(), id);
     for _ in 0..EXECUTIONS {
         match look() {
             Err(error) if error.is_vanished() && still_is(roots, id) => sleep(BETWEEN_EXECUTIONS),

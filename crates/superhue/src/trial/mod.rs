@@ -43,7 +43,7 @@ pub use guard::{Guard, GuardSource, Limit};
 pub use who::{RuleProcesses, TargetError, TrialTargets};
 
 use crate::Config;
-use crate::attach::{AttachError, first_look, running_mechanism};
+use crate::attach::{AttachError, check_look, running_mechanism};
 use crate::live::{Members, WatchAccount};
 use guard::{Alarm, Guards};
 use lever::{FrameSurvey, PolicySwitch, Remains, SwitchCounts, SwitchOptions};
@@ -280,7 +280,7 @@ fn may_look(
     targets: &TrialTargets,
     members: &[ProcessId],
 ) -> Result<(), TargetError> {
-    let look = |id: &ProcessId| first_look(roots, *id).map(drop);
+    let look = |id: &ProcessId| check_look(roots, *id);
     let first: Option<ReadError> = match targets {
         TrialTargets::Process(pid) => {
             let id = members.iter().find(|id| id.pid == *pid);

@@ -69,6 +69,6 @@ pub use threads::{ThreadCpu, thread_cpus};
 pub use tree::{
     all, descendants, effective_user, identities, numbers, parse_children, session_members,
 };
-pub use view::view;
+pub use view::{check_view, view};
 pub use vm_flags::VmFlags;
 pub use zeroes::{UnreadZeroes, ZeroPages, Zeroes, zero_pages};

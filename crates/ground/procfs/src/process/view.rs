@@ -1,6 +1,6 @@
 //! One process at one moment, assembled for a [`Snapshot`](superhue_model::Snapshot).
 
-use superhue_model::{ProcessId, ProcessView};
+use superhue_model::{ProcessId, ProcessView, Vma};
 
 use crate::{ReadError, Roots};
 
@@ -25,13 +25,7 @@ pub fn view(
     id: ProcessId,
 ) -> Result<ProcessView, ReadError> {
     let pid = id.pid;
-    let before = stat(roots, pid)?;
-    if before.start_ticks != id.start_ticks || before.is_zombie() {
-        return Err(ReadError::Vanished { pid });
-    }
-    if before.is_kernel_thread() {
-        return Err(ReadError::KernelThread { pid });
-    }
+    lives(roots, id)?;
 
     let vmas = maps(roots, pid)?;
     let regions = scanner.regions(roots, id, &vmas)?;
@@ -45,6 +39,7 @@ pub fn view(
         rss: sizes.rss,
         rss_anon: sizes.rss_anon,
         pss_anon: None,
+        looked: None,
         vmas,
         regions,
         torn: Vec::new(),
@@ -52,4 +47,45 @@ pub fn view(
         fills: false,
         heat: None,
     })
+}
+
+/// Finds out whether [`view`] of `id` would succeed now, at the cost of reading its mappings and one region: a view reads all page tables.
+///
+/// # Errors
+/// Those of [`view`].
+pub fn check_view(
+    roots: &Roots,
+    scanner: &mut PageScanner,
+    id: ProcessId,
+) -> Result<(), ReadError> {
+    let pid = id.pid;
+    lives(roots, id)?;
+    let vmas = maps(roots, pid)?;
+    let first = |vma: &Vma| {
+        let range = vma.range.regions().next()?.range();
+        Some(Vma {
+            range,
+            ..vma.clone()
+        })
+    };
+    let one: Vec<Vma> = vmas.iter().find_map(first).into_iter().collect();
+    scanner.regions(roots, id, &one)?;
+    status(roots, pid)?;
+    match still_is(roots, id) {
+        true => Ok(()),
+        false => Err(ReadError::Vanished { pid }),
+    }
+}
+
+/// Finds out whether `id` is a process that has memory.
+fn lives(roots: &Roots, id: ProcessId) -> Result<(), ReadError> {
+    let pid = id.pid;
+    let now = stat(roots, pid)?;
+    if now.start_ticks != id.start_ticks || now.is_zombie() {
+        return Err(ReadError::Vanished { pid });
+    }
+    if now.is_kernel_thread() {
+        return Err(ReadError::KernelThread { pid });
+    }
+    Ok(())
 }

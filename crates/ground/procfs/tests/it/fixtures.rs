@@ -10,7 +10,7 @@ use superhue_procfs::process::{
 };
 use superhue_procfs::{ReadError, Roots};
 
-use crate::support::{fixture, fixture_without};
+use crate::support::{fixture, fixture_without, why_unseen};
 
 /// Every recorded process with memory: tree, PID, number of VMAs.
 const PROCESSES: [(&str, u32, usize); 6] = [
@@ -255,19 +255,13 @@ fn what_has_no_memory_says_why() {
         assert!(is_kernel_thread(memory_use(&roots, pid).unwrap_err()));
         assert!(is_kernel_thread(vma_uses(&roots, pid).unwrap_err()));
         let id = identify(&roots, pid).unwrap();
-        assert!(is_kernel_thread(
-            view(&roots, &mut PageScanner::new(), id).unwrap_err()
-        ));
+        assert!(is_kernel_thread(why_unseen(&roots, id)));
     }
     // 702 is a zombie; 9999 never existed.
     assert!(maps(&roots, 702).unwrap_err().is_vanished());
     assert!(memory_use(&roots, 702).unwrap_err().is_vanished());
     let zombie = identify(&roots, 702).unwrap();
-    assert!(
-        view(&roots, &mut PageScanner::new(), zombie)
-            .unwrap_err()
-            .is_vanished()
-    );
+    assert!(why_unseen(&roots, zombie).is_vanished());
     assert!(maps(&roots, 9999).unwrap_err().is_vanished());
     assert!(memory_use(&roots, 9999).unwrap_err().is_vanished());
     assert!(identify(&roots, 9999).unwrap_err().is_vanished());
@@ -281,7 +275,7 @@ fn a_file_the_kernel_lacks_is_missing_and_the_process_is_not() {
     let error = vma_uses(&roots, 4242).unwrap_err();
     assert!(matches!(error, ReadError::Missing { .. }), "{error}");
     let id = identify(&roots, 4242).unwrap();
-    let error = view(&roots, &mut PageScanner::new(), id).unwrap_err();
+    let error = why_unseen(&roots, id);
     assert!(matches!(error, ReadError::Missing { .. }), "{error}");
 }
 
@@ -292,11 +286,7 @@ fn a_wrong_identity_is_not_looked_at() {
         pid: 990,
         start_ticks: 1,
     };
-    assert!(
-        view(&roots, &mut PageScanner::new(), other)
-            .unwrap_err()
-            .is_vanished()
-    );
+    assert!(why_unseen(&roots, other).is_vanished());
     let error = PageScanner::new().regions(&roots, other, &[]).unwrap_err();
     assert!(!matches!(error, ReadError::Io { .. }), "{error}");
 }

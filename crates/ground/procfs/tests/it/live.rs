@@ -7,11 +7,13 @@ use std::{env, thread};
 
 use superhue_model::{PageCount, ProcessId, VmaKind};
 use superhue_procfs::process::{
-    PageScanner, all, cpu_now, descendants, identify, maps, memory_use, named_maps, resident_now,
-    session_members, stat, status, still_is, view, vma_uses,
+    PageScanner, all, check_view, cpu_now, descendants, identify, maps, memory_use, named_maps,
+    resident_now, session_members, stat, status, still_is, view, vma_uses,
 };
 use superhue_procfs::{ReadError, Roots};
 use superhue_testing::{ChildGuard, NOBODY, has_passed, rerun, skip};
+
+use crate::support::why_unseen;
 
 fn own_pid() -> u32 {
     std::process::id()
@@ -83,6 +85,7 @@ fn another_process_can_be_viewed() {
         Err(error @ ReadError::Missing { .. }) => return skip("pagemap", &error.to_string()),
         seen => seen.unwrap(),
     };
+    check_view(&roots, &mut PageScanner::new(), id).unwrap();
     assert_eq!(seen.id, id);
     assert!(seen.rss.unwrap().0 > 0);
     assert_eq!(
@@ -134,21 +137,13 @@ fn an_exited_process_is_first_a_zombie_and_then_nothing() {
     assert!(maps(&roots, pid).unwrap_err().is_vanished());
     assert!(memory_use(&roots, pid).unwrap_err().is_vanished());
     assert!(vma_uses(&roots, pid).unwrap_err().is_vanished());
-    assert!(
-        view(&roots, &mut PageScanner::new(), id)
-            .unwrap_err()
-            .is_vanished()
-    );
+    assert!(why_unseen(&roots, id).is_vanished());
     assert!(!all(&roots).unwrap().contains(&pid));
 
     child.0.wait().unwrap();
     assert!(!still_is(&roots, id));
     assert!(identify(&roots, pid).unwrap_err().is_vanished());
-    assert!(
-        view(&roots, &mut PageScanner::new(), id)
-            .unwrap_err()
-            .is_vanished()
-    );
+    assert!(why_unseen(&roots, id).is_vanished());
 }
 
 #[test]
@@ -161,9 +156,7 @@ fn a_kernel_thread_is_called_one() {
     }
     let id = identify(&roots, 2).unwrap();
     let is_kernel_thread = |error| matches!(error, ReadError::KernelThread { pid: 2 });
-    assert!(is_kernel_thread(
-        view(&roots, &mut PageScanner::new(), id).unwrap_err()
-    ));
+    assert!(is_kernel_thread(why_unseen(&roots, id)));
     if rustix::process::geteuid().is_root() {
         assert!(is_kernel_thread(maps(&roots, 2).unwrap_err()));
         assert!(is_kernel_thread(memory_use(&roots, 2).unwrap_err()));
@@ -222,9 +215,7 @@ fn what_may_not_be_read_is_denied_and_not_gone() {
         };
         assert!(is_denied(maps(&roots, pid).unwrap_err()));
         assert!(is_denied(memory_use(&roots, pid).unwrap_err()));
-        assert!(is_denied(
-            view(&roots, &mut PageScanner::new(), id).unwrap_err()
-        ));
+        assert!(is_denied(why_unseen(&roots, id)));
         return;
     }
     if !rustix::process::geteuid().is_root() {

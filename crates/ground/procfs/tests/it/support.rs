@@ -4,7 +4,9 @@ use std::fs;
 use std::ops::Deref;
 use std::path::Path;
 
-use superhue_procfs::Roots;
+use superhue_model::ProcessId;
+use superhue_procfs::process::{PageScanner, check_view, view};
+use superhue_procfs::{ReadError, Roots};
 use superhue_testing::unpack_tree;
 use tempfile::TempDir;
 
@@ -54,4 +56,12 @@ fn remove_named(folder: &Path, name: &str) {
             fs::remove_file(entry.path()).unwrap();
         }
     }
+}
+
+/// Returns the reason why a process cannot be viewed, which the check must give too.
+pub(crate) fn why_unseen(roots: &Roots, id: ProcessId) -> ReadError {
+    let why = view(roots, &mut PageScanner::new(), id).unwrap_err();
+    let checked = check_view(roots, &mut PageScanner::new(), id).unwrap_err();
+    assert_eq!(checked.to_string(), why.to_string());
+    why
 }

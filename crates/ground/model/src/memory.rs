@@ -1,5 +1,7 @@
 //! Memory that huge pages could map, with its owner.
 
+use std::time::Duration;
+
 use crate::{
     ByteCount, ObjectView, Owner, ProcessHeat, ProcessView, RegionView, TornPage, VirtRange, Vma,
 };
@@ -11,6 +13,8 @@ pub struct Memory<'a> {
     pub owner: Owner,
     /// Mappings in which regions may be collapsed.
     ground: MappedRanges<'a>,
+    /// Time of the look that the regions are from; `None` for that of the snapshot.
+    pub looked: Option<Duration>,
     /// Regions with resident pages, ascending and disjoint.
     pub regions: &'a [RegionView],
     /// Huge pages of which parts were given back, ascending.
@@ -37,6 +41,7 @@ impl<'a> Memory<'a> {
         Self {
             owner: view.id.into(),
             ground: MappedRanges::Vmas(&view.vmas),
+            looked: view.looked,
             regions: &view.regions,
             torn: &view.torn,
             heat: view.heat.as_ref(),
@@ -51,6 +56,7 @@ impl<'a> Memory<'a> {
         Self {
             owner: view.id.into(),
             ground: MappedRanges::Parts(&view.mapped),
+            looked: None,
             regions: &view.regions,
             torn: &[],
             heat: view.heat.as_ref(),

@@ -146,6 +146,10 @@ pub struct ProcessView {
     /// The process's own part of that (`Pss_Anon`): a page shared since a fork counts in proportion. `None` if it
     /// shares no page, or the value was not read.
     pub pss_anon: Option<ByteCount>,
+    /// Time of the look that mappings and regions are from, on the clock of [`Snapshot::at`]; `None` for that of the
+    /// snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked: Option<Duration>,
     /// Its VMAs, ascending and disjoint.
     pub vmas: Vec<Vma>,
     /// Its regions with resident pages, ascending and disjoint.
@@ -171,6 +175,7 @@ impl ProcessView {
             rss: None,
             rss_anon: None,
             pss_anon: None,
+            looked: None,
             vmas: Vec::new(),
             regions: Vec::new(),
             torn: Vec::new(),

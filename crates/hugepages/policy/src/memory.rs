@@ -701,6 +701,7 @@ mod tests {
                 resident,
                 huge: None,
                 torn: false,
+                looked: None,
             };
             Record::new(&seen, Tick::START)
         }

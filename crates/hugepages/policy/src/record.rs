@@ -37,6 +37,8 @@ pub(crate) struct RegionState {
     pub(crate) huge: Option<bool>,
     /// True for a huge page of which parts were given back. It counts as whole until it is split: it is charged whole.
     pub(crate) torn: bool,
+    /// Time of the look, if it is older than the snapshot.
+    pub(crate) looked: Option<Tick>,
 }
 
 /// Returns the regions of `memory` that count, in ascending order and each once.
@@ -46,6 +48,7 @@ pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = RegionSt
     let mut vmas = memory.promotable().peekable();
     let mut previous = None;
     let torn = memory.torn;
+    let looked = memory.looked.map(|at| Tick::START.after(at));
     memory.regions.iter().filter_map(move |seen| {
         let region = seen.region;
         let whole = region.range();
@@ -66,6 +69,7 @@ pub(crate) fn eligible<'a>(memory: &Memory<'a>) -> impl Iterator<Item = RegionSt
             resident: if torn { FULL } else { clamp(seen.resident) },
             huge: if torn { Some(true) } else { seen.huge },
             torn,
+            looked,
         })
     })
 }
@@ -178,6 +182,8 @@ impl<N: Copy + Default> Record<N> {
         if self.refused_until().is_none() {
             self.trouble.forget(now, &REGION);
         }
+        // What an action has done shows in a look that began after it.
+        let looked = seen.looked.map_or(now, |looked| looked.min(now));
         let mut news = RegionChange::default();
         match self.stage {
             Stage::InFlight { planned, .. } | Stage::Splitting { planned }
@@ -195,7 +201,7 @@ impl<N: Copy + Default> Record<N> {
                     self.trouble.fail(now, &REGION);
                 }
             }
-            Stage::Done { at, .. } if now > at && !self.is_whole() => {
+            Stage::Done { at, .. } if looked > at && !self.is_whole() => {
                 // The kernel has split it, or the program has given pages back. Promoting it again at once would fight that, so it counts as
                 // trouble.
                 self.stage = Stage::Watching;
@@ -206,7 +212,7 @@ impl<N: Copy + Default> Record<N> {
                 self.stage = Stage::Split { at: now };
                 news.was_split = self.settle_split(now);
             }
-            Stage::Split { at } if now > at => news.was_split = self.settle_split(now),
+            Stage::Split { at } if looked > at => news.was_split = self.settle_split(now),
             Stage::Refused { until } if self.vma != seen.vma || now >= until => {
                 self.stage = Stage::Watching;
                 // The next attempt may have to wait for its turn.
@@ -553,6 +559,7 @@ mod tests {
                 resident,
                 huge: huge.into(),
                 torn: false,
+                looked: None,
             }
         }
 
@@ -678,6 +685,28 @@ mod tests {
             assert_eq!(record.done_late(112, late), 112);
             assert_eq!(record.done_late(112, late), 0);
             assert_eq!(record.charged(), 112);
+        }
+
+        #[test]
+        fn a_look_from_before_an_action_does_not_judge_it() {
+            let looked = |resident, huge, at| RegionState {
+                looked: Some(at),
+                ..seen(resident, huge)
+            };
+            let mut record: Record<()> = Record::new(&seen(400, false), ms(0));
+            record.launch(ms(1));
+            record.done(ms(2));
+            // A decision without a new look.
+            record.see(&looked(512, true, ms(3)), ms(4));
+            record.launch_split(ms(5));
+            record.done(ms(6));
+            assert_eq!(
+                record.see(&looked(512, true, ms(3)), ms(100)).was_split,
+                None
+            );
+            assert_eq!(record.trouble.until(), ms(0));
+            let news = record.see(&looked(400, false, ms(101)), ms(102));
+            assert_eq!((news.was_split, record.charged()), (Some(112), 0));
         }
 
         #[test]

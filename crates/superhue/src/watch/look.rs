@@ -242,6 +242,7 @@ impl Watch {
                 self.forget_growth(&view);
                 let huge_pages = HugePages::of(&view, self.grown.get(&id));
                 view.fills = growth.fills(at);
+                view.looked = Some(at);
                 self.store(view);
                 huge_pages
             }

@@ -95,29 +95,32 @@ fn process() -> impl Strategy<Value = ProcessView> {
         prop::option::of(any::<u64>()),
         prop::collection::vec(vma(), 0..5),
         prop::collection::vec(region(), 0..30),
-        any::<bool>(),
+        (any::<bool>(), prop::option::of(0u64..200_000)),
         prop::option::weighted(0.8, heat()),
     )
-        .prop_map(|(pid, anonymous, mut vmas, regions, in_order, heat)| {
-            if in_order {
-                vmas.sort_by_key(|vma| vma.range.start);
-            }
-            ProcessView {
-                id: ProcessId {
-                    pid,
-                    start_ticks: 1,
-                },
-                rss: None,
-                rss_anon: anonymous.map(ByteCount),
-                pss_anon: None,
-                vmas,
-                regions,
-                torn: Vec::new(),
-                held: None,
-                fills: false,
-                heat,
-            }
-        })
+        .prop_map(
+            |(pid, anonymous, mut vmas, regions, (in_order, looked), heat)| {
+                if in_order {
+                    vmas.sort_by_key(|vma| vma.range.start);
+                }
+                ProcessView {
+                    id: ProcessId {
+                        pid,
+                        start_ticks: 1,
+                    },
+                    rss: None,
+                    rss_anon: anonymous.map(ByteCount),
+                    pss_anon: None,
+                    looked: looked.map(Duration::from_millis),
+                    vmas,
+                    regions,
+                    torn: Vec::new(),
+                    held: None,
+                    fills: false,
+                    heat,
+                }
+            },
+        )
 }
 
 fn snapshots() -> impl Strategy<Value = Vec<Snapshot>> {

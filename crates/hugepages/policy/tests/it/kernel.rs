@@ -518,6 +518,7 @@ impl FakeKernel {
                 rss: None,
                 rss_anon: Some(PageCount(resident).bytes()),
                 pss_anon: None,
+                looked: None,
                 vmas: mappings
                     .clone()
                     .map(|mapping| mapping.vma.clone())

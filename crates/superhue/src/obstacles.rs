@@ -83,7 +83,7 @@ impl Obstacles {
         let now = Instant::now();
         let in_doubt = self.has_nodes || target.object.is_some();
         let pace = if in_doubt { PACE_OF_DOUBT } else { PACE };
-        self.read_after(pace, target.process, now);
+        self.read_after(BELIEVED, pace, target.process, now);
         // The kernel refuses a collapse for each reason but one: memory that was mapped meanwhile may be interleaved.
         let is_unknown = |known: &CachedMappings| known.mapping_of(target.region).is_none();
         if self.has_nodes
@@ -93,29 +93,24 @@ impl Obstacles {
             return Some(SkipReason::Unmapped);
         }
         let obstacle = self.of_region(target.process, target.region)?;
-        match self.read_after(PACE_OF_DOUBT, target.process, now) {
+        match self.read_after(BELIEVED, PACE_OF_DOUBT, target.process, now) {
             true => self.of_region(target.process, target.region),
             false => Some(obstacle),
         }
     }
 
-    /// Reads the flags of a process again if the last time is longer ago than it took, times `pace`; returns true if it was.
-    fn read_after(&mut self, pace: u32, id: ProcessId, now: Instant) -> bool {
-        let is_recent = |known: &CachedMappings| known.is_recent(now, BELIEVED, pace);
+    /// Reads the flags of a process again, unless that was done a moment ago; returns true if it was not.
+    fn relearn(&mut self, id: ProcessId, now: Instant) -> bool {
+        self.read_after(BRIEFLY, PACE_OF_TROUBLE, id, now)
+    }
+
+    /// Reads the flags of a process again if the last time is longer ago than `least`, and than it took, times `pace`; returns true if it was.
+    fn read_after(&mut self, least: Duration, pace: u32, id: ProcessId, now: Instant) -> bool {
+        let is_recent = |known: &CachedMappings| known.is_recent(now, least, pace);
         if self.known.get(&id).is_some_and(is_recent) {
             return false;
         }
         (self.known).retain(|_, known| known.is_recent(now, BELIEVED, PACE));
-        self.learn(id);
-        true
-    }
-
-    /// Reads the flags of a process again, unless that was done a moment ago; returns true if it was not.
-    fn relearn(&mut self, id: ProcessId, now: Instant) -> bool {
-        let is_recent = |known: &CachedMappings| known.is_recent(now, BRIEFLY, PACE_OF_TROUBLE);
-        if self.known.get(&id).is_some_and(is_recent) {
-            return false;
-        }
         self.learn(id);
         true
     }

@@ -317,7 +317,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         if self.given_up.is_some() {
             return;
         }
-        let is_troubled = self.wait.is_troubled() || self.short.is_troubled();
+        let is_troubled = self.is_troubled();
         let (served, lift) = if rule.is_by_worth() {
             let waited = now.since(self.served).as_millis() / LIFT.as_millis();
             (
@@ -348,11 +348,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                 }
                 continue;
             };
-            let free = bounds
-                .until
-                .max(self.until(record.growth() > 0))
-                .max(record.trouble.until())
-                .max(rule.barred_until(&record.note));
+            let free = bounds.until.max(self.free_at(record, rule));
             if ripe > now {
                 sums.settling += 1;
                 sums.due.add(ripe.max(free));
@@ -391,6 +387,18 @@ impl<N: Copy + Default> OwnedMemory<N> {
         sums.behind_probe += held;
     }
 
+    /// Returns true if at most one region at a time may be promoted: a probe.
+    const fn is_troubled(&self) -> bool {
+        self.wait.is_troubled() || self.short.is_troubled()
+    }
+
+    /// Returns the time from which no failure or rest stands in the way of a region.
+    fn free_at(&self, record: &Record<N>, rule: &impl Rule<Note = N>) -> Tick {
+        self.until(record.growth() > 0)
+            .max(record.trouble.until())
+            .max(rule.barred_until(&record.note))
+    }
+
     /// Returns the time until which the owner as a whole blocks promotions. A promotion that adds memory (`grows`) also waits for `lean`.
     pub(crate) fn until(&self, grows: bool) -> Tick {
         let lean = if grows { self.lean } else { Wait::NONE };
@@ -424,16 +432,12 @@ impl<N: Copy + Default> OwnedMemory<N> {
         let Some(record) = index.and_then(|index| self.records.get(index)) else {
             return false;
         };
-        let waits = (self.until(candidate.growth > 0))
-            .max(record.trouble.until())
-            .max(rule.barred_until(&record.note));
         !self.gone
             && self.given_up.is_none()
-            && !self.wait.is_troubled()
-            && !self.short.is_troubled()
+            && !self.is_troubled()
             && record.growth() == candidate.growth
             && record.ripe_at(rule).is_some_and(|ripe| ripe <= now)
-            && waits <= now
+            && self.free_at(record, rule) <= now
     }
 
     /// Returns the number of collapses that may be planned without delaying it for longer than `max`.

@@ -14,7 +14,7 @@
 //!   learn    done; or what waits now, and for how long               here, backoff.rs      Promoter::conclude
 //! ```
 //!
-//! What only waits for the stall bound is planned later, without another decision: `promoter/resume.rs`.
+//! Regions that only wait for the stall bound are planned later, without another decision: `promoter/resume.rs`.
 //!
 //! One decision is one pass over the snapshot and the memory, side by side, and a partial sort of the candidates: linear in
 //! the number of regions.

@@ -382,17 +382,17 @@ impl Watch {
                 next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
             }
             let now = self.begun.elapsed();
-            let (decides, resumes) = match self.saves() {
+            let (decision_from, resumption_from) = match self.saves() {
                 true => (self.next_decision, self.next_resumption),
                 false => (now, now),
             };
             // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
             let decision = match self.has_news {
-                true => Some(decides),
-                false => self.due.map(|at| at.max(decides)),
+                true => Some(decision_from),
+                false => self.due.map(|at| at.max(decision_from)),
             };
             let resumption = self.resumes.filter(|_| !self.is_behind());
-            let resumption = resumption.map(|at| at.max(resumes));
+            let resumption = resumption.map(|at| at.max(resumption_from));
             let wanted = [decision, resumption].into_iter().flatten().min();
             let wanted = wanted.map_or(Duration::MAX, |at| at.saturating_sub(now));
             let look = next_look.saturating_sub(now);

@@ -24,10 +24,47 @@ pub fn view(
     scanner: &mut PageScanner,
     id: ProcessId,
 ) -> Result<ProcessView, ReadError> {
-    let pid = id.pid;
-    lives(roots, id)?;
+    read(roots, scanner, id, |vmas| vmas)
+}
 
-    let vmas = maps(roots, pid)?;
+/// Finds out whether [`view`] of `id` would succeed now, at the cost of reading its mappings and one region: a view reads all page tables.
+///
+/// # Errors
+/// Those of [`view`].
+pub fn check_view(
+    roots: &Roots,
+    scanner: &mut PageScanner,
+    id: ProcessId,
+) -> Result<(), ReadError> {
+    read(roots, scanner, id, first_region).map(drop)
+}
+
+/// Returns the first whole region of the mappings, as one mapping; nothing if there is none.
+fn first_region(vmas: Vec<Vma>) -> Vec<Vma> {
+    let first = |vma: Vma| {
+        let range = vma.range.regions().next()?.range();
+        Some(Vma { range, ..vma })
+    };
+    vmas.into_iter().find_map(first).into_iter().collect()
+}
+
+/// Reads a view of the mappings that `choose` returns.
+fn read(
+    roots: &Roots,
+    scanner: &mut PageScanner,
+    id: ProcessId,
+    choose: fn(Vec<Vma>) -> Vec<Vma>,
+) -> Result<ProcessView, ReadError> {
+    let pid = id.pid;
+    let before = stat(roots, pid)?;
+    if before.start_ticks != id.start_ticks || before.is_zombie() {
+        return Err(ReadError::Vanished { pid });
+    }
+    if before.is_kernel_thread() {
+        return Err(ReadError::KernelThread { pid });
+    }
+
+    let vmas = choose(maps(roots, pid)?);
     let regions = scanner.regions(roots, id, &vmas)?;
     let sizes = status(roots, pid)?;
 
@@ -47,45 +84,4 @@ pub fn view(
         fills: false,
         heat: None,
     })
-}
-
-/// Finds out whether [`view`] of `id` would succeed now, at the cost of reading its mappings and one region: a view reads all page tables.
-///
-/// # Errors
-/// Those of [`view`].
-pub fn check_view(
-    roots: &Roots,
-    scanner: &mut PageScanner,
-    id: ProcessId,
-) -> Result<(), ReadError> {
-    let pid = id.pid;
-    lives(roots, id)?;
-    let vmas = maps(roots, pid)?;
-    let first = |vma: &Vma| {
-        let range = vma.range.regions().next()?.range();
-        Some(Vma {
-            range,
-            ..vma.clone()
-        })
-    };
-    let one: Vec<Vma> = vmas.iter().find_map(first).into_iter().collect();
-    scanner.regions(roots, id, &one)?;
-    status(roots, pid)?;
-    match still_is(roots, id) {
-        true => Ok(()),
-        false => Err(ReadError::Vanished { pid }),
-    }
-}
-
-/// Finds out whether `id` is a process that has memory.
-fn lives(roots: &Roots, id: ProcessId) -> Result<(), ReadError> {
-    let pid = id.pid;
-    let now = stat(roots, pid)?;
-    if now.start_ticks != id.start_ticks || now.is_zombie() {
-        return Err(ReadError::Vanished { pid });
-    }
-    if now.is_kernel_thread() {
-        return Err(ReadError::KernelThread { pid });
-    }
-    Ok(())
 }

@@ -53,14 +53,15 @@ impl MemoryAge {
     };
 }
 
+/// Returns true if the program still fills `memory`: samples would show the filling, and use up what later ones need.
+pub(crate) fn is_too_early(memory: &Memory<'_>, age: MemoryAge) -> bool {
+    (memory.fills || age.settled < LEAST_SETTLED) && age.watched < LONGEST_FILLING
+}
+
 /// Returns true if regions with holes that evidence could make huge, within `room` pages of growth, make up a notable part of `memory`. Such a
 /// region has at least `min_active` resident pages.
 pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: MemoryAge) -> bool {
-    if age.watched < LEAST_WATCHED {
-        return false;
-    }
-    let fills = memory.fills || age.settled < LEAST_SETTLED;
-    if fills && age.watched < LONGEST_FILLING {
+    if age.watched < LEAST_WATCHED || is_too_early(memory, age) {
         return false;
     }
     // What a program has given back of a huge page is no hole: `eligible` takes such a page for whole.

@@ -29,6 +29,8 @@
 //! region between hot ones. So three quarters of a region must be resident then: a wrong guess adds a quarter of a huge page at most. And the rule
 //! wants two samples in any case.
 //!
+//! Samples begin when the program has stopped filling memory: earlier ones show where it fills, and not what it uses (`evidence.rs`).
+//!
 //! The rule leaves alone regions with fewer active pages that are hot all the same, and counts them as candidates for compaction by the program
 //! itself.
 //!
@@ -214,7 +216,7 @@ impl Policy for HotPolicy {
     fn wants_heat(&self, memory: &Memory<'_>, age: MemoryAge) -> bool {
         let rule = self.promoter.rule();
         if !rule.full_at_once {
-            return true;
+            return !evidence::is_too_early(memory, age);
         }
         let Some(room) = self.promoter.allowed_growth() else {
             return false;

@@ -345,11 +345,16 @@ mod tests {
         auto.allow(Some(Share::BasisPoints(0)));
         auto.decide(&holes);
         assert!(!auto.wants_heat(&memory, old));
-        assert!(
-            Scheme::hot()
-                .policy()
-                .wants_heat(&memory, MemoryAge::default())
-        );
+        let hot = Scheme::hot().policy();
+        assert!(hot.wants_heat(&memory, old));
+        let settled = Duration::from_millis(500);
+        for (settled, is_wanted) in [(Duration::ZERO, false), (settled, true)] {
+            let age = MemoryAge {
+                watched: settled,
+                settled,
+            };
+            assert_eq!(hot.wants_heat(&memory, age), is_wanted, "{settled:?}");
+        }
         assert!(!Scheme::resident().policy().wants_heat(&memory, old));
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct Setup {
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) sampler: Option<Sampler>,
-    /// True if whatever the watch sees is sampled: the configuration names a tracker, or a policy that decides by accesses alone.
+    /// True if all watched memory is sampled at once, since the configuration names a tracker; otherwise the policy says when.
     pub(crate) samples_all: bool,
     /// Configuration of the tracker, until the policy first wants evidence of accesses.
     postponed: Option<Box<(Config, Mechanism)>>,
@@ -151,7 +151,7 @@ impl Setup {
             because,
             policy: scheme(pages, true, config, mechanism).policy(),
             sampler: Some(sampler),
-            samples_all: true,
+            samples_all: pages == Pages::Auto,
             postponed: None,
         })
     }

@@ -6,7 +6,8 @@ use serde::Serialize;
 use superhue_model::ByteCount;
 
 use super::estimate::Interval;
-use super::{LEAST_CPUS, LEAST_MEMORY, ProcessAdvice, ServiceAdvice};
+use super::observe::{LEAST_CPUS, LEAST_MEMORY};
+use super::{ProcessAdvice, ServiceAdvice};
 
 /// A gain below this counts as none: 1 % of the CPU time.
 pub const LEAST_GAIN: f64 = 0.01;

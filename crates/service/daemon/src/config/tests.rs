@@ -1,4 +1,8 @@
+use super::reader::MOST_PROBLEMS;
+use super::values::is_this_machine;
+use crate::users::AllowEntry;
 use std::time::Duration;
+use superhue_heat::TrackerKind;
 
 use super::*;
 use superhue_model::{ColorRequest, Share};

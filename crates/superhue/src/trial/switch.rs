@@ -6,38 +6,34 @@
 //! ```
 //!
 //! A collapse makes only pages that the policy would have made, and the bytes are the same in all states. So the target can stay in any of them,
-//! and does if superhue is killed. Memory that was huge before the trial stays as it is, since the lever remembers only the policy's own
+//! and does if superhue is killed. Memory that was huge before the trial stays as it is, since the switch remembers only the policy's own
 //! collapses; with `present` it is switched, too, and is huge again at the end. A program that starts makes such memory little by little, so the
-//! lever looks for it until the policy has learned enough.
+//! switch looks for it until the policy has learned enough.
 //!
 //! *Zeroes.* Since Linux 6.12 a split maps pages that hold only zeroes to one shared page, which is always in the cache. A program that uses such
 //! pages would be faster in *off* for that alone. So regions that lose more pages in a split than the collapse had added stay huge in both states.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
-use superhue_model::{
-    Action, ActionResult, CollapseBound, Effect, Errno, Outcome, Owner, PAGES_PER_REGION,
-    PageCount, Plan, ProcessId, Region, SkipReason,
-};
+use superhue_model::{Action, PAGES_PER_REGION, PageCount, ProcessId};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{
     PageScanner, is_huge_mapped, resident_pages, still_is, swapped_pages, view,
 };
 
 use super::frames::{Neighbors, neighbors_in};
+use super::pauses::{Failures, SleepFn, perform_all, scatter_all};
+use super::recording::{CollapsedRegions, FramesBefore, Key, RecordingActuator};
 use super::scatter::{Scatterer, SwapMover};
 use crate::Config;
 use crate::live::{LiveWatch, Members, WatchAccount};
 use crate::means::Means;
 use crate::session::new_actuator;
 use crate::watch::Mappings;
-
-/// Actions between two checks for a stop.
-const CHUNK: usize = 8;
 
 /// Time between two looks for memory that is huge already, at least, and as a multiple of the time that a look takes.
 const ADOPTED_EVERY: Duration = Duration::from_secs(1);
@@ -53,155 +49,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Regions that are checked to measure how far a switch took effect.
 const SAMPLE: usize = 128;
 
-/// Period of which collapses may take a part (see [`Config::stall_bound`]).
-const WINDOW: Duration = Duration::from_millis(100);
-
 /// Pages of zeroes that a region may lose in a split beyond those that the collapse had added: more would make *off* faster.
 const MOST_ZEROES: u64 = 32;
 
 /// Frames count as scattered if a smaller share of neighboring pages have neighboring frames.
 const SCATTERED: f64 = 0.5;
-
-/// Regions whose frames are recorded before they are collapsed.
-const MOST_RECORDED: usize = 1024;
-
-/// A region of a process.
-type Key = (ProcessId, Region);
-
-/// Function that sleeps, and returns true to stop.
-pub(super) type SleepFn<'a> = dyn FnMut(Duration) -> bool + 'a;
-
-/// The regions that the policy made huge, with the pages that this added.
-#[derive(Debug, Default, Clone)]
-struct CollapsedRegions(Arc<Mutex<BTreeMap<Key, PageCount>>>);
-
-impl CollapsedRegions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, PageCount>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Enters regions before they are collapsed, so that a look meanwhile does not take them for memory that is huge already. Returns those that were
-    /// not there.
-    fn begin(&self, actions: &[Action]) -> BTreeSet<Key> {
-        let mut made = self.lock();
-        let mut begun = BTreeSet::new();
-        for action in actions {
-            let (Action::Collapse { growth, .. }, Some(key)) = (*action, key_of(*action)) else {
-                continue;
-            };
-            if let Entry::Vacant(entry) = made.entry(key) {
-                entry.insert(growth);
-                begun.insert(key);
-            }
-        }
-        begun
-    }
-
-    /// Enters results, and forgets regions of `begun` that were not collapsed.
-    fn enter(&self, results: &[ActionResult], mut begun: BTreeSet<Key>) {
-        let mut made = self.lock();
-        let done = results
-            .iter()
-            .filter(|result| result.effect == Effect::Done);
-        for action in done.map(|result| result.action) {
-            let Some(key) = key_of(action) else { continue };
-            match action {
-                Action::Collapse { growth, .. } => {
-                    made.insert(key, growth);
-                    begun.remove(&key);
-                }
-                Action::Split { .. } => {
-                    made.remove(&key);
-                }
-            }
-        }
-        for key in &begun {
-            made.remove(key);
-        }
-    }
-}
-
-/// Returns the region that an action is about; `None` for shared memory.
-fn key_of(action: Action) -> Option<Key> {
-    Some((action.owner().process()?, action.region()))
-}
-
-/// Frames of regions right before the policy collapsed them.
-#[derive(Debug, Default, Clone)]
-struct FramesBefore(Arc<Mutex<(Neighbors, usize)>>);
-
-impl FramesBefore {
-    fn lock(&self) -> MutexGuard<'_, (Neighbors, usize)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn record(&self, roots: &Roots, action: Action) {
-        if let (Action::Collapse { region, .. }, Some(process)) = (action, action.owner().process())
-        {
-            let mut recorded = self.lock();
-            if recorded.1 < MOST_RECORDED {
-                recorded.0.add(neighbors_in(roots, process, region));
-                recorded.1 += 1;
-            }
-        }
-    }
-
-    fn share(&self) -> Option<f64> {
-        self.lock().0.share()
-    }
-
-    /// Records no more.
-    fn end(&self) {
-        self.lock().1 = MOST_RECORDED;
-    }
-}
-
-/// Actuator that passes actions to another one, and remembers the regions that become huge.
-struct RecordingActuator {
-    actuator: Box<dyn Actuator>,
-    roots: Roots,
-    made: CollapsedRegions,
-    before: FramesBefore,
-}
-
-impl Actuator for RecordingActuator {
-    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
-        // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
-        // error as from a kernel that cannot collapse it.
-        // So is memory that was huge before, where the trial does not switch it: a split that nobody takes back would be a change.
-        let ours: BTreeSet<Key> = self.made.lock().keys().copied().collect();
-        let is_private = |action: &Action| match *action {
-            Action::Collapse { owner, .. } => matches!(owner, Owner::Process(_)),
-            Action::Split { .. } => key_of(*action).is_some_and(|key| ours.contains(&key)),
-        };
-        let private: Vec<Action> = plan.actions.iter().copied().filter(is_private).collect();
-        for action in &private {
-            self.before.record(&self.roots, *action);
-        }
-        let begun = self.made.begin(&private);
-        let done = self.actuator.perform(&plan.part(&private), stop);
-        self.made.enter(&done.results, begun);
-        let mut done = done.results.into_iter();
-        let results = plan.actions.iter().filter_map(|&action| {
-            if is_private(&action) {
-                return done.next();
-            }
-            let errno = Errno::EINVAL;
-            Some(ActionResult {
-                action,
-                effect: Effect::Failed { errno },
-                took: Duration::ZERO,
-            })
-        });
-        Outcome {
-            results: results.collect(),
-        }
-    }
-
-    fn housekeep(&mut self) {
-        self.actuator.housekeep();
-    }
-}
 
 /// Counts and longest times of switching.
 #[derive(Debug, Default, Clone, Copy)]
@@ -308,7 +160,7 @@ pub(super) struct PolicySwitch {
 }
 
 impl PolicySwitch {
-    /// Starts a watch that follows the policy: on. The lever switches by `means`.
+    /// Starts a watch that follows the policy: on. It switches by `means`.
     ///
     /// # Errors
     /// The system cannot start a thread for it.
@@ -486,9 +338,9 @@ impl PolicySwitch {
         took
     }
 
-    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split. Regions that were huge before become huge again.
-    /// `nap` must not return true.
-    pub(super) fn finish(&mut self, keep: bool, nap: &mut SleepFn<'_>) -> Remains {
+    /// Ends the watch. With `keep` the policy's pages stay or are made again, else they are split: with pauses as during the trial or, if `at_once`,
+    /// without. Regions that were huge before become huge again. `nap` must not return true.
+    pub(super) fn finish(&mut self, keep: bool, at_once: bool, nap: &mut SleepFn<'_>) -> Remains {
         if keep {
             self.switch(true, nap);
         }
@@ -500,8 +352,9 @@ impl PolicySwitch {
         let made: Vec<Key> = all.difference(&self.found).copied().collect();
         let mut unsplit = 0;
         if !keep {
-            // Also after a switch that was broken off; without pauses, since nothing is measured any more.
-            unsplit = self.split(&made, None, nap);
+            // Also after a switch that was broken off.
+            let max_stall = self.max_stall.filter(|_| !at_once);
+            unsplit = self.split(&made, max_stall, nap);
             self.is_on = false;
         }
         let lost = self.without_huge_page(&found);
@@ -739,147 +592,10 @@ impl PolicySwitch {
     }
 }
 
-/// Actions that were not done.
-#[derive(Debug, Default)]
-struct Failures {
-    /// Those that the kernel refused for the moment (`EAGAIN`, `EBUSY`).
-    again: Vec<Action>,
-    /// Number of the others.
-    lasting: u64,
-}
-
-impl Failures {
-    fn add(&mut self, result: &ActionResult) {
-        match result.effect {
-            Effect::Failed {
-                errno: Errno::EAGAIN | Errno::EBUSY,
-            } => self.again.push(result.action),
-            _ => self.lasting += 1,
-        }
-    }
-
-    const fn count(&self) -> u64 {
-        self.again.len() as u64 + self.lasting
-    }
-}
-
-/// Performs actions in order, with pauses so that what holds the program up keeps within `max_stall`; returns the failures.
-///
-/// The actuator ends a part once the bound is reached, so that a part that takes longer than expected does not exceed it; what it has left undone
-/// comes after the pause.
-fn perform_all(
-    actuator: &mut dyn Actuator,
-    actions: Vec<Action>,
-    max_stall: Option<Duration>,
-    nap: &mut SleepFn<'_>,
-) -> Failures {
-    let mut failures = Failures::default();
-    let mut pacer = Pacer::new(max_stall);
-    let mut left = VecDeque::from(actions);
-    while !left.is_empty() {
-        let actions: Vec<Action> = left.drain(..left.len().min(CHUNK)).collect();
-        let plan = Plan {
-            bounds: pacer.bounds(&actions),
-            actions,
-        };
-        let outcome = actuator.perform(&plan, &|| false);
-        let mut spent = Duration::ZERO;
-        let mut undone = Vec::new();
-        for result in &outcome.results {
-            spent += result.took;
-            match result.effect {
-                Effect::Done | Effect::Vanished => {}
-                Effect::Skipped {
-                    reason: SkipReason::Cancelled,
-                } if max_stall.is_some() => undone.push(result.action),
-                _ => failures.add(result),
-            }
-        }
-        // The first action of an owner is always tried, so a part makes progress; one that does not would come again for ever.
-        if undone.len() == plan.actions.len() {
-            failures.lasting += undone.len() as u64;
-            undone.clear();
-        }
-        undone
-            .into_iter()
-            .rev()
-            .for_each(|action| left.push_front(action));
-        if nap(pacer.rest(spent, Instant::now())) {
-            break;
-        }
-    }
-    failures
-}
-
 /// Returns a sample of regions, evenly over all.
 fn sample(regions: &[Key]) -> impl Iterator<Item = Key> {
     let step = regions.len().div_ceil(SAMPLE).max(1);
     regions.iter().copied().step_by(step)
-}
-
-/// Scatters the pages of all regions, with pauses so that waits of the program keep within `max_stall`.
-fn scatter_all(
-    scatterer: &mut Scatterer,
-    regions: &[Key],
-    max_stall: Option<Duration>,
-    nap: &mut SleepFn<'_>,
-) {
-    scatterer.begin(regions);
-    let mut pacer = Pacer::new(max_stall);
-    while let Some(held_up) = scatterer.step() {
-        if nap(pacer.rest(held_up, Instant::now())) {
-            return;
-        }
-    }
-}
-
-/// Pauses between actions that hold a program up, so that this takes at most `allowed` of each [`WINDOW`].
-struct Pacer {
-    allowed: Option<Duration>,
-    window: Option<Instant>,
-    spent: Duration,
-}
-
-impl Pacer {
-    const fn new(allowed: Option<Duration>) -> Self {
-        Self {
-            allowed,
-            window: None,
-            spent: Duration::ZERO,
-        }
-    }
-
-    /// Returns what collapses may still take in this window, for each owner of the actions; empty without a bound.
-    fn bounds(&self, actions: &[Action]) -> Vec<CollapseBound> {
-        let Some(allowed) = self.allowed else {
-            return Vec::new();
-        };
-        let left = allowed.saturating_sub(self.spent);
-        let owners: BTreeSet<Owner> = actions.iter().map(|action| action.owner()).collect();
-        let bounds = owners
-            .into_iter()
-            .map(|owner| CollapseBound { owner, left });
-        bounds.collect()
-    }
-
-    /// Returns the pause after an action that ended `now` and held the program up for `took`.
-    fn rest(&mut self, took: Duration, now: Instant) -> Duration {
-        let begun = *self
-            .window
-            .get_or_insert(now.checked_sub(took).unwrap_or(now));
-        self.spent += took;
-        let elapsed = now.saturating_duration_since(begun);
-        let rest = match self.allowed {
-            Some(allowed) if self.spent >= allowed => WINDOW
-                .mul_f64(self.spent.as_secs_f64() / allowed.as_secs_f64().max(1e-6))
-                .saturating_sub(elapsed),
-            _ => Duration::ZERO,
-        };
-        if elapsed >= WINDOW || !rest.is_zero() {
-            (self.window, self.spent) = (now.checked_add(rest), Duration::ZERO);
-        }
-        rest
-    }
 }
 
 impl Drop for PolicySwitch {
@@ -894,49 +610,10 @@ impl Drop for PolicySwitch {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use superhue_model::VirtAddr;
+    use superhue_model::{Effect, Errno, Outcome, Plan, Region};
 
+    use super::super::fakes::{CountingActuator, outcome_of, regions};
     use super::*;
-
-    const MILLISECOND: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn pauses_keep_what_holds_the_program_up_within_the_bound() {
-        let begun = Instant::now();
-        let mut pacer = Pacer::new(Some(10 * MILLISECOND));
-        assert_eq!(
-            pacer.rest(4 * MILLISECOND, begun + 4 * MILLISECOND),
-            Duration::ZERO
-        );
-        // Twice the bound in 20 ms: the window grows to 200 ms.
-        let rest = pacer.rest(16 * MILLISECOND, begun + 20 * MILLISECOND);
-        assert_eq!(rest, 180 * MILLISECOND);
-        // The next window begins after the pause.
-        let after = begun + 200 * MILLISECOND;
-        assert_eq!(
-            pacer.rest(9 * MILLISECOND, after + 9 * MILLISECOND),
-            Duration::ZERO
-        );
-        assert_eq!(
-            pacer.rest(MILLISECOND, after + 100 * MILLISECOND),
-            Duration::ZERO
-        );
-        assert_eq!(
-            pacer.rest(9 * MILLISECOND, after + 110 * MILLISECOND),
-            Duration::ZERO
-        );
-        let mut unbound = Pacer::new(None);
-        assert_eq!(unbound.rest(Duration::from_secs(9), begun), Duration::ZERO);
-    }
-
-    fn regions(count: u64) -> Vec<Key> {
-        let process = ProcessId {
-            pid: u32::MAX,
-            start_ticks: 1,
-        };
-        let region = |index: u64| Region::containing(VirtAddr(0x7f00_0000_0000 + (index << 21)));
-        (0..count).map(|index| (process, region(index))).collect()
-    }
 
     #[test]
     fn a_sample_is_spread_over_all_regions() {
@@ -947,25 +624,6 @@ mod tests {
         assert!(sampled[sampled.len() - 1] >= all[990]);
         assert_eq!(sample(&all[..3]).count(), 3);
         assert_eq!(sample(&[]).count(), 0);
-    }
-
-    /// Actuator that does everything, and counts.
-    struct FakeActuator(Arc<AtomicU64>);
-
-    impl Actuator for FakeActuator {
-        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
-            let result = |&action: &Action| {
-                self.0.fetch_add(1, Ordering::Relaxed);
-                ActionResult {
-                    action,
-                    effect: Effect::Done,
-                    took: Duration::ZERO,
-                }
-            };
-            Outcome {
-                results: plan.actions.iter().map(result).collect(),
-            }
-        }
     }
 
     fn nap(time: Duration) -> bool {
@@ -988,7 +646,7 @@ mod tests {
         let mut switch =
             PolicySwitch::new(&options.config(), &Means::Own, options_of_switch).unwrap();
         let performed = Arc::new(AtomicU64::new(0));
-        switch.actuator = Box::new(FakeActuator(Arc::clone(&performed)));
+        switch.actuator = Box::new(CountingActuator(Arc::clone(&performed)));
         (switch, performed)
     }
 
@@ -1010,14 +668,45 @@ mod tests {
         assert_eq!(performed.load(Ordering::Relaxed), 0);
         // The pages that are absent now are the growth of the next collapse all the same.
         assert_eq!(switch.absent[&key], PageCount(412));
-        let remains = switch.finish(false, &mut nap);
+        let remains = switch.finish(false, false, &mut nap);
         assert_eq!((remains.huge, remains.unsplit), (Some(0), 0));
         assert_eq!(performed.load(Ordering::Relaxed), 0);
 
         // A region that may be huge is split: nothing is known of a process that has ended.
         switch.made.lock().insert(regions(1)[0], PageCount(5));
-        switch.finish(false, &mut nap);
+        switch.finish(false, false, &mut nap);
         assert_eq!(performed.load(Ordering::Relaxed), 1);
+    }
+
+    /// Actuator whose actions take 20 ms each.
+    struct SlowActuator;
+
+    impl Actuator for SlowActuator {
+        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
+            let mut outcome = outcome_of(plan.actions.iter().map(|it| (*it, Effect::Done)));
+            for result in &mut outcome.results {
+                result.took = Duration::from_millis(20);
+            }
+            outcome
+        }
+    }
+
+    #[test]
+    fn the_end_keeps_to_the_bound_unless_it_is_urgent() {
+        for at_once in [false, true] {
+            let mut switch = own_switch().0;
+            switch.actuator = Box::new(SlowActuator);
+            switch.max_stall = Some(Duration::from_millis(10));
+            let made = regions(20).into_iter().map(|key| (key, PageCount(5)));
+            switch.made.lock().extend(made);
+            let mut pauses = Duration::ZERO;
+            switch.finish(false, at_once, &mut |pause| {
+                // The watch is waited for with shorter ones.
+                pauses += pause.saturating_sub(Duration::from_millis(2));
+                false
+            });
+            assert_eq!(pauses.is_zero(), at_once, "{pauses:?}");
+        }
     }
 
     #[test]
@@ -1040,97 +729,10 @@ mod tests {
         let trouble = switch.trouble().unwrap();
         assert!(trouble.contains("not stood still"), "{trouble}");
         // At the end all the same: otherwise the regions would stay huge for certain.
-        switch.finish(false, &mut nap);
+        switch.finish(false, false, &mut nap);
         assert_eq!(performed.load(Ordering::Relaxed), 1);
         assert_eq!(switch.not_held(), Some(trouble.as_str()));
         drop(begin);
-    }
-
-    /// Actuator whose collapses take 3 ms each, and which keeps to the bounds of a plan.
-    #[derive(Default)]
-    struct BoundedActuator {
-        plans: Vec<Vec<CollapseBound>>,
-        done: Vec<Region>,
-    }
-
-    impl Actuator for BoundedActuator {
-        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
-            self.plans.push(plan.bounds.clone());
-            let mut left = plan
-                .actions
-                .first()
-                .and_then(|action| plan.left(action.owner()));
-            let result = |&action: &Action| {
-                if left == Some(Duration::ZERO) {
-                    let reason = SkipReason::Cancelled;
-                    return ActionResult {
-                        action,
-                        effect: Effect::Skipped { reason },
-                        took: Duration::ZERO,
-                    };
-                }
-                self.done.push(action.region());
-                left = left.map(|left| left.saturating_sub(3 * MILLISECOND));
-                ActionResult {
-                    action,
-                    effect: Effect::Done,
-                    took: 3 * MILLISECOND,
-                }
-            };
-            Outcome {
-                results: plan.actions.iter().map(result).collect(),
-            }
-        }
-    }
-
-    #[test]
-    fn a_switch_keeps_to_the_bound_and_leaves_nothing_undone() {
-        let regions = regions(20);
-        let collapse = |&(process, region): &Key| Action::Collapse {
-            owner: process.into(),
-            region,
-            growth: PageCount(5),
-        };
-        let all: Vec<Action> = regions.iter().map(collapse).collect();
-        let wanted: Vec<Region> = regions.iter().map(|(_, region)| *region).collect();
-
-        let mut actuator = BoundedActuator::default();
-        let mut pauses = Vec::new();
-        let mut nap = |pause: Duration| {
-            pauses.push(pause);
-            false
-        };
-        let failed = perform_all(&mut actuator, all.clone(), Some(6 * MILLISECOND), &mut nap);
-        assert_eq!((failed.count(), &actuator.done), (0, &wanted));
-        // Two collapses of each eight fit, and a pause follows.
-        assert_eq!(actuator.plans.len(), 10);
-        assert!(
-            actuator
-                .plans
-                .iter()
-                .all(|bounds| bounds[0].left == 6 * MILLISECOND)
-        );
-        assert!(
-            pauses.iter().all(|pause| *pause > 50 * MILLISECOND),
-            "{pauses:?}"
-        );
-
-        let mut actuator = BoundedActuator::default();
-        let failed = perform_all(&mut actuator, all, None, &mut |_| false);
-        assert_eq!((failed.count(), &actuator.done), (0, &wanted));
-        assert_eq!(actuator.plans, [const { Vec::new() }; 3]);
-    }
-
-    /// Returns the outcome of actions that took no time.
-    fn at_once(effects: impl Iterator<Item = (Action, Effect)>) -> Outcome {
-        let results = effects.map(|(action, effect)| ActionResult {
-            action,
-            effect,
-            took: Duration::ZERO,
-        });
-        Outcome {
-            results: results.collect(),
-        }
     }
 
     /// Actuator that fails with `EAGAIN` so many times before it does an action.
@@ -1148,7 +750,7 @@ mod tests {
                 };
                 (action, effect)
             });
-            at_once(results)
+            outcome_of(results)
         }
     }
 
@@ -1161,94 +763,6 @@ mod tests {
             let failed = switch.collapse(wanted().collect(), &mut |_| false);
             assert_eq!(failed, left, "busy {busy} times");
         }
-    }
-
-    /// Actuator that does the second action, fails the first, and does not come to the others.
-    struct SecondOnly(CollapsedRegions);
-
-    impl Actuator for SecondOnly {
-        fn perform(&mut self, plan: &Plan, _: &dyn Fn() -> bool) -> Outcome {
-            let made = self.0.lock();
-            let mut keys = plan.actions.iter().filter_map(|action| key_of(*action));
-            assert!(
-                keys.all(|key| made.contains_key(&key)),
-                "a look now would take them for huge already"
-            );
-            let errno = Errno::EAGAIN;
-            let effects = [Effect::Failed { errno }, Effect::Done];
-            at_once(plan.actions.iter().copied().zip(effects))
-        }
-    }
-
-    #[test]
-    fn regions_count_as_the_policy_s_while_it_collapses_them_and_not_if_that_fails() {
-        let made = CollapsedRegions::default();
-        let mut recording = RecordingActuator {
-            actuator: Box::new(SecondOnly(made.clone())),
-            roots: Roots::default(),
-            made: made.clone(),
-            before: FramesBefore::default(),
-        };
-        let regions = regions(4);
-        // Collapsed earlier: it is the policy's, even if it cannot be collapsed again.
-        made.lock().insert(regions[3], PageCount(9));
-        let collapses = regions.iter().map(|&(process, region)| Action::Collapse {
-            owner: process.into(),
-            region,
-            growth: PageCount(5),
-        });
-        let actions = collapses.collect();
-        recording.perform(&Plan::of(actions), &|| false);
-        let left: Vec<(Key, PageCount)> = made.lock().iter().map(|(key, it)| (*key, *it)).collect();
-        assert_eq!(
-            left,
-            [(regions[1], PageCount(5)), (regions[3], PageCount(9))]
-        );
-    }
-
-    #[test]
-    fn the_policy_s_own_collapses_are_remembered_until_it_splits_them() {
-        let performed = Arc::new(AtomicU64::new(0));
-        let made = CollapsedRegions::default();
-        let before = FramesBefore::default();
-        let mut recording = RecordingActuator {
-            actuator: Box::new(FakeActuator(Arc::clone(&performed))),
-            roots: Roots::default(),
-            made: made.clone(),
-            before: before.clone(),
-        };
-        let regions = regions(3);
-        let collapses = regions.iter().map(|&(process, region)| Action::Collapse {
-            owner: process.into(),
-            region,
-            growth: PageCount(5),
-        });
-        let plan = Plan::of(collapses.collect());
-        let outcome = recording.perform(&plan, &|| false);
-        assert_eq!(outcome.results.len(), 3);
-        assert_eq!(
-            made.lock().values().copied().collect::<Vec<_>>(),
-            [PageCount(5); 3]
-        );
-        // No such process: nothing is known of its frames.
-        assert_eq!((before.share(), before.lock().1), (None, 3));
-        let (process, region) = regions[1];
-        let split = Action::Split {
-            owner: process.into(),
-            region,
-        };
-        recording.perform(&Plan::of(vec![split]), &|| false);
-        assert_eq!(
-            made.lock().keys().copied().collect::<Vec<_>>(),
-            [regions[0], regions[2]]
-        );
-        assert_eq!(performed.load(Ordering::Relaxed), 4);
-
-        // It is not the policy's any more, or was huge before: the trial would not put it back.
-        let outcome = recording.perform(&Plan::of(vec![split]), &|| false);
-        let errno = Errno::EINVAL;
-        assert_eq!(outcome.results[0].effect, Effect::Failed { errno });
-        assert_eq!(performed.load(Ordering::Relaxed), 4);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Stands between a command and its caller so that neither notices.
 //!
 //! The command stays in Superhue's process group, so keys of the terminal reach it directly, and
-//! only signals that a process or a timer sent to Superhue are passed on. When the command stops, Superhue
+//! only signals that a process or a timer sent to Superhue are passed on, and the end of the terminal. When the command stops, Superhue
 //! stops too, so that a shell's job control sees what it would see without Superhue; when one of the two
 //! is continued, so is the other.
 
 use std::time::Duration;
 
 use superhue_sys::process::{
-    ChildEvent, Signal, SignalSet, Usage, child_event, send_signal, stop_with,
+    ChildEvent, Signal, SignalSet, Usage, child_event, is_session_leader, send_signal, stop_with,
 };
 
 /// Signals that a thread raises by an error of its own. Blocked they would end superhue without a trace, and a pipe without a reader is an error of
@@ -80,6 +80,10 @@ impl Signals {
             let interrupted = is_interrupt(&signal);
             if is_for_command(&signal, pid) {
                 send_signal(pid, signal.number, signal.value);
+                if is_hangup(&signal) {
+                    // As the kernel does: a stopped program is to notice.
+                    send_signal(pid, libc::SIGCONT, None);
+                }
             }
             if interrupted {
                 // The command may have ended of it by now. Its SIGCHLD is still pending, so the next step
@@ -123,7 +127,13 @@ fn is_for_command(signal: &Signal, pid: u32) -> bool {
     let is_known = signal.sender == Some(pid) || signal.sender == Some(std::process::id());
     signal.number != libc::SIGCHLD
         && !is_known
-        && (signal.sent_by_process || TIMERS.contains(&signal.number))
+        && (signal.sent_by_process || TIMERS.contains(&signal.number) || is_hangup(signal))
+}
+
+/// Returns true for the signal of a terminal that has gone away. The kernel sends it to the leader of the session alone, and that would be the command
+/// if it ran without Superhue.
+fn is_hangup(signal: &Signal) -> bool {
+    signal.number == libc::SIGHUP && !signal.sent_by_process && is_session_leader()
 }
 
 #[cfg(test)]

@@ -298,6 +298,43 @@ keys('exit\n')
 print('ok')
 "#;
 
+/// Closes a terminal whose session the command leads; prints the signal that ended the command.
+const HANG_UP: &str = r#"
+import os, pty, signal, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+said = b''
+while b'ready' not in said:
+    said += os.read(terminal, 4096)
+os.close(terminal)
+deadline = time.time() + 30
+while time.time() < deadline:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        sys.exit(print(signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else status))
+    time.sleep(0.01)
+os.kill(pid, signal.SIGKILL)
+print('still there')
+"#;
+
+/// As in a window that runs one command only. The kernel sends the signal to the leader of the session, and to nobody else.
+#[test]
+fn the_end_of_the_terminal_ends_the_command_as_it_does_without() {
+    let Some(python) = support::python() else {
+        return;
+    };
+    let superhue = installed().join("superhue").into_os_string();
+    let run: Vec<_> = [superhue, "run".into(), "--quiet".into(), "--".into()].into();
+    for before in [Vec::new(), run] {
+        let mut command = with_default_signals(python);
+        command.args(["-c", HANG_UP]).args(before);
+        command.args(["sh", "-c", "echo ready; exec sleep 60"]);
+        let said = output(&mut command);
+        assert_eq!(text(&said.stdout), "SIGHUP\n", "{}", text(&said.stderr));
+    }
+}
+
 #[test]
 fn keys_of_the_terminal_do_what_they_do_without() {
     let Some(python) = support::python() else {

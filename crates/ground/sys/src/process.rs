@@ -288,6 +288,12 @@ pub struct Signal {
     pub value: Option<i32>,
 }
 
+/// Returns true if this process leads its session (`getsid(2)`).
+#[must_use]
+pub fn is_session_leader() -> bool {
+    rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid())
+}
+
 /// Sends a signal, real-time signals included, to a process whose number is still valid: a child that was not waited for yet, or a process that
 /// existed just now (`kill(2)`, and `sigqueue(3)` for one with a value). A signal that may not be sent is dropped.
 pub fn send_signal(pid: u32, signal: i32, value: Option<i32>) {

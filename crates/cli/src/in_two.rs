@@ -12,20 +12,24 @@
 //! ends. So the reader is a process that can be killed. It is forked before any thread starts, so no state has to be passed to it, and the verb is
 //! unaware of it. Without a second process, this one does the work.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal as KernelSignal, getpid, getppid, kill_process, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal as KernelSignal, getpid, getppid, kill_process, pidfd_open,
+    set_parent_process_death_signal,
 };
 use superhue::held_up::{SleepLimits, SleepMonitor};
 use superhue::model::counted;
 use superhue::procfs::Roots;
 use superhue::procfs::process::numbers;
 use superhue::sys::busy::{self, BusyBoard};
-use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone};
+use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone, is_session_leader};
 
 use crate::output::{leave_out, note};
 use crate::verb::restore::recover;
@@ -53,7 +57,8 @@ mod libc_signal {
     pub(super) const CHLD: i32 = 17;
 }
 
-/// Time for which one process may hold up a verb that answers once (`ONCE`), or one that goes on (`LASTING`), which then loses what it has learned.
+/// Time for which one process may hold up a verb that answers once (`ONCE`), one that goes on (`LASTING`), which then loses what it has learned, or one
+/// that cannot begin again (`UNIQUE`).
 const ONCE: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(100),
     in_files: Duration::from_millis(400),
@@ -61,6 +66,11 @@ const ONCE: SleepLimits = SleepLimits {
 const LASTING: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_secs(1),
     in_files: Duration::from_secs(2),
+};
+
+const UNIQUE: SleepLimits = SleepLimits {
+    uninterruptible: Duration::from_secs(5),
+    in_files: Duration::from_secs(5),
 };
 
 /// The same for reading a little of each process, and the time for all of that.
@@ -79,6 +89,9 @@ const AGAIN: SleepLimits = SleepLimits {
 /// Most restarts of the verb. If a process holds it up once more, the verb reports that and fails.
 const TIMES: usize = 16;
 
+/// Time after which earlier restarts of a verb that goes on do not count any more.
+const FORGIVEN: Duration = Duration::from_secs(600);
+
 /// Wait for a killed child to be gone, so that what it changed can be undone.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -92,6 +105,50 @@ pub enum Kind {
     Once,
     /// The verb runs until it is ended.
     Lasting,
+    /// The verb cannot begin again: it would lose its result.
+    Unique,
+}
+
+/// Processes that are left out.
+#[derive(Debug, Default)]
+struct LeftOut(BTreeMap<u32, Option<OwnedFd>>);
+
+impl LeftOut {
+    fn insert(&mut self, process: u32) {
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+        let Some(pid) = pid.filter(|_| !self.has(process)) else {
+            return;
+        };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => {
+                self.0.insert(process, Some(handle));
+            }
+            // It has ended.
+            Err(Errno::SRCH) => {}
+            // Its end is not seen, and the number stays.
+            Err(_) => {
+                self.0.insert(process, None);
+            }
+        }
+    }
+
+    fn has(&self, process: u32) -> bool {
+        self.0.contains_key(&process)
+    }
+
+    /// Forgets those that have ended: another process may have the number.
+    fn forget_the_dead(&mut self) {
+        self.0.retain(|_, handle| {
+            handle.as_ref().is_none_or(|handle| {
+                let mut ended = [PollFd::new(handle, PollFlags::IN)];
+                poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+            })
+        });
+    }
+
+    fn numbers(&self) -> BTreeSet<u32> {
+        self.0.keys().copied().collect()
+    }
 }
 
 /// Returns the kind of the verb in these arguments; `None` for verbs that do not read arbitrary processes.
@@ -113,6 +170,8 @@ pub fn kind(
             (!arguments.any(is_record)).then_some(Kind::Once)
         }
         "attach" => Some(Kind::Lasting),
+        "trial" => Some(Kind::Unique),
+        "ctl" => says(&["trial"]).then_some(Kind::Unique),
         _ => None,
     }
 }
@@ -123,24 +182,29 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
         return work();
     };
     let own = getpid();
-    let mut left_out = BTreeSet::new();
+    let mut left_out = LeftOut::default();
     // A process that released the reader once is cleared; the next time it is left out.
-    let mut cleared = BTreeSet::new();
+    let mut cleared = LeftOut::default();
     let watched = SignalSet::of(&WATCHED);
     let before = watched.block();
     let mut patience = match kind {
         Kind::Once => ONCE,
         Kind::Lasting => LASTING,
+        Kind::Unique => UNIQUE,
     };
     // The last child that was killed, and whether it is gone.
     let mut last = (0, true);
-    for time in 0..=TIMES {
+    let mut restarts = 0;
+    while restarts <= TIMES {
+        let begun = Instant::now();
+        left_out.forget_the_dead();
+        cleared.forget_the_dead();
         board.clear();
         let child = match fork_alone() {
             Ok(Some(child)) => child,
             Ok(None) => {
                 before.apply();
-                return child_of(own, &board, left_out, &mut work);
+                return child_of(own, &board, left_out.numbers(), &mut work);
             }
             // Not even one more process can be made: do the work here.
             Err(_) => {
@@ -173,15 +237,33 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
                     end_by(signal);
                     return ExitCode::from(u8::try_from(128 + signal).unwrap_or(255));
                 }
+                if kind == Kind::Unique {
+                    undo_for(child, is_gone, kind);
+                    note(&format!(
+                        "process {process} holds it up (it executes a program, or has its memory locked, and does not go on): given up. \
+                         Try again without that process"
+                    ));
+                    return ExitCode::from(crate::output::FAILED);
+                }
                 let mut suspects = BTreeSet::from([process]);
-                if time == 0 || kind == Kind::Once {
+                if restarts == 0 || kind == Kind::Once {
                     probe(&board, &left_out, &mut suspects);
                 }
-                left_out.extend(suspects.intersection(&cleared));
-                suspects.retain(|suspect| !cleared.contains(suspect));
+                for &process in suspects.iter().filter(|&&suspect| cleared.has(suspect)) {
+                    left_out.insert(process);
+                }
+                suspects.retain(|&suspect| !cleared.has(suspect));
                 let holding = still_holding(&suspects);
-                cleared.extend(suspects.difference(&holding));
-                left_out.extend(holding);
+                for &process in suspects.difference(&holding) {
+                    cleared.insert(process);
+                }
+                for process in holding {
+                    left_out.insert(process);
+                }
+                restarts += 1;
+                if kind == Kind::Lasting && begun.elapsed() >= FORGIVEN {
+                    (restarts, patience) = (1, LASTING);
+                }
                 patience.uninterruptible =
                     (patience.uninterruptible / 2).max(patience.in_files / 8);
             }
@@ -195,7 +277,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
 
 /// Undoes what a child that was killed has changed on the machine: it could not do so itself.
 fn undo_for(child: u32, is_gone: bool, kind: Kind) {
-    if kind != Kind::Lasting {
+    if kind == Kind::Once {
         return;
     }
     // As long as it exists, it holds the lock on its journal.
@@ -254,7 +336,9 @@ fn watch(child: u32, board: &BusyBoard, patience: SleepLimits, watched: &SignalS
         }
         if let Some(signal) = signal.filter(|signal| signal.number != libc_signal::CHLD) {
             // Signals of the terminal have already reached the child.
-            if signal.sent_by_process
+            // The end of the terminal has reached only the leader of the session.
+            let is_hangup = signal.number == libc_signal::HUP && is_session_leader();
+            if (signal.sent_by_process || is_hangup)
                 && signal.sender != Some(child)
                 && let Some(number) = KernelSignal::from_named_raw(signal.number)
             {
@@ -275,7 +359,7 @@ fn watch(child: u32, board: &BusyBoard, patience: SleepLimits, watched: &SignalS
 }
 
 /// Finds the other processes that may hold up a reader, by a child that reads a little of each process.
-fn probe(board: &BusyBoard, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u32>) {
+fn probe(board: &BusyBoard, left_out: &LeftOut, suspects: &mut BTreeSet<u32>) {
     let begun = Instant::now();
     let mut after = 0;
     while begun.elapsed() < PROBES {
@@ -284,7 +368,7 @@ fn probe(board: &BusyBoard, left_out: &BTreeSet<u32>, suspects: &mut BTreeSet<u3
             Ok(Some(child)) => child,
             Ok(None) => {
                 let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
-                busy::leave_alone(left_out.union(suspects).copied().collect());
+                busy::leave_alone(left_out.numbers().union(suspects).copied().collect());
                 board.write_here();
                 read_all(after);
                 std::process::exit(0);
@@ -399,13 +483,13 @@ fn end_by(signal: i32) {
 }
 
 /// Prints the processes that were left out.
-fn tell(left_out: &BTreeSet<u32>) {
-    for pid in left_out.iter().take(NAMED) {
+fn tell(left_out: &LeftOut) {
+    for pid in left_out.0.keys().take(NAMED) {
         note(&format!(
             "process {pid} was left out: it holds up each reader (it executes a program, or has its memory locked, and does not go on)"
         ));
     }
-    if let Some(more) = left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
+    if let Some(more) = left_out.0.len().checked_sub(NAMED).filter(|&more| more > 0) {
         note(&format!(
             "and {} likewise",
             counted(more as u64, "more process")
@@ -426,6 +510,9 @@ mod tests {
         assert_eq!(of(&["-v", "status", "7"]), Some(Kind::Once));
         assert_eq!(of(&["top", "--once"]), Some(Kind::Once));
         assert_eq!(of(&["attach", "--all"]), Some(Kind::Lasting));
+        assert_eq!(of(&["trial", "--all"]), Some(Kind::Unique));
+        let with_socket = ["ctl", "--socket", "/run/x", "trial", "redis"];
+        assert_eq!(of(&with_socket), Some(Kind::Unique));
         for other in [
             // This verb is supervised only once it has its socket.
             &["track"][..],
@@ -434,6 +521,7 @@ mod tests {
             &["--help"],
             &[],
             &["daemon", "--check"],
+            &["ctl", "status"],
         ] {
             assert_eq!(of(other), None, "{other:?}");
         }

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::support::daemon::{Machine, Slice, documented, rule};
 use crate::support::{
-    ChildGuard, FILLING, User, cgroups, collapse_works, folder, is_root, output, python, skip,
-    state, superhue, text, until,
+    ChildGuard, FILLING, User, cgroups, collapse_works, folder, is_root, output, python, send,
+    skip, state, superhue, text, until,
 };
 
 /// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
@@ -645,20 +645,24 @@ fn a_kill_ends_the_hold(machine: &Machine, pid: u32) {
     let mut killed = lasting_trial(machine, pid);
     let second = machine.ctl(&["trial", "tried"]);
     assert_eq!(second.status.code(), Some(1), "{second:?}");
-    let owner = format!("process {} of user ", killed.pid());
+    // The command supervises the process that tries.
+    let children = format!("/proc/{0}/task/{0}/children", killed.pid());
+    let children = fs::read_to_string(children).unwrap();
+    let trying: u32 = children.trim().parse().unwrap();
+    let owner = format!("process {trying} of user ");
     let said = text(&second.stderr);
     assert!(said.contains(&owner), "{said}");
     let status = text(&machine.ctl(&["status"]).stdout);
     assert!(status.contains(&owner), "{status}");
     until("the trial is stopped while the memory is off", || {
         // A block lasts 100 ms: without the stop, the next one could begin before the kill.
-        killed.signal(Signal::STOP);
+        send(trying, Signal::STOP);
         until("the trial is stopped", || {
-            (state(killed.pid()) == Some('T')).then_some(())
+            (state(trying) == Some('T')).then_some(())
         });
         let is_off = is_huge(pid, false);
         if is_off.is_none() {
-            killed.signal(Signal::CONT);
+            send(trying, Signal::CONT);
         }
         is_off
     });

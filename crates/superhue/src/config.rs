@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use superhue_act::Setting;
+use superhue_model::ByteCount;
 use superhue_policy::StallBound;
 use superhue_procfs::Roots;
 
@@ -37,6 +38,8 @@ pub struct Config {
     /// True if the watch may use at its start what [`PlacementOptions::max_overhead`] allows in 10 s. False for a watch that replaces another one: that
     /// one has used it.
     pub has_advance: bool,
+    /// Growth that an earlier watch of these processes has charged to the budget.
+    pub carried: ByteCount,
     /// True if clients may wait for the processes' answers from the start: then the default bound on collapses has no exemption while they start.
     pub serves: bool,
     /// True if descendants are watched too.
@@ -91,11 +94,7 @@ impl Config {
     /// is no bound.
     #[must_use]
     pub fn lock_bound(&self) -> Option<Duration> {
-        match self.options.max_stall {
-            Some(Duration::ZERO) => None,
-            Some(allowed) => Some(allowed),
-            None => Some(MAX_LOCK_DEFAULT),
-        }
+        lock_bound(self.options.max_stall)
     }
 
     /// Returns true if it names a policy or a tracker, which may turn out to be impossible.
@@ -104,11 +103,19 @@ impl Config {
     }
 }
 
+/// Returns the longest time for which a sample may hold `mmap_lock` under this `--max-stall`; `None` is no bound.
+#[must_use]
+pub fn lock_bound(max_stall: Option<Duration>) -> Option<Duration> {
+    let allowed = max_stall.unwrap_or(MAX_LOCK_DEFAULT);
+    (!allowed.is_zero()).then_some(allowed)
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             options: PlacementOptions::default(),
             has_advance: true,
+            carried: ByteCount(0),
             serves: false,
             follow: true,
             dry_run: false,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use superhue_model::Share;
 
@@ -27,6 +28,8 @@ struct SharedState {
     /// True while the owner wants the watch to stand still; `stands_still` is true once it does.
     held: bool,
     stands_still: bool,
+    /// CPU time that the owner's threads have taken for the watch, and that it has not counted yet.
+    spent_beside: Duration,
 }
 
 impl fmt::Debug for SharedState {
@@ -60,6 +63,7 @@ impl Controls {
             told: None,
             held: false,
             stands_still: false,
+            spent_beside: Duration::ZERO,
         };
         Self {
             shared: Arc::new(Mutex::new(shared)),
@@ -106,6 +110,16 @@ impl Controls {
             drop(shared);
             self.stop.nudge();
         }
+    }
+
+    /// Adds CPU time that another thread has taken for the watch.
+    pub(crate) fn spend(&self, time: Duration) {
+        self.lock().spent_beside += time;
+    }
+
+    /// Takes that time.
+    pub(crate) fn take_spent(&self) -> Duration {
+        std::mem::take(&mut self.lock().spent_beside)
     }
 
     pub(crate) fn wishes(&self) -> LiveSettings {

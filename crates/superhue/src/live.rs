@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use superhue_act::Actuator;
 use superhue_model::Share;
@@ -65,6 +66,7 @@ impl LiveWatch {
                     tracing::warn!(%error, "this rule's processes are left alone");
                     theirs.publish(WatchAccount {
                         trouble: Some(error.to_string()),
+                        charged_bytes: config.carried,
                         ..WatchAccount::default()
                     });
                 }
@@ -105,6 +107,11 @@ impl LiveWatch {
     /// Sets the upper bound on memory that huge pages add from now on, in place of the configured one.
     pub fn allow(&self, budget: Share) {
         self.controls.allow(budget);
+    }
+
+    /// Counts CPU time that the calling thread has taken for the watch, such as for passing its accounts on, as time of watching.
+    pub fn spend(&self, time: Duration) {
+        self.controls.spend(time);
     }
 
     /// Makes the watch call `told` after each new account, in the watch's own thread: `told` must not wait.

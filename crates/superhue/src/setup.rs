@@ -2,7 +2,7 @@
 
 use superhue_heat::{ChooseError, PtwalkTracker, Scope, choose};
 use superhue_model::{ColorRequest, Share};
-use superhue_policy::{Active, Pattern, Policy, Quota, Resident, Scheme, StallBound};
+use superhue_policy::{Active, Ledger, Pattern, Policy, Quota, Resident, Scheme, StallBound};
 
 use crate::ceiling;
 use crate::heat::{Sampler, Sampling};
@@ -16,7 +16,7 @@ pub(crate) struct Setup {
     pub(crate) because: String,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) sampler: Option<Sampler>,
-    /// True if all watched memory is sampled at once, since the configuration names a tracker; otherwise the policy says when.
+    /// True if all watched memory is sampled at once, since the configuration names a tracker for `auto`; otherwise the policy says when.
     pub(crate) samples_all: bool,
     /// Configuration of the tracker, until the policy first wants evidence of accesses.
     postponed: Option<Box<(Config, Mechanism)>>,
@@ -24,11 +24,11 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// Returns a policy that only observes, while there is nothing to decide.
-    pub(crate) fn undecided() -> Self {
+    pub(crate) fn undecided(config: &Config) -> Self {
         Self {
             pages: Pages::Kernel,
             because: "no process had memory that huge pages could be made of".to_owned(),
-            policy: Scheme::default().policy(),
+            policy: Scheme::default().policy_after(account_before(config)),
             sampler: None,
             samples_all: false,
             postponed: None,
@@ -55,7 +55,8 @@ impl Setup {
             Some(pages) => Ok(Self {
                 pages,
                 because: "asked for".to_owned(),
-                policy: scheme(pages, false, config, mechanism).policy(),
+                policy: scheme(pages, false, config, mechanism)
+                    .policy_after(account_before(config)),
                 sampler: None,
                 samples_all: false,
                 postponed: None,
@@ -86,7 +87,8 @@ impl Setup {
         Self {
             pages: Pages::Auto,
             because: "no accesses are tracked: nothing depends on them so far".to_owned(),
-            policy: scheme(Pages::Auto, true, config, mechanism).policy(),
+            policy: scheme(Pages::Auto, true, config, mechanism)
+                .policy_after(account_before(config)),
             sampler: None,
             samples_all: false,
             postponed: Some(Box::new((config.clone(), mechanism.clone()))),
@@ -149,11 +151,19 @@ impl Setup {
         Ok(Self {
             pages,
             because,
-            policy: scheme(pages, true, config, mechanism).policy(),
+            policy: scheme(pages, true, config, mechanism).policy_after(account_before(config)),
             sampler: Some(sampler),
             samples_all: pages == Pages::Auto,
             postponed: None,
         })
+    }
+}
+
+/// Returns the account with which a policy begins.
+fn account_before(config: &Config) -> Ledger {
+    Ledger {
+        charged: config.carried,
+        ..Ledger::default()
     }
 }
 

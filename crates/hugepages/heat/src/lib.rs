@@ -65,7 +65,7 @@ pub use map::{Change, HALF_LIFE, HeatMap, PageSize, RangeHeat};
 pub use pace::{NextSample, Pace, PaceLimits, SampleCost};
 pub use ptwalk::{FewPages, PtwalkTracker};
 pub use refill::RefillCost;
-pub use target_lock::{TargetLock, lock_holder};
+pub use target_lock::{TargetLock, lock_holder, release_target_locks};
 pub use tracker::{
     ArmingResult, RangeRate, Reading, RegionBits, Scope, TrackError, Tracker, TrackerKind,
 };

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{FlockOperation, flock};
 use superhue_model::ProcessId;
@@ -22,10 +23,13 @@ use super::TrackError;
 /// The file that is locked.
 pub(super) const NAME: &str = "personality";
 
+/// Files of all locks of this process, of which some may be gone; `None` once it takes no more.
+static FILES: Mutex<Option<Vec<Weak<File>>>> = Mutex::new(Some(Vec::new()));
+
 /// The right to track a process, until it is dropped or the holder dies.
 #[derive(Debug)]
 pub struct TargetLock {
-    _file: File,
+    _file: Arc<File>,
 }
 
 impl TargetLock {
@@ -42,11 +46,33 @@ impl TargetLock {
         if !still_is(roots, process) {
             return Err(ReadError::Vanished { pid }.into());
         }
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+        let file = Arc::new(file);
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(files) = &mut *files else {
+            return Err(sort(io::ErrorKind::Interrupted.into()).into());
+        };
+        match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                files.retain(|file| file.strong_count() > 0);
+                files.push(Arc::downgrade(&file));
+                Ok(Self { _file: file })
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(roots, pid, &file)),
             Err(errno) => Err(sort(io::Error::from(errno)).into()),
         }
+    }
+}
+
+/// Drops all locks of this process, which is about to end, and takes no more. A thread that a target holds up keeps the files open even after a kill, and
+/// the next tracker would find the locks taken.
+pub fn release_target_locks() {
+    let files = FILES.lock().unwrap_or_else(PoisonError::into_inner).take();
+    release(&files.unwrap_or_default());
+}
+
+fn release(files: &[Weak<File>]) {
+    for file in files.iter().filter_map(Weak::upgrade) {
+        let _ = flock(&*file, FlockOperation::Unlock);
     }
 }
 
@@ -124,7 +150,11 @@ mod tests {
             "{error}"
         );
         drop(lock);
+        let held = TargetLock::take(&roots, process).unwrap();
+        // Other tests of this process hold locks, too.
+        release(&[Arc::downgrade(&held._file)]);
         TargetLock::take(&roots, process).unwrap();
+        drop(held);
     }
 
     #[test]

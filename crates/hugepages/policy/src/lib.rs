@@ -278,6 +278,50 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_policy_has_charged_stays_charged() {
+        let mut budgeted = Scheme::resident();
+        budgeted.quota.budget = Some(Share::Bytes(PageCount(100).bytes()));
+        let pages = |count| PageCount(count).bytes();
+        let ledger = Ledger {
+            charged: pages(90),
+            ..Ledger::default()
+        };
+        // The last region is huge.
+        let huge = |seconds, resident: &[u64]| {
+            let mut snapshot = snapshot(seconds, resident);
+            if let Some(last) = snapshot.processes[0].regions.last_mut() {
+                last.huge = Some(true);
+            }
+            snapshot
+        };
+        let planned = |ledger: &Ledger, resident: &[u64]| {
+            let mut policy = budgeted.policy_after(ledger.clone());
+            policy.decide(&huge(1, resident));
+            let plan = policy.decide(&huge(2, resident));
+            (plan.actions.len(), policy.ledger().charged)
+        };
+        assert_eq!(
+            planned(&Ledger::default(), &[500, 500, 512]),
+            (2, pages(24))
+        );
+        assert_eq!(planned(&ledger, &[500, 500, 512]), (0, pages(90)));
+        assert_eq!(planned(&ledger, &[505, 512]), (1, pages(97)));
+
+        // Its process may be left alone for a while.
+        let mut policy = budgeted.policy_after(ledger.clone());
+        policy.decide(&Snapshot::default());
+        assert_eq!(policy.ledger().charged, pages(90));
+        policy.decide(&huge(1, &[512]));
+        assert_eq!(policy.ledger().charged, pages(90));
+        policy.decide(&Snapshot::default());
+        assert_eq!(policy.ledger().charged, pages(0), "it has ended");
+        // What is charged is in huge pages.
+        let mut policy = budgeted.policy_after(ledger);
+        policy.decide(&snapshot(1, &[512]));
+        assert_eq!(policy.ledger().charged, pages(0));
+    }
+
+    #[test]
     fn another_policy_continues_the_account() {
         let mut first = Scheme::auto().policy();
         let planned = first.decide(&snapshot(1, &[512, 500])).actions.len();

@@ -71,6 +71,8 @@ pub(crate) struct Promoter<R: Rule> {
     owners: Vec<OwnedMemory<R::Note>>,
     /// Pages charged, over all processes.
     charged: u64,
+    /// Those of them that an earlier policy has charged. Its regions are not known here, so they stay charged while there are huge pages.
+    carried: u64,
     /// Pages that may be charged, as of the last look; `None` if there is no limit.
     limit: Option<u64>,
     /// The regions worth most among those that do not fit the rest of it, under rules that go by worth.
@@ -111,6 +113,7 @@ impl<R: Rule> Promoter<R> {
             machine: Wait::NONE,
             owners: Vec::new(),
             charged: 0,
+            carried: 0,
             limit: None,
             priced_out: Vec::new(),
             spared: Vec::new(),
@@ -127,8 +130,24 @@ impl<R: Rule> Promoter<R> {
 
     /// Continues an account.
     pub(crate) fn with_ledger(mut self, ledger: Ledger) -> Self {
+        self.carried = ledger.charged.whole_pages().0;
+        self.charged = self.carried;
         self.ledger = ledger;
         self
+    }
+
+    /// Drops from the carried charge what cannot exist any more: it is in huge pages.
+    fn drop_carried(&mut self, views: &[Memory<'_>], had_owners: bool) {
+        if self.carried == 0 {
+            return;
+        }
+        if !self.owners.is_empty() {
+            let regions = views.iter().flat_map(|memory| memory.regions);
+            let huge = regions.filter(|view| view.huge != Some(false)).count();
+            self.carried = self.carried.min(count(huge) * u64::from(FULL));
+        } else if had_owners {
+            self.carried = 0;
+        }
     }
 
     /// Merges the snapshot into the history. Returns the resident bytes of all memory that huge pages could map.
@@ -625,8 +644,10 @@ impl<R: Rule> Policy for Promoter<R> {
 
         let mut sums = Sums::default();
         let views = by_owner(snapshot);
+        let had_owners = !self.owners.is_empty();
         let used = self.look(&views, now, &mut sums);
-        self.charged = sums.charged;
+        self.drop_carried(&views, had_owners);
+        self.charged = sums.charged + self.carried;
         let budget = self.budget.map(|budget| budget.of(used));
         self.limit = budget.map(|budget| budget.whole_pages().0);
         self.splits.0 += sums.splits;

@@ -25,6 +25,12 @@ use superhue_sys::cgroup::folder_below;
 /// Maximum number of cgroups that are tracked: a user who may make more of them must not fill our memory.
 const MOST_GROUPS: usize = 65_536;
 
+/// Maximum number of them below one cgroup that systemd gives to a user (`user-1000.slice`): one user must not take the places of all others.
+const MOST_GROUPS_OF_ONE_USER: usize = MOST_GROUPS / 8;
+
+/// Longest path of a cgroup that is tracked, in bytes. Services have shorter ones, and paths are kept in memory.
+const LONGEST_PATH: usize = 1024;
+
 /// Maximum number of cgroups whose processes are read to find one: 5,000 take 50 ms.
 const MOST_ASKED: usize = 5_000;
 
@@ -39,10 +45,14 @@ pub struct Groups {
     watches: HashMap<i32, WatchedPath>,
     /// By path below the mount (`/`, `/a/b`).
     known: BTreeMap<String, InotifyWatches>,
+    /// Numbers of them by the slice of a user.
+    of_users: HashMap<String, usize>,
     /// True if changes may have been missed.
     is_incomplete: bool,
     /// Reason why the kernel does not report everything.
     limited: Option<String>,
+    /// Cgroups that are left alone because their owner has too many, or too long paths.
+    left_alone: Option<String>,
     /// Events that were taken so far.
     taken: u64,
 }
@@ -83,8 +93,10 @@ impl Groups {
             inotify,
             watches: HashMap::new(),
             known: BTreeMap::new(),
+            of_users: HashMap::new(),
             is_incomplete: false,
             limited: None,
+            left_alone: None,
             taken: 0,
         };
         let mut changes = Changes::default();
@@ -122,6 +134,12 @@ impl Groups {
     #[must_use]
     pub fn limited(&self) -> Option<&str> {
         self.limited.as_deref()
+    }
+
+    /// Returns the kind of cgroups that are left alone, if there are any. A walk would not find them.
+    #[must_use]
+    pub fn left_alone(&self) -> Option<&str> {
+        self.left_alone.as_deref()
     }
 
     /// Returns true if the tree must be walked again for changes that may have been missed.
@@ -178,14 +196,19 @@ impl Groups {
         let mut told = Vec::new();
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; 16 << 10];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
-        while told.len() < MAX_EVENTS_PER_TURN {
+        // The kernel has forgotten events that are in the buffer, so all of them are taken.
+        while told.len() < MAX_EVENTS_PER_TURN || !reader.is_buffer_empty() {
             match reader.next() {
                 Ok(event) => {
                     let name = event.file_name().map(|name| name.to_bytes().to_vec());
                     told.push((event.wd(), event.events(), name));
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => break,
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    self.is_incomplete = true;
+                    break;
+                }
             }
         }
         self.taken += told.len() as u64;
@@ -276,11 +299,8 @@ impl Groups {
     fn take_in(&mut self, path: &str, changes: &mut Changes) {
         let mut to_do = vec![path.to_owned()];
         while let Some(path) = to_do.pop() {
-            if self.known.len() >= MOST_GROUPS && !self.known.contains_key(&path) {
-                let text =
-                    format!("there are more than {MOST_GROUPS} cgroups: the others are left alone");
-                self.limited.get_or_insert(text);
-                return;
+            if !self.known.contains_key(&path) && !self.has_room_for(&path) {
+                continue;
             }
             if let Some(before) = self.known.get(&path)
                 && before.folder.is_some()
@@ -307,11 +327,40 @@ impl Groups {
                     None
                 }
             };
+            if !self.known.contains_key(&path)
+                && let Some(slice) = slice_of_user(&path)
+            {
+                *self.of_users.entry(slice.to_owned()).or_default() += 1;
+            }
             self.known.entry(path.clone()).or_default().folder = watch;
             changes.vanished.remove(&path);
             changes.appeared.insert(path.clone());
             to_do.extend(folders_in(&folder).map(|name| below(&path, &name)));
         }
+    }
+
+    /// Returns true if a further cgroup may be tracked; notes the reason if not.
+    fn has_room_for(&mut self, path: &str) -> bool {
+        let slice = slice_of_user(path);
+        let of_user = slice.map_or(0, |slice| self.of_users.get(slice).copied().unwrap_or(0));
+        let (reason, text) = if path.len() > LONGEST_PATH {
+            let text = "cgroups whose paths are longer than";
+            let text = format!("{text} {LONGEST_PATH} bytes are left alone");
+            (&mut self.left_alone, text)
+        } else if of_user >= MOST_GROUPS_OF_ONE_USER {
+            let slice = slice.unwrap_or_default();
+            let text = "cgroups: the others are left alone";
+            let text = format!("{slice} has more than {MOST_GROUPS_OF_ONE_USER} {text}");
+            (&mut self.left_alone, text)
+        } else if self.known.len() >= MOST_GROUPS {
+            let text =
+                format!("there are more than {MOST_GROUPS} cgroups: the others are left alone");
+            (&mut self.limited, text)
+        } else {
+            return true;
+        };
+        reason.get_or_insert(text);
+        false
     }
 
     /// Adds the cgroups below a known one that are not known yet.
@@ -337,6 +386,14 @@ impl Groups {
             let Some(known) = self.known.remove(&path) else {
                 continue;
             };
+            if let Some(slice) = slice_of_user(&path)
+                && let Some(count) = self.of_users.get_mut(slice)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.of_users.remove(slice);
+                }
+            }
             for watch in [known.folder, known.events].into_iter().flatten() {
                 if self.watches.remove(&watch).is_some() {
                     let _ = inotify::remove_watch(&self.inotify, watch);
@@ -364,6 +421,19 @@ impl AsFd for Groups {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
+}
+
+/// Returns the path of the slice of a user that a cgroup lies in, if it lies in one.
+fn slice_of_user(path: &str) -> Option<&str> {
+    let mut end = 0;
+    for part in path.split('/') {
+        end += part.len();
+        if part.starts_with("user-") && part.ends_with(".slice") {
+            return path.get(..end);
+        }
+        end += 1;
+    }
+    None
 }
 
 /// Returns the path of the cgroup `name` in that at `path`.
@@ -437,6 +507,61 @@ mod tests {
         assert_eq!(gone, paths(["/a/c", "/a/c/d", "/a/c/d/e", "/a/c/d/f"]));
         assert_eq!(groups.len(), 3);
         assert_eq!(groups.watches.len(), 3);
+    }
+
+    #[test]
+    fn no_event_is_lost_however_many_there_are() {
+        let (folder, mut groups) = tree();
+        let inside = folder.path().join("a");
+        let many = 3 * MAX_EVENTS_PER_TURN;
+        for number in 0..many {
+            fs::create_dir(inside.join(format!("a-name-of-20-bytes-{number}"))).unwrap();
+        }
+        while groups.read() != Changes::default() {}
+        assert_eq!((groups.len(), groups.is_incomplete()), (3 + many, false));
+        fs::remove_dir_all(&inside).unwrap();
+        while groups.read() != Changes::default() {}
+        assert_eq!(groups.len(), 1);
+    }
+
+    #[test]
+    fn one_user_does_not_take_the_places_of_others() {
+        let (folder, mut groups) = tree();
+        let slice = folder.path().join("user-1000.slice");
+        fs::create_dir(&slice).unwrap();
+        for number in 0..=MOST_GROUPS_OF_ONE_USER {
+            fs::create_dir(slice.join(number.to_string())).unwrap();
+        }
+        let long = folder.path().join("a").join("x".repeat(250));
+        fs::create_dir_all(
+            long.join("y".repeat(250))
+                .join("z".repeat(250))
+                .join("z".repeat(250))
+                .join("z".repeat(250)),
+        )
+        .unwrap();
+        groups.walk();
+        // The tree as it was, the four shorter of the five long paths, and those of the user.
+        assert_eq!(groups.len(), 3 + 4 + MOST_GROUPS_OF_ONE_USER);
+        assert!(groups.left_alone().is_some() && groups.limited().is_none());
+        assert_eq!(
+            slice_of_user("/user.slice/user-7.slice/a/user-8.slice"),
+            Some("/user.slice/user-7.slice")
+        );
+        assert_eq!(slice_of_user("/system.slice/a.service"), None);
+        fs::create_dir(folder.path().join("a/service")).unwrap();
+        let mut appeared = BTreeSet::new();
+        loop {
+            let changes = groups.read();
+            if changes == Changes::default() {
+                break;
+            }
+            appeared.extend(changes.appeared);
+        }
+        assert!(appeared.contains("/a/service"), "{}", appeared.len());
+        fs::remove_dir_all(&slice).unwrap();
+        groups.walk();
+        assert!(groups.of_users.is_empty());
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl QueryScheduler {
         }
     }
 
-    fn avoid(&mut self, pid: u32, tenant: Option<Arc<str>>, at: Duration) {
+    pub(crate) fn avoid(&mut self, pid: u32, tenant: Option<Arc<str>>, at: Duration) {
         let avoided = self.avoided.entry(pid).or_insert_with(|| AvoidedProcess {
             tenant: tenant.clone(),
             times: 0,

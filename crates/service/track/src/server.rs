@@ -25,6 +25,9 @@ use crate::heat::{Heat, TrackingLoss};
 const WARM_UP: u64 = 3;
 /// Connections accepted, and messages read of one client, in one turn.
 const MAX_MESSAGES_PER_TURN: usize = 32;
+/// One place in this many is kept for root.
+const KEPT_FOR_ROOT: usize = 16;
+
 /// Time that new connections wait when descriptors are short.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
@@ -208,8 +211,11 @@ impl<H: Heat> Server<H> {
 
     fn resume(&mut self) {
         if self.paused.is_some_and(|until| self.now() >= until) {
-            self.paused = None;
-            let _ = self.watch(&self.listener, LISTENER);
+            // The shortage may last: without the listener no client would be accepted again.
+            self.paused = match self.watch(&self.listener, LISTENER) {
+                Ok(()) | Err(Errno::EXIST) => None,
+                Err(_) => Some(self.now() + SHORTAGE),
+            };
         }
     }
 
@@ -220,7 +226,13 @@ impl<H: Heat> Server<H> {
         };
         let peer = client.peer;
         let same = |other: &&Client| other.peer.uid == peer.uid;
-        let crowded = if self.clients.len() >= self.limits.clients {
+        // One person can have many user numbers, so some places are kept for root.
+        let kept = if peer.uid == 0 {
+            0
+        } else {
+            self.limits.clients / KEPT_FOR_ROOT
+        };
+        let crowded = if self.clients.len() + kept >= self.limits.clients {
             Some(format!(
                 "the service has {} clients and takes no more: see its --max-clients",
                 self.clients.len()

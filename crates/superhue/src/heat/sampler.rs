@@ -218,11 +218,15 @@ impl Sampler {
         self.is_held = held;
     }
 
-    /// Drops the samples that are being taken: the time that follows must not count. They are taken anew when due.
+    /// Drops the samples that are being taken, since the time that follows must not count, and lets another sampler track the processes meanwhile
+    /// (except by DAMON, which this one keeps). The samples are taken anew when due.
     pub fn put_off(&mut self) {
-        for target in self.targets.values_mut() {
+        for (&process, target) in &mut self.targets {
             if matches!(target.phase, Phase::Armed(_)) {
                 target.phase = Phase::Resting;
+            }
+            if target.lock.take().is_some() {
+                self.tracker.release(process);
             }
         }
     }

@@ -113,8 +113,9 @@ impl Watch {
         let rss: ByteCount = processes.iter().filter_map(|process| process.rss).sum();
         self.watched.peak_rss = Some(self.watched.peak_rss.map_or(rss, |peak| peak.max(rss)));
         let held: Option<PageCount> = huge_pages().map(|of_one| of_one.held).sum();
-        let peak = self.watched.peak_held.unwrap_or_default();
-        self.watched.peak_held = held.map(|held| peak.max(held.bytes()));
+        // The peak is unknown after a look that did not show it, and comes back with the next one that does.
+        self.most_held = self.most_held.max(held.unwrap_or_default().bytes());
+        self.watched.peak_held = held.map(|_| self.most_held);
         let bound = huge.map(|_| bloat.bytes());
         self.watched.bloat_bound = self.watched.bloat_bound.max(bound);
     }

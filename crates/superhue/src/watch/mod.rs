@@ -5,7 +5,7 @@
 //!   sample    pages that were accessed, where the policy needs them       Watch::sample, heat/sampler.rs
 //!   act       the policy decides; the actuator collapses and splits;      Watch::act, crates/hugepages/{policy,act}
 //!             the policy learns the results
-//!   color     hot pages receive frames of other colors                    Watch::color, colors/keeper.rs
+//!   color     hot pages receive frames of other colors                    Watch::color, colors/keeper/
 //!   sleep     20 ms while something happens, longer while nothing does
 //! ```
 //!
@@ -136,6 +136,8 @@ pub(crate) struct Watch {
     looks_at_once: bool,
     /// First time at which a process that fills its memory counts as having stopped, if it grows no more; `None` if none fills.
     filling_ends: Option<Duration>,
+    /// Most memory that the kernel held beyond resident memory in any look that showed it.
+    most_held: ByteCount,
     torn: TornPageFinder,
     pub(crate) snapshot: Snapshot,
     known: BTreeMap<ProcessId, ProcessState>,
@@ -171,6 +173,34 @@ pub(crate) struct Watch {
     pub(crate) live: Option<AccountPublisher>,
 }
 
+/// Times of looks.
+#[derive(Debug)]
+struct Pace {
+    next_look: Duration,
+    /// Time between two looks while nothing happens.
+    pause: Duration,
+}
+
+impl Pace {
+    /// The next look is at `at`, and others follow soon.
+    const fn from(at: Duration) -> Self {
+        Self {
+            next_look: at,
+            pause: MIN_LOOK_INTERVAL,
+        }
+    }
+}
+
+/// Result of one turn of the loop.
+#[derive(Debug)]
+struct Turn {
+    /// True unless the owner has paused the watch.
+    may_act: bool,
+    looks: bool,
+    /// True if anything has changed, or was done.
+    happened: bool,
+}
+
 impl Watch {
     /// Makes a watch with `setup`; `None` leaves the choice open until some process
     /// has memory that huge pages could be made of.
@@ -187,7 +217,7 @@ impl Watch {
             family: family.bounded_by(config.options.max_overhead),
             actuator,
             dry_run: config.dry_run,
-            setup: setup.unwrap_or_else(Setup::undecided),
+            setup: setup.unwrap_or_else(|| Setup::undecided(config)),
             undecided,
             untracked: (config.options.colors != ColorRequest::Off).then(|| config.clone()),
             zero_pages: ZeroPages::new(config.roots.clone()),
@@ -197,6 +227,7 @@ impl Watch {
             charge: Charge::new(&config.roots),
             looks_at_once: false,
             filling_ends: None,
+            most_held: ByteCount(0),
             torn: TornPageFinder::new(&config.roots),
             snapshot: Snapshot::default(),
             known: BTreeMap::new(),
@@ -301,53 +332,15 @@ impl Watch {
     /// Watches until `stop` is set or, with `until_empty`, until no process is left; with `until_empty` it looks at least once, even if `stop`
     /// is set before.
     pub(crate) fn run(mut self, stop: &Stop, until_empty: bool) -> WatchResults {
-        let mut pause = MIN_LOOK_INTERVAL;
-        let mut next_look = Duration::ZERO;
+        let mut pace = Pace::from(Duration::ZERO);
         let mut next_housekeeping = Duration::ZERO;
         self.cost.begin(self.watching_time());
         while !stop.is_set() || (until_empty && self.watched.looks == 0) {
             if self.stand_still(stop) {
-                (next_look, pause) = (self.begun.elapsed(), MIN_LOOK_INTERVAL);
+                pace = Pace::from(self.begun.elapsed());
                 continue;
             }
-            // Samples come due between looks, and must not cause a look at all processes.
-            let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
-            let at = self.begun.elapsed();
-            self.cost.count(at, self.watching_time());
-            self.watched.saving += self.saved_until(at);
-            let saved = self.saves();
-            self.saves_since = (self.watched.looks > 0 && self.cost.is_exceeded(at)).then_some(at);
-            if saved && !self.saves() {
-                // The next look was put off for longer than is necessary now.
-                next_look = next_look.min((at + MAX_LOOK_INTERVAL).max(self.next_glance()));
-            }
-            let looks = ends || self.begun.elapsed() >= next_look;
-            let may_act = self.obey();
-            let turning = self.watching_time();
-            self.in_full = Duration::ZERO;
-            let changed = looks && self.look();
-            // The result of a look is published before any action on it.
-            if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
-                self.publish();
-            }
-            self.looks_at_once = false;
-            let looked = self.watching_time().saturating_sub(turning + self.in_full);
-            let moved = may_act && self.sample();
-            let placing = self.watching_time();
-            self.has_news |= looks;
-            self.resumed = false;
-            let happened = changed | moved | (may_act && self.place(stop));
-            if !may_act && let Some(keeper) = &mut self.watched.keeper {
-                keeper.give_back();
-            }
-            self.publish();
-            if looks {
-                self.turn = looked + self.watching_time().saturating_sub(placing);
-            } else if self.resumed {
-                let cost = self.watching_time().saturating_sub(turning);
-                let affordable = ceiling::apart(cost, self.max_overhead * ceiling::RESUMPTIONS);
-                self.next_resumption = self.begun.elapsed() + affordable.min(MAX_SAVING_INTERVAL);
-            }
+            let turn = self.turn(&mut pace, stop, until_empty);
             if until_empty && self.family.is_over() {
                 break;
             }
@@ -356,72 +349,130 @@ impl Watch {
                 self.actuator.housekeep();
                 self.forget_the_dead();
             }
-            if happened {
-                pause = MIN_LOOK_INTERVAL;
-            } else if looks {
-                pause = (pause + pause / 2).min(MAX_LOOK_INTERVAL);
-            }
-            if happened || looks {
-                // A watch that saves counts the whole turn: it has to earn more than it spends, or it would save for good.
-                let (cost, share, longest) = match self.saves() {
-                    true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
-                    false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
-                };
-                let affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
-                let soonest = (self.snapshot.at + pause.max(affordable)).max(self.next_glance());
-                // Actions that follow each other must not put the look off.
-                next_look = match looks {
-                    true => soonest,
-                    false => next_look.min(soonest),
-                };
-            }
-            if let Some(end) = self.filling_ends.filter(|_| !self.saves()) {
-                next_look = next_look.min(end.max(self.snapshot.at + MIN_LOOK_INTERVAL));
-            }
-            if self.looks_at_once && !self.saves() {
-                next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
-            }
-            let now = self.begun.elapsed();
-            let (decision_from, resumption_from) = match self.saves() {
-                true => (self.next_decision, self.next_resumption),
-                false => (now, now),
-            };
-            // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
-            let decision = match self.has_news {
-                true => Some(decision_from),
-                false => self.due.map(|at| at.max(decision_from)),
-            };
-            let resumption = self.resumes.filter(|_| !self.is_behind());
-            let resumption = resumption.map(|at| at.max(resumption_from));
-            let wanted = [decision, resumption].into_iter().flatten().min();
-            let wanted = wanted.map_or(Duration::MAX, |at| at.saturating_sub(now));
-            let look = next_look.saturating_sub(now);
-            let sample = self.until_next_sample().unwrap_or(Duration::MAX);
-            let color = self.until_next_color().unwrap_or(Duration::MAX);
-            let color = match self.saves() {
-                true => color.max(self.next_decision.saturating_sub(now)),
-                false => color,
-            };
-            let place = wanted.max(MIN_LOOK_INTERVAL).min(color);
-            let time = if self.is_idle() {
-                EMPTY_WATCH_SLEEP
-            } else if may_act {
-                look.min(place).min(sample)
-            } else {
-                look.max(MIN_LOOK_INTERVAL)
-            };
-            let time = match (self.saves(), until_empty) {
-                (false, _) => time,
-                (true, false) => time.max(MIN_LOOK_INTERVAL),
-                // The end of the last process is to be noticed.
-                (true, true) => time.clamp(MIN_LOOK_INTERVAL, MAX_AFFORDABLE_INTERVAL),
-            };
-            if stop.sleep(time) {
-                (next_look, pause) = (Duration::ZERO, MIN_LOOK_INTERVAL);
+            self.put_next_look(&mut pace, &turn);
+            if stop.sleep(self.sleep_time(&pace, &turn, until_empty)) {
+                pace = Pace::from(Duration::ZERO);
             }
         }
         self.conclude();
         self.watched
+    }
+
+    /// Does what is due: looks, samples, places, publishes.
+    fn turn(&mut self, pace: &mut Pace, stop: &Stop, until_empty: bool) -> Turn {
+        // Samples come due between looks, and must not cause a look at all processes.
+        let ends = until_empty && self.family.has_lost_its_oldest(&self.roots);
+        let at = self.begun.elapsed();
+        self.cost.count(at, self.watching_time());
+        self.watched.saving += self.saved_until(at);
+        let saved = self.saves();
+        self.saves_since = (self.watched.looks > 0 && self.cost.is_exceeded(at)).then_some(at);
+        if saved && !self.saves() {
+            // The next look was put off for longer than is necessary now.
+            let soonest = (at + MAX_LOOK_INTERVAL).max(self.next_glance());
+            pace.next_look = pace.next_look.min(soonest);
+        }
+        let looks = ends || self.begun.elapsed() >= pace.next_look;
+        let may_act = self.obey();
+        let turning = self.watching_time();
+        self.in_full = Duration::ZERO;
+        let changed = looks && self.look();
+        // The result of a look is published before any action on it.
+        if changed && self.live.as_ref().is_some_and(AccountPublisher::is_silent) {
+            self.publish();
+        }
+        self.looks_at_once = false;
+        let looked = self.watching_time().saturating_sub(turning + self.in_full);
+        let moved = may_act && self.sample();
+        let placing = self.watching_time();
+        self.has_news |= looks;
+        self.resumed = false;
+        let happened = changed | moved | (may_act && self.place(stop));
+        if !may_act && let Some(keeper) = &mut self.watched.keeper {
+            keeper.give_back();
+        }
+        self.publish();
+        if looks {
+            self.turn = looked + self.watching_time().saturating_sub(placing);
+        } else if self.resumed {
+            let cost = self.watching_time().saturating_sub(turning);
+            let affordable = ceiling::apart(cost, self.max_overhead * ceiling::RESUMPTIONS);
+            self.next_resumption = self.begun.elapsed() + affordable.min(MAX_SAVING_INTERVAL);
+        }
+        Turn {
+            may_act,
+            looks,
+            happened,
+        }
+    }
+
+    /// Sets the time of the next look.
+    fn put_next_look(&self, pace: &mut Pace, turn: &Turn) {
+        if turn.happened {
+            pace.pause = MIN_LOOK_INTERVAL;
+        } else if turn.looks {
+            pace.pause = (pace.pause + pace.pause / 2).min(MAX_LOOK_INTERVAL);
+        }
+        if turn.happened || turn.looks {
+            // A watch that saves counts the whole turn: it has to earn more than it spends, or it would save for good.
+            let (cost, share, longest) = match self.saves() {
+                true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
+                false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
+            };
+            let affordable = ceiling::apart(cost, self.max_overhead * share).min(longest);
+            let soonest = (self.snapshot.at + pace.pause.max(affordable)).max(self.next_glance());
+            // Actions that follow each other must not put the look off.
+            pace.next_look = match turn.looks {
+                true => soonest,
+                false => pace.next_look.min(soonest),
+            };
+        }
+        if let Some(end) = self.filling_ends.filter(|_| !self.saves()) {
+            let soonest = end.max(self.snapshot.at + MIN_LOOK_INTERVAL);
+            pace.next_look = pace.next_look.min(soonest);
+        }
+        if self.looks_at_once && !self.saves() {
+            pace.next_look = self.begun.elapsed() + MIN_LOOK_INTERVAL;
+        }
+    }
+
+    /// Returns the time until something is due.
+    fn sleep_time(&self, pace: &Pace, turn: &Turn, until_empty: bool) -> Duration {
+        let now = self.begun.elapsed();
+        let (decision_from, resumption_from) = match self.saves() {
+            true => (self.next_decision, self.next_resumption),
+            false => (now, now),
+        };
+        // Without a look, there may be nothing new to decide: so it waits for one, or for the policy.
+        let decision = match self.has_news {
+            true => Some(decision_from),
+            false => self.due.map(|at| at.max(decision_from)),
+        };
+        let resumption = self.resumes.filter(|_| !self.is_behind());
+        let resumption = resumption.map(|at| at.max(resumption_from));
+        let wanted = [decision, resumption].into_iter().flatten().min();
+        let wanted = wanted.map_or(Duration::MAX, |at| at.saturating_sub(now));
+        let look = pace.next_look.saturating_sub(now);
+        let sample = self.until_next_sample().unwrap_or(Duration::MAX);
+        let color = self.until_next_color().unwrap_or(Duration::MAX);
+        let color = match self.saves() {
+            true => color.max(self.next_decision.saturating_sub(now)),
+            false => color,
+        };
+        let place = wanted.max(MIN_LOOK_INTERVAL).min(color);
+        let time = if self.is_idle() {
+            EMPTY_WATCH_SLEEP
+        } else if turn.may_act {
+            look.min(place).min(sample)
+        } else {
+            look.max(MIN_LOOK_INTERVAL)
+        };
+        match (self.saves(), until_empty) {
+            (false, _) => time,
+            (true, false) => time.max(MIN_LOOK_INTERVAL),
+            // The end of the last process is to be noticed.
+            (true, true) => time.clamp(MIN_LOOK_INTERVAL, MAX_AFFORDABLE_INTERVAL),
+        }
     }
 
     /// Returns the time up to `at` for which the watch has saved CPU time since the last turn of the loop.

@@ -148,6 +148,7 @@ impl Watch {
             return true;
         };
         let wishes = live.controls.wishes();
+        let spent = live.controls.take_spent();
         live.members = live.controls.members();
         if live.wishes != Some(wishes) {
             live.wishes = Some(wishes);
@@ -158,6 +159,7 @@ impl Watch {
                 self.allow(budget);
             }
         }
+        self.cost.spend(self.begun.elapsed(), spent);
         !wishes.paused
     }
 

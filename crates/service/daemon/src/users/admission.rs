@@ -83,7 +83,7 @@ impl UserSettings {
         }
         Err(format!(
             "the daemon's configuration does not allow user {0}: an administrator can add \"{0}\" to `allow` of [users] \
-             in /etc/superhue/superhue.toml",
+             in a file of /etc/superhue/conf.d",
             client.uid
         ))
     }

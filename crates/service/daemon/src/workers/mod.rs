@@ -9,14 +9,14 @@
 //!          <──WatchMessage or Answers────────────────              no other descriptor, no capability that its rule does not need
 //!
 //!   fork server   one: starts the others (`fork_server.rs`)
-//!   watch         one for each tenant of a rule (`watches.rs`): the loop of `superhue::live`
-//!   reader        one: facts about processes (`roster.rs`)
+//!   watch         one for each tenant of a rule (`watches/`): the loop of `superhue::live`
+//!   reader        one: facts about processes (`roster/`)
 //! ```
 //!
-//! A worker that sleeps in the kernel over one process for longer than its [`SleepLimits`] is given up. It gets SIGKILL, which it may not be able to
-//! obey before that process allows it, and the daemon never waits for it. It holds nothing that another worker needs: neither sockets nor locks nor
-//! files of the daemon, so a new daemon can start while it still sleeps. Another worker takes its place, and leaves that process alone
-//! ([`superhue_sys::busy::leave_alone`]). The board names the process.
+//! A worker that sleeps in the kernel over one process for longer than its [`SleepLimits`] is given up. It first releases its locks on tracked processes,
+//! by the thread that takes its messages. Then it gets SIGKILL, which it may not be able to obey before that process allows it, and the daemon never
+//! waits for it. It holds no socket, lock or file of the daemon, so a new daemon can start while it still sleeps. Another worker takes its place, and
+//! leaves that process alone ([`superhue_sys::busy::leave_alone`]). The board names the process.
 //!
 //! Processes rather than threads: a thread that sleeps uninterruptibly keeps the process, its sockets and its locks alive.
 
@@ -48,7 +48,7 @@ use superhue_sys::process::cpu_time_of;
 use fork_server::{ForkedWorker, Role};
 
 pub(crate) use fork_server::cpu_time as cpu_time_of_fork_server;
-pub(crate) use reader::{Reader, ReaderOutcome, read_one};
+pub(crate) use reader::{ReadOneError, Reader, ReaderOutcome, read_one};
 pub(crate) use watch::{BEAT, TRIM_INTERVAL};
 pub(crate) use wire::{
     MemberTable, ProcessAnswer, Question, Task, WatchMessage, WatchTask, WatchUpdate,

@@ -235,6 +235,14 @@ impl Reader {
         Some((questions, came))
     }
 
+    /// Ends the worker, which has nothing to do.
+    fn end(&mut self) {
+        if let Some(mut worker) = self.worker.take() {
+            self.spent += worker.cpu_time();
+            worker.kill();
+        }
+    }
+
     fn give_up(&mut self) {
         if let Some(mut worker) = self.worker.take() {
             self.given_up += 1;
@@ -257,34 +265,63 @@ impl Reader {
     }
 }
 
-/// Reads one process by a reader of its own. Takes about 5 s at most.
+/// Reason why a process was not read at once.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReadOneError {
+    /// The process holds up each reader.
+    HeldUp,
+    /// Another reason, as a sentence.
+    Other(String),
+}
+
+impl std::fmt::Display for ReadOneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::HeldUp => f.write_str(
+                "it holds up each reader (it executes a program, or has its memory locked, and does not go on): it is left alone",
+            ),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Reads one process, and waits for that: about 5 s at most. The same reader serves all questions of this kind, so that its bound on readers that were
+/// given up holds for them; none is kept between two questions.
 ///
 /// # Errors
-/// A sentence.
-pub(crate) fn read_one(roots: &Roots, pid: u32) -> Result<ProcessAnswer, String> {
-    let mut reader = Reader::new(roots);
+/// See [`ReadOneError`].
+pub(crate) fn read_one(reader: &mut Reader, pid: u32) -> Result<ProcessAnswer, ReadOneError> {
+    reader.left.retain(|worker| !worker.has_ended());
+    if !reader.is_free() {
+        let text = match reader.left_behind() {
+            MOST_LEFT.. => "the readers that were held up have not ended",
+            _ => "no reader could be started a moment ago",
+        };
+        let text = format!("no process can be read now ({text}): try again later");
+        return Err(ReadOneError::Other(text));
+    }
     let question = Question {
         pid,
         in_brief: false,
         cgroup: true,
         executable: true,
     };
-    reader.ask(vec![question]).map_err(|(_, text)| text)?;
-    loop {
+    let asked = reader.ask(vec![question]);
+    asked.map_err(|(_, text)| ReadOneError::Other(text))?;
+    let answer = loop {
         reader.wait();
         match reader.take() {
             None => {}
             Some((_, ReaderOutcome::Answers(mut all, _))) => {
-                return all.pop().ok_or_else(|| "there is no answer".to_owned());
+                let none = || ReadOneError::Other("there is no answer".to_owned());
+                break all.pop().ok_or_else(none);
             }
-            Some((_, ReaderOutcome::HeldUp(_))) => {
-                return Err(format!(
-                    "process {pid} holds up each reader (it executes a program, or has its memory locked, and does not go on): it is left alone"
-                ));
-            }
-            Some((_, ReaderOutcome::Nothing(text))) => return Err(text),
+            Some((_, ReaderOutcome::HeldUp(_))) => break Err(ReadOneError::HeldUp),
+            Some((_, ReaderOutcome::Nothing(text))) => break Err(ReadOneError::Other(text)),
         }
-    }
+    };
+    reader.end();
+    answer
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use superhue::Config;
 use superhue::live::{LiveWatch, OwnCost, WatchAccount};
+use superhue::{Config, cpu_time};
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_procfs::process::memory_use;
@@ -32,6 +32,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     let told = Arc::new(told.map_err(refused("be told of accounts"))?);
     let config = Config {
         has_advance: task.is_first,
+        carried: task.carried,
         ..config_of(&task.placement, &task.roots)
     };
     let watch = LiveWatch::start(&config, &task.rule);
@@ -43,6 +44,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
     let mut said = LastReport::default();
     let mut measured: Option<Instant> = None;
     let mut trimmed = Instant::now();
+    let mut counted = cpu_time();
     loop {
         for wanted in channel.receive().map_err(WorkError::Malformed)? {
             obey(&watch, wanted);
@@ -67,6 +69,11 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             heap::trim();
         }
         channel.flush();
+        if channel.is_over {
+            // The watch may be held up for good, and its processes get another worker.
+            watch.stop();
+            superhue_heat::release_target_locks();
+        }
         if channel.is_over || (has_ended && channel.pending.is_empty()) {
             return Ok(());
         }
@@ -74,6 +81,10 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             // It may have said why since: the next round takes that.
             continue;
         }
+        // Accounts of many services are long.
+        let now = cpu_time();
+        watch.spend(now.saturating_sub(counted));
+        counted = now;
         wait(channel, &told)?;
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct WatchTask {
     pub(crate) placement: PlacementOptions,
     /// No worker has watched this tenant before.
     pub(crate) is_first: bool,
+    /// Growth that earlier workers have charged to the tenant's budget.
+    pub(crate) carried: ByteCount,
     pub(crate) roots: Roots,
 }
 

@@ -223,6 +223,28 @@ fn a_process_that_replaced_its_memory_is_looked_at_anew() {
 }
 
 #[test]
+fn a_sampler_that_is_put_off_lets_another_one_track() {
+    let (_child, id) = Child::start();
+    let fake = Fake::default();
+    fake.with(|script| script.touched = 7);
+    let mut first = sampler(&fake);
+    first.add(id);
+    assert!(run(&mut first, MINUTE).iter().all(|it| it.result.is_ok()));
+    let mut second = sampler(&fake);
+    second.add(id);
+    let refused = run(&mut second, MINUTE);
+    let is_foreign = |it: &SampleOutcome| matches!(it.result, Err(TrackError::Foreign { .. }));
+    assert!(!refused.is_empty() && refused.iter().all(is_foreign));
+    first.put_off();
+    assert_eq!(fake.with(|script| script.released.clone()), [id]);
+    let taken = run(&mut second, 2 * MINUTE);
+    assert!(taken.iter().any(|it| it.result.is_ok()));
+    drop(second);
+    let taken = run(&mut first, 2 * MINUTE);
+    assert!(taken.iter().any(|it| it.result.is_ok()));
+}
+
+#[test]
 fn a_sample_that_would_hold_the_lock_for_too_long_is_not_taken() {
     let (_child, id) = Child::start();
     let fake = Fake::default();

@@ -10,9 +10,12 @@
 //! The daemon keeps nothing that matters in its memory alone. If it is killed, memory stays as it is. After a restart it finds the same processes by
 //! the same rules; files beside the socket record a pause and the results of trials.
 
+mod answers;
+
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,8 +24,6 @@ use rustix::thread::{CapabilitySet, capabilities};
 use superhue_model::{PageCount, counted};
 use superhue_procfs::Roots;
 use superhue_procfs::process::resident_now;
-use superhue_procfs::system::ThpCounters;
-use superhue_procfs::system::thp::folio_bytes;
 use superhue_serve::{Access, ListenError, Listener, drop_privileges};
 use superhue_state::StateError;
 use superhue_sys::process::{own_usage, raise_descriptor_limit};
@@ -30,32 +31,28 @@ use superhue_sys::signal::take_signal;
 use superhue_sys::user::group_number;
 use superhue_sys::{heap, image};
 
-use crate::account::{
-    AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, RuleAccount, SCHEMA, TrialAccount,
-};
+use crate::account::{AccountHandle, ConfigAccount, DaemonAccount, OwnAccount, SCHEMA};
 use crate::beside::{PauseFile, TrialResults};
 use crate::capabilities::missing;
-use crate::clients::Requester;
 use crate::config::{Problem, Settings};
-use crate::ctl::{
-    Answer, Answers, HeldRule, LEASE, LONGEST_ANSWER, PassedRule, Request, RuleSummary, Server, Why,
-};
+use crate::ctl::Server;
 use crate::holds::Holds;
 use crate::load::{load, load_at_start};
-use crate::metrics::{Endpoint, Format, MetricsInputs, Pages};
+use crate::metrics::{Endpoint, Pages};
 use crate::notify::Notifier;
 use crate::privileges::needed;
-use crate::roster::{Facts, Roster};
-use crate::rules::{GroupFacts, Rule, mismatch};
+use crate::roster::Roster;
+use crate::rules::Rule;
 use crate::users::Users;
 use crate::watches::Watches;
-use crate::workers::{TRIM_INTERVAL, cpu_time_of_fork_server, read_one};
+use crate::workers::{Reader, TRIM_INTERVAL, cpu_time_of_fork_server};
 
 /// The group whose members may send requests, besides root.
 const GROUP: &str = "superhue";
 
 /// Time between two turns of tending workers, and between two accounts; longer for accounts if there was no request for a while.
 const TENDED_EVERY: Duration = Duration::from_secs(1);
+
 /// Delay of a turn that is allowed, so that it can coincide with another reason to wake up.
 const TENDED_WITHIN: Duration = Duration::from_millis(200);
 const ACCOUNT_EVERY: Duration = Duration::from_secs(5);
@@ -67,11 +64,12 @@ const ACCOUNT_AT_MOST: Duration = Duration::from_millis(50);
 /// The longest sleep: nothing is due later.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
+/// Time for which a reload waits for its rules, and time between two looks whether they are there.
+const LOADING: Duration = Duration::from_secs(1);
+const LOADED_EVERY: Duration = Duration::from_millis(200);
+
 /// Longest wait for watches to end.
 const FAREWELL: Duration = Duration::from_secs(3);
-
-/// Rules that `why` lists before the one that holds.
-const PASSED_LISTED: usize = 100;
 
 /// `SIGHUP`.
 const RELOAD: u32 = 1;
@@ -138,6 +136,12 @@ pub struct Daemon {
     max_overhead: f64,
     config: ConfigAccount,
     roster: Roster,
+    /// The configuration that is being read.
+    loading: Option<Receiver<Result<Settings, Vec<Problem>>>>,
+    /// True if a reload was asked for while it was being read.
+    loads_again: bool,
+    /// Reader for single questions of clients.
+    reader: Reader,
     watches: Watches,
     holds: Holds,
     server: Option<Server>,
@@ -195,6 +199,9 @@ impl Daemon {
             max_overhead: settings.max_overhead,
             config: ConfigAccount::default(),
             roster: Roster::new(&options.roots, settings.max_overhead),
+            loading: None,
+            loads_again: false,
+            reader: Reader::new(&options.roots),
             watches: Watches::new(&options.roots),
             holds: Holds::default(),
             server: Some(server),
@@ -275,6 +282,7 @@ impl Daemon {
             // With the next list of processes, if there is one soon.
             Some(self.next_tending + TENDED_WITHIN),
             self.notifier.due(),
+            self.loading.as_ref().map(|_| now + LOADED_EVERY),
             self.server.as_ref().and_then(Server::due),
             self.endpoint.as_ref().and_then(Endpoint::due),
             self.users.due(),
@@ -318,6 +326,9 @@ impl Daemon {
         let at = self.now();
         if at >= self.roster.takes_events_at() {
             self.roster.take_events(at);
+        }
+        if let Some(result) = self.loaded_within(Duration::ZERO) {
+            let _ = self.apply(result);
         }
         self.roster.take_pods(at);
         self.roster.step(at);
@@ -383,22 +394,70 @@ impl Daemon {
         self.roster.follow(self.rules.clone(), self.max_overhead);
     }
 
-    /// Reads the configuration anew; if it is refused, the rules in force stay.
+    /// Reads the configuration anew; if it is refused, the rules in force stay. Users are looked up in a directory that may not answer for long, so that
+    /// is done beside the loop, which waits for it a moment only.
     fn reload(&mut self) -> Result<String, String> {
         self.notifier.reloading();
-        let result = load(&self.options.folder)
-            .map_err(|problems| lines(&problems))
-            .and_then(|settings| {
-                let needs = needed(&settings, &self.options.roots);
-                // A restart does not bring back a capability that was never there.
-                match missing(needs.intersection(bounding()), self.held) {
-                    None => Ok(settings),
-                    Some(names) => Err(format!(
-                        "these rules need {names}, which was given up at the start: restart the daemon \
+        if self.loading.is_some() {
+            // The files may have changed since they were read.
+            self.loads_again = true;
+        } else if let Err(text) = self.begin_loading() {
+            return self.apply(Err(text));
+        }
+        match self.loaded_within(LOADING) {
+            Some(result) => self.apply(result),
+            None => Err(
+                "users and groups are still being looked up: the rules before stay in force, and the new ones follow once the directory has answered"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    fn begin_loading(&mut self) -> Result<(), String> {
+        let folder = self.options.folder.clone();
+        let (tell, told) = mpsc::sync_channel(1);
+        let begin = std::thread::Builder::new().name("superhue-load".to_owned());
+        let begun = begin.spawn(move || {
+            // The daemon may have ended meanwhile.
+            let _ = tell.send(load(&folder));
+        });
+        begun.map_err(|error| format!("cannot start a thread: {error}"))?;
+        self.loading = Some(told);
+        Ok(())
+    }
+
+    /// Takes the configuration that is being read, once it has been or this time is over.
+    fn loaded_within(&mut self, time: Duration) -> Option<Result<Settings, String>> {
+        let result = match self.loading.as_ref()?.recv_timeout(time) {
+            Ok(result) => result.map_err(|problems| lines(&problems)),
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => {
+                Err("the thread that reads the configuration has ended: see the log".to_owned())
+            }
+        };
+        self.loading = None;
+        if std::mem::take(&mut self.loads_again) {
+            return match self.begin_loading() {
+                Ok(()) => self.loaded_within(time),
+                Err(text) => Some(Err(text)),
+            };
+        }
+        Some(result)
+    }
+
+    /// Puts a configuration into force, unless it was refused.
+    fn apply(&mut self, result: Result<Settings, String>) -> Result<String, String> {
+        let result = result.and_then(|settings| {
+            let needs = needed(&settings, &self.options.roots);
+            // A restart does not bring back a capability that was never there.
+            match missing(needs.intersection(bounding()), self.held) {
+                None => Ok(settings),
+                Some(names) => Err(format!(
+                    "these rules need {names}, which was given up at the start: restart the daemon \
                          (systemctl restart superhue)"
-                    )),
-                }
-            });
+                )),
+            }
+        });
         let result = match result {
             Ok(settings) => {
                 note_missing(needed(&settings, &self.options.roots), self.held);
@@ -475,7 +534,8 @@ impl Daemon {
         let resident = resident_now(&self.options.roots, std::process::id()).ok();
         let (requests, refused) = self.server.as_ref().map_or((0, 0), Server::served);
         let workers = self.watches.workers();
-        let others = self.roster.readers().cpu_time() + cpu_time_of_fork_server();
+        let readers = self.roster.readers().cpu_time() + self.reader.cpu_time();
+        let others = readers + cpu_time_of_fork_server();
         let before = self.handle.latest();
         // The endpoint is taken out while it serves a client.
         let metrics = self.endpoint.as_ref().map(Endpoint::account);
@@ -510,195 +570,6 @@ impl Daemon {
             holds: self.holds.account(),
         };
         self.handle.publish(Arc::new(account));
-    }
-
-    /// Holds a rule for a client, or extends its hold.
-    fn hold(&mut self, from: Requester, name: &str) -> Answer {
-        let processes = |name: &str| self.watches.of(name).0;
-        let rule = match self.holds.take(from, name, &self.rules, processes) {
-            Ok(rule) => rule,
-            Err(text) => return Answer::Refused { text },
-        };
-        self.watches.hold(self.holds.names());
-        let processes = self.watches.processes(name);
-        Answer::Held(HeldRule {
-            rule: RuleSummary::of(&rule, Some(self.watches.of(name).0)),
-            policy: rule.placement.unwrap_or_default(),
-            processes,
-            lease_seconds: LEASE.as_secs(),
-            paused: self.watches.is_paused(),
-        })
-    }
-
-    /// Keeps the result of a trial of the rule that a client holds.
-    fn trial_ended(
-        &mut self,
-        from: Requester,
-        name: &str,
-        trial: TrialAccount,
-    ) -> Result<String, String> {
-        let rule = self.holds.held_by(from.client, name)?;
-        tracing::info!(rule = name, conclusion = trial.conclusion.name(), "tried");
-        let kept = self.trials.keep(&rule, trial);
-        self.outdate();
-        kept?;
-        Ok(format!("the result of the trial is kept with rule {name}"))
-    }
-
-    fn status(&mut self) -> Answer {
-        self.asked = self.now();
-        if self.now().saturating_sub(self.told) >= ACCOUNT_AT_MOST {
-            self.publish();
-        }
-        let mut status = DaemonAccount::clone(&self.handle.latest());
-        bound(&mut status.rules);
-        let status = Box::new(status);
-        Answer::Status { status }
-    }
-
-    /// Returns the metrics, at most a second old.
-    fn metrics(&mut self, format: Format) -> Arc<str> {
-        let at = self.now();
-        self.asked = at;
-        if self.pages.is_old(at) {
-            self.publish();
-            let account = self.handle.latest();
-            let kernel = ThpCounters::read(&self.options.roots).ok();
-            let folios = folio_bytes(&self.options.roots);
-            let ages = self.watches.ages();
-            let beside = MetricsInputs {
-                started: self.started,
-                loaded: self.loaded,
-                ages: &ages,
-                kernel: kernel.as_ref(),
-                folios: &folios,
-            };
-            self.pages.sums.bury(&self.watches.take_ended());
-            let seen = (&self.watches.seen()[..], self.metrics_services);
-            self.pages.make(at, &account, &beside, seen);
-        }
-        self.pages.text(format)
-    }
-
-    fn why(&self, pid: u32) -> Answer {
-        let found = match read_one(&self.options.roots, pid) {
-            Ok(found) if found.user.is_some() => found,
-            Ok(_) => {
-                let text = format!("there is no process {pid} (or it may not be looked at)");
-                return Answer::Refused { text };
-            }
-            Err(text) => return Answer::Refused { text },
-        };
-        let mut cgroup = found.cgroup.clone();
-        // In a container the kernel gives the path relative to our own cgroup (`cgroup_namespaces(7)`), which leads nowhere here.
-        if cgroup.as_ref().is_some_and(|path| path.starts_with("/..")) {
-            cgroup = self.roster.find(pid).or(cgroup);
-        }
-        let group = GroupFacts::new(cgroup.as_deref().unwrap_or("/")).with_pods(self.roster.pods());
-        let mut facts = Facts::of(&found);
-        let mut passed = Vec::new();
-        let mut holding = None;
-        for rule in self.rules.iter() {
-            match mismatch(rule, &group, &mut facts) {
-                None => {
-                    holding = Some(rule);
-                    break;
-                }
-                Some(because) => {
-                    passed.push(PassedRule {
-                        rule: rule.name.to_string(),
-                        because: because.describe().to_owned(),
-                    });
-                    if because.is_undecided() {
-                        break;
-                    }
-                }
-            }
-        }
-        let unlisted = passed.len().saturating_sub(PASSED_LISTED);
-        let account = holding.and_then(|rule| self.watches.of(&rule.name).1);
-        let watched = holding.is_some_and(|rule| self.watches.has(&rule.name, pid));
-        let nobody = "no rule is about it: it is left alone".to_owned();
-        Answer::Why(Why {
-            pid,
-            cgroup,
-            rule: holding.map(|rule| rule.name.to_string()),
-            placement: holding.map_or(nobody, Rule::placed),
-            watched,
-            trouble: account.and_then(|account| account.trouble.clone()),
-            passed: passed.split_off(unlisted),
-            passed_unlisted: unlisted as u64,
-        })
-    }
-}
-
-impl Answers for Daemon {
-    fn answer(&mut self, from: Requester, request: Request) -> Answer {
-        let done = |result| match result {
-            Ok(text) => Answer::Done { text },
-            Err(text) => Answer::Refused { text },
-        };
-        match request {
-            Request::Status => self.status(),
-            Request::Rules => Answer::Rules {
-                rules: (self.rules.iter())
-                    .map(|rule| RuleSummary::of(rule, Some(self.watches.of(&rule.name).0)))
-                    .collect(),
-            },
-            Request::Why { pid } => self.why(pid),
-            Request::Metrics { format } => match self.metrics(format) {
-                // The text is longer as JSON.
-                text if text.len() > LONGEST_ANSWER / 2 => Answer::Refused {
-                    text: "the metrics are too long for this socket: lower metrics-services, or have them served \
-                           (metrics = \"127.0.0.1:9119\")"
-                        .to_owned(),
-                },
-                text => Answer::Metrics {
-                    text: text.to_string(),
-                },
-            },
-            Request::Pause => done(self.pause(true)),
-            Request::Resume => done(self.pause(false)),
-            Request::Reload => done(self.reload()),
-            Request::Hold { rule } => self.hold(from, &rule),
-            Request::TrialEnded { rule, trial } => done(self.trial_ended(from, &rule, trial)),
-        }
-    }
-
-    fn ended(&mut self, client: u64) {
-        if self.holds.end(client) {
-            self.watches.hold(self.holds.names());
-        }
-    }
-}
-
-/// Keeps the account of rules within an answer: drops single processes first, then services.
-fn bound(rules: &mut [RuleAccount]) {
-    // Bytes of one entry as JSON: rough upper bounds.
-    const PROCESS: usize = 600;
-    const SERVICE: usize = 1600;
-    let count = |rules: &[RuleAccount], of: fn(&superhue::live::WatchAccount) -> usize| -> usize {
-        let watches = rules.iter().filter_map(|rule| rule.watch.as_deref());
-        watches.map(of).sum()
-    };
-    let strip = |rules: &mut [RuleAccount], services: bool| {
-        for rule in rules {
-            if services {
-                rule.converged_seconds.clear();
-            }
-            if let Some(watch) = &mut rule.watch {
-                let watch = Arc::make_mut(watch);
-                watch.processes.clear();
-                if services {
-                    watch.services.clear();
-                }
-            }
-        }
-    };
-    let half = LONGEST_ANSWER / 2;
-    let services = count(rules, |watch| watch.services.len()) * SERVICE;
-    if services + count(rules, |watch| watch.processes.len()) * PROCESS > half {
-        strip(rules, services > half);
     }
 }
 
@@ -743,52 +614,4 @@ fn io(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_service_manager_reads_how_many_rules_there_are() {
-        assert_eq!(status_line(0, false, false), "0 rules");
-        assert_eq!(status_line(1, false, false), "1 rule");
-        assert_eq!(
-            status_line(2, true, true),
-            "paused, 2 rules, the last configuration was refused"
-        );
-    }
-
-    #[test]
-    fn an_answer_is_bounded_however_many_there_are() {
-        use superhue::live::{PROCESSES_LISTED, ProcessAccount, WatchAccount};
-        let process = ProcessAccount {
-            pid: 1,
-            start_ticks: 1,
-            name: "x".repeat(15),
-            service: "y".repeat(200),
-            memory: Default::default(),
-            hot_set_bytes: None,
-            collapses_done: 0,
-            collapsing_seconds: 0.0,
-        };
-        let watch = Arc::new(WatchAccount {
-            processes: vec![process; PROCESSES_LISTED],
-            services: (0..1000)
-                .map(|n| (format!("{n:0>200}"), Default::default()))
-                .collect(),
-            ..WatchAccount::default()
-        });
-        let names = watch.services.keys().cloned();
-        let rule = RuleAccount {
-            converged_seconds: names.map(|name| (name, 1.0 / 3.0)).collect(),
-            watch: Some(watch),
-            ..RuleAccount::default()
-        };
-        for count in [1, 20, 256] {
-            let mut rules = vec![rule.clone(); count];
-            bound(&mut rules);
-            let text = serde_json::to_string(&rules).unwrap();
-            assert!(text.len() < LONGEST_ANSWER, "{count}: {}", text.len());
-            let left = rules[0].watch.as_ref().unwrap();
-            assert_eq!(left.processes.is_empty(), count > 1, "{count}");
-        }
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use superhue::model::{BASE_PAGE_SIZE, ByteCount};
 use superhue::page_colors::oracles::OracleKind;
+use superhue::parse;
 use superhue_bench::arm::Arm;
 
 use crate::advise_args::AdviseArgs;
@@ -22,8 +23,8 @@ use crate::trial_args::{self, RuleTrialArgs, TrialArgs};
 use crate::values::{parse_percentage, parse_picture, parse_some_time};
 
 const EXIT_HELP: &str = "\
-Exit status with a command: the command's own; before the command starts 2 wrong usage, and 3 this machine, or this user, lacks what is needed; \
-125 superhue failed, 126 the command cannot be executed, 127 it was not found; a command ended by a signal ends superhue by the same one \
+Exit status with a command: the command's own; before the command starts 2 wrong usage, and 3 this kernel lacks a setting of --system; \
+125 superhue failed, or this machine or this user lacks what is needed, 126 the command cannot be executed, 127 it was not found; a command ended by a signal ends superhue by the same one \
 (shells show 128+n).
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage, 3 this machine, or this user, lacks what is needed, 4 a condition given to compare failed, \
 or a guard of trial was crossed, 130 compare was interrupted.";
@@ -98,7 +99,7 @@ pub enum Verb {
     /// Superhue works from outside while the command runs: it loads nothing into the command and stops none of its threads.
     ///
     /// Capability: CAP_SYS_NICE to make huge pages, or a daemon that allows the user (the table `users` of superhue.toml(5)). Without either, superhue changes
-    /// nothing and reports it. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
+    /// nothing and reports it; with --pages hot or --tracker, which need a working tracker, it does not start the command. --colors needs CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_NICE, unless the kernel places memory; --system
     /// needs root.
     #[command(after_help = EXIT_HELP)]
     Run(RunArgs),
@@ -171,8 +172,8 @@ pub enum Verb {
     /// Estimate which services would gain from huge pages, how much, and name the obstacles. Changes no setting and no page size.
     ///
     /// The table shows for each service: CPUs, resident memory, the share that is huge, memory that could be huge, the estimated share of its CPU
-    /// time that huge pages would save, and the next step. Instead of an estimate it may show a state: idle (ask again under load), blocked (something
-    /// keeps the memory from being huge), `is huge`, small, or `?` (not known). The estimate multiplies the rate at which the program touches pages beyond the TLB
+    /// time that huge pages would save, and the next step. Instead of an estimate it may show a state: none (below 1 %), idle (ask again under load), blocked (something
+    /// keeps the memory from being huge), `is huge`, small, ended, or `?` (not known). The estimate multiplies the rate at which the program touches pages beyond the TLB
     /// by the measured cost of a TLB miss.
     ///
     /// Capability: none for your own processes and for what every user may read. Estimates need the tracker ptwalk (CAP_BPF, CAP_PERFMON) and
@@ -300,7 +301,8 @@ impl Verb {
 /// `superhue check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Show only these capabilities, and end with status 3 if one of them is missing.
+    /// Show only these capabilities, and end with status 3 if one of them is missing. One that works in part, or could not be tried, is not
+    /// missing.
     #[arg(value_name = "CAPABILITY", value_parser = capabilities())]
     pub ids: Vec<&'static str>,
     /// Print JSON.
@@ -395,7 +397,7 @@ pub struct CompareArgs {
     /// stop the server by SIGTERM.
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     pub load: Option<String>,
-    /// The server is ready once it listens on tcp:PORT of this host.
+    /// The server is ready once it listens on this port of 127.0.0.1 or ::1.
     #[arg(long, value_name = "tcp:PORT", requires = "load", value_parser = parse_ready)]
     pub ready: Option<u16>,
     /// Give up if the server is not ready after this time, or has not stopped this long after SIGTERM.
@@ -513,7 +515,7 @@ pub struct HeatArgs {
     /// Watch nothing: show a result written by --report or --json again, or draw it with --plot.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["processes", "unit", "cgroup", "user", "all", "duration", "interval", "tracker", "max_overhead",
-                                "anonymous", "follow", "report"])]
+                                "max_stall", "anonymous", "follow", "report"])]
     pub from: Option<PathBuf>,
     /// Stop after this time. [default: 5s, or until q is pressed with --follow]
     #[arg(long = "for", alias = "duration", value_name = "TIME", value_parser = parse_some_time)]
@@ -523,6 +525,12 @@ pub struct HeatArgs {
     pub interval: Option<Duration>,
     #[command(flatten)]
     pub tracking: TrackingArgs,
+    /// Refuse a process that a sample would keep from mapping memory for longer than this: 100us to 100ms; 0: no bound. [default: 100ms]
+    ///
+    /// A sample clears the accessed bits of all base pages in one go, 20 to 110 ns each. A process with many GiB of base pages waits for that, and
+    /// slows down while it accesses its pages again.
+    #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
+    pub max_stall: Option<Duration>,
     /// Leave out mapped files and shared memory.
     #[arg(long)]
     pub anonymous: bool,

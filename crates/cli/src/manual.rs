@@ -103,7 +103,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue run --pages resident --budget 256M --report report.json -- redis-server --save ''",
                 ),
                 (
-                    "What would be done, without doing it:",
+                    "What it would do, without a change of any page:",
                     "superhue run --dry-run -- redis-server --save ''",
                 ),
                 (
@@ -125,7 +125,7 @@ pub fn page(verb: &str) -> Page {
         "attach" => Page {
             examples: &[
                 (
-                    "What would be done for everything that you may look at, without doing it:",
+                    "What it would do with everything that you may look at, without a change of any page:",
                     "superhue attach --all --dry-run",
                 ),
                 (

@@ -37,8 +37,9 @@ pub struct PlacementArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
     /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time under observation
-    /// counts, and --max-overhead limits it, so the split comes several times later by the clock. With auto the watch begins after a third of this time, in
-    /// programs with huge pages that superhue did not make of full or nearly full regions.
+    /// counts, and --max-overhead limits it, so the split comes several times later by the clock. Before Linux 6.12 a split gives no memory back.
+    ///
+    /// With auto, observation begins after a third of this time. It leaves out huge pages that superhue made of full or nearly full regions.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
     pub cold_after: Duration,
     #[command(flatten)]
@@ -46,12 +47,12 @@ pub struct PlacementArgs {
     /// Collapses may hold a process up for this long in every 100 ms: 100us to 100ms; 0: no bound. [default: 10ms; none in the first 30 s of `run`
     /// and while the process grows fast]
     ///
-    /// During a collapse the process can neither map nor fault in memory. A collapse takes about 1 ms (0.24 s at most, as measured). A collapse that
+    /// During a collapse the process can neither map nor fault in memory. A collapse takes about 1 ms (0.44 s at most, as measured). A collapse that
     /// takes longer than the bound is not cut short: a rest in proportion follows it, and the report shows the longest time reached. Private memory
     /// and each shared object count by themselves. For a server that maps memory for each answer, try 100us; its huge pages then come late (3 MiB/s).
     ///
     /// A sample of accesses holds the same lock, once for all base pages, 20 to 110 ns each. Superhue does not sample a process that this would hold
-    /// up for longer than the bound (100 ms without the option).
+    /// up for longer than the bound (100 ms without the option): `hot` makes none of its memory huge, and `auto` only full and nearly full regions.
     ///
     /// A process grows fast if it grows by an eighth beyond its largest size within a second.
     #[arg(long, value_name = "TIME", value_parser = parse::max_stall)]
@@ -62,7 +63,7 @@ pub struct PlacementArgs {
     /// Leave child processes alone.
     #[arg(long)]
     pub no_follow: bool,
-    /// Print the planned actions and do nothing.
+    /// Print the planned actions and change no page. Accesses may be tracked.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -89,8 +90,9 @@ pub struct SystemArgs {
     #[arg(long, value_name = "KNOB=VALUE")]
     pub system: Vec<Setting>,
     /// With `ask`, set the variable by which the command's own memory allocator asks for huge pages. Page faults then make them, sooner than
-    /// superhue could. Knows glibc from 2.35, jemalloc, mimalloc and the JVM by what the program links. A variable
-    /// that is set already stays; programs with set-ID bits or capabilities get none. The report shows it.
+    /// superhue could. Superhue finds glibc (2.35 or later), jemalloc, mimalloc and the JVM by what the program links. It works under the
+    /// system-wide mode `madvise` only. A variable that is set already stays; programs with set-ID bits or capabilities get none. The report
+    /// shows the variable.
     #[arg(long, value_name = "ask|leave", default_value = "leave", value_parser = allocator_advice())]
     pub allocator: AllocatorAdvice,
     #[command(flatten)]
@@ -104,11 +106,17 @@ pub struct SystemArgs {
 /// Page colors of memory, and the mechanism that places it.
 #[derive(Debug, Clone, Args)]
 pub struct ColorArgs {
-    /// Page colors for private anonymous and shared memory: off; spread (the hottest pages, as many as the L2 cache
-    /// holds, evenly on all colors); a list such as 0-3,8 (all accessed memory, on these colors only: programs
-    /// with disjoint lists do not evict each other from the L2); or a share such as 50% (the lowest half of the colors).
-    /// A list or share that leaves colors out excludes huge pages, which span all colors. Without a tracker, superhue takes all
-    /// resident pages: for spread up to 4 times the L2; for a list or share up to 64 MiB. `superhue colors` shows the number of colors.
+    /// Page colors for private anonymous and shared memory: off, spread, a list or a share.
+    ///
+    /// spread: the hottest pages, as many as the L2 cache holds, evenly on all colors.
+    ///
+    /// A list such as 0-3,8: all accessed memory, on these colors only. Programs with disjoint lists do not evict each other from the L2.
+    ///
+    /// A share such as 50%: the same with the lowest half of the colors. A list or share that leaves colors out excludes huge pages, which span
+    /// all colors.
+    ///
+    /// Without a tracker, superhue takes all resident pages: for spread up to 4 times the L2; for a list or share up to 64 MiB. `superhue
+    /// colors` shows the number of colors.
     #[arg(long, value_name = "off|spread|LIST|PERCENT", default_value = "off", value_parser = parse::colors)]
     pub colors: ColorRequest,
     /// With --colors: the mechanism that places memory.

@@ -69,7 +69,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Records",
           conflicts_with_all = OF_ONE_LOOK)]
     pub record: Option<PathBuf>,
-    /// With --record: largest size of both files together, at least 1M; the oldest snapshots are left out.
+    /// With --record: largest size of both files together, at least 1M; the oldest snapshots are overwritten.
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "record", help_heading = "Records",
           conflicts_with_all = OF_ONE_LOOK, value_parser = parse_record_limit)]
     pub record_limit: ByteCount,

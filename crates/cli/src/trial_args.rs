@@ -95,7 +95,7 @@ pub struct MetricArgs {
     /// URL of the Prometheus server for --query and --guard-query, over plain HTTP.
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub prometheus: Option<String>,
-    /// An instant query whose result, one series, is the metric. Without rate(): the trial takes the growth over a block itself, and
+    /// An instant query whose result, one series, is the metric. Do not use rate(): the trial takes the growth over a block itself, and
     /// a rate over another window would mix blocks. Blocks must be several scrapes long (--block).
     #[arg(long, value_name = "PROMQL", requires = "prometheus")]
     pub query: Option<String>,
@@ -116,7 +116,7 @@ pub struct MetricArgs {
 pub struct GuardArgs {
     /// End the trial, undo it and exit with status 4 once this does not hold: NAME < LIMIT, or with >. LIMIT is a number, a
     /// time (5ms; the number is in seconds then) or a size (1G; bytes). NAME is rss (resident memory of the processes), or that of
-    /// a --guard-command or --guard-query. Read once a second. Repeatable.
+    /// a --guard-command or --guard-query. Read once a second, or less often if reading all guards takes more than a tenth of that. Repeatable.
     #[arg(long = "guard", value_name = "CONDITION")]
     pub guards: Vec<String>,
     /// A command that prints a guard's number. Repeatable.
@@ -153,8 +153,8 @@ pub struct TestArgs {
     /// Seed of the order of blocks. [default: from the system]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Make a small compressed swap in memory (zram, 64 MiB, and zswap) during the trial, if none is on. A split leaves frames side by side,
-    /// which makes off faster than the program was before huge pages if its frames had been scattered. Through swap in memory pages exchange
+    /// Make a small compressed swap in memory (zram, 64 MiB, and zswap) during the trial, if none is on. A split leaves frames side by side.
+    /// If the program's frames had been scattered before, that makes *off* faster than the program was. Through swap in memory pages exchange
     /// their frames; memory that was huge before the trial is scattered, too. Superhue removes it at the end; after a kill, `superhue restore`
     /// does. Needs root.
     #[arg(long)]

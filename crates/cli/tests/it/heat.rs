@@ -170,7 +170,12 @@ fn wrong_usage_is_told() {
         (&["heat", "1", "--tracker", "guess"], "ptwalk"),
         (&["heat", "1", "--max-overhead", "0"], "percentage"),
         (&["heat", "1", "--max-overhead", "101%"], "percentage"),
+        (&["heat", "1", "--max-stall", "5s"], "100us"),
         (&["heat", "1", "--from", "x"], "--from"),
+        (
+            &["heat", "--from", "x", "--max-stall", "1ms"],
+            "--max-stall",
+        ),
         (&["heat", "1", "--follow", "--json"], "--json"),
         (&["heat", "1", "--follow"], "terminal"),
         (
@@ -239,6 +244,36 @@ fn tracks(pid: u32) -> bool {
     }
     assert!(said.status.success(), "{}", text(&said.stderr));
     true
+}
+
+#[test]
+fn a_process_that_a_sample_would_hold_up_for_long_is_refused() {
+    let Some(python) = python() else { return };
+    // 16 MiB are 4,096 base pages, of which each takes 20 ns at least.
+    let program = "m = bytearray(b'x') * (16 << 20)\nprint(flush=True)\nwhile True: m[0] = 1";
+    let mut command = Command::new(python);
+    let mut child = ChildGuard::start(command.args(["-c", program]).stdout(Stdio::piped()));
+    let mut ready = [0];
+    child
+        .0
+        .stdout
+        .take()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
+    if !tracks(child.pid()) {
+        return;
+    }
+    let pid = child.pid().to_string();
+    let begins = ["heat", &pid, "--for", "1s", "--tracker", "ptwalk", "--json"];
+    let said = run(&[&begins[..], &["--max-stall", "100us"]].concat());
+    refused(
+        &said,
+        1,
+        &["would keep it from mapping memory", "--max-stall 0"],
+    );
+    let said = run(&[&begins[..], &["--max-stall", "0"]].concat());
+    assert!(said.status.success(), "{}", text(&said.stderr));
 }
 
 #[test]

@@ -136,7 +136,7 @@ pub enum TrackError {
     /// A sample would hold `mmap_lock` of the process for too long.
     #[error(
         "a sample of {process} would keep it from mapping memory for {expected:?}, and {allowed:?} are allowed: it clears {entries} accessed bits in one \
-         go; remedy: --tracker damon, huge pages, or a larger --max-stall"
+         go; remedy: --tracker damon, huge pages, or --max-stall 0 (no bound)"
     )]
     TooLong {
         /// The process.

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use superhue::heat::{Sampler, Sampling};
+use superhue::lock_bound;
 use superhue::model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, counted};
 use superhue::procfs::process::{
     NamedVma, identify, memory_use, named_maps, numbers_are_ours, resident_now, stat, status,
@@ -371,7 +372,7 @@ fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling 
         scope,
         settle: false,
         by_cpu_time: false,
-        max_lock: None,
+        max_lock: lock_bound(args.max_stall),
         max_real_time: Duration::ZERO,
     }
 }

@@ -97,7 +97,8 @@ fn of_size(
     target.ask("stir 1 plain free")?;
     let pid = target.pid().to_string();
     let duration = format!("{WATCHED}s");
-    let heat: &[&str] = &["heat", "--for", &duration, &pid];
+    // By default a process of this size is not sampled.
+    let heat: &[&str] = &["heat", "--max-stall", "0", "--for", &duration, &pid];
     let hot: &[&str] = &[
         "attach",
         "--json",
@@ -105,7 +106,6 @@ fn of_size(
         "--pages",
         "hot",
         "--dry-run",
-        // By default a process of this size is not sampled.
         "--max-stall",
         "0",
         "--for",

@@ -288,6 +288,19 @@ pub struct Signal {
     pub value: Option<i32>,
 }
 
+/// Makes the kernel kill this process when `parent`, its parent, ends; returns false if that has ended already. A change of user undoes it
+/// (`PR_SET_PDEATHSIG`).
+///
+/// # Errors
+/// Those of `prctl(2)`.
+pub fn die_with_parent(parent: u32) -> Result<bool, Errno> {
+    let death = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(death)?;
+    // A parent that has ended before sends no signal.
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    Ok(now.and_then(|pid| u32::try_from(pid).ok()) == Some(parent))
+}
+
 /// Returns true if this process leads its session (`getsid(2)`).
 #[must_use]
 pub fn is_session_leader() -> bool {

@@ -61,6 +61,13 @@ impl HotSet {
         Self { points }
     }
 
+    /// Returns the least memory that receives 50, 90 and 99 % of the sampled accesses; `None` if no memory was touched.
+    #[must_use]
+    pub fn usual_bytes(&self) -> Option<[ByteCount; 3]> {
+        let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| self.bytes_for(share));
+        Some([half?, most?, nearly_all?])
+    }
+
     /// Returns the least memory that receives `share` (0 to 1) of the sampled accesses, in whole pages.
     ///
     /// `None` if no memory was touched, or if `share` is not above 0 and at most 1.

@@ -104,11 +104,16 @@ fn add_counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
     }
 }
 
+/// Keeps the first reason for each name, for at most `REASONS` names.
+pub(crate) fn note_reason(reasons: &mut BTreeMap<String, String>, name: String, reason: String) {
+    if reasons.len() < REASONS {
+        reasons.entry(name).or_insert(reason);
+    }
+}
+
 fn add_reasons(all: &mut BTreeMap<String, String>, one: &BTreeMap<String, String>) {
     for (name, reason) in one {
-        if all.len() < REASONS {
-            all.entry(name.clone()).or_insert_with(|| reason.clone());
-        }
+        note_reason(all, name.clone(), reason.clone());
     }
 }
 

@@ -16,6 +16,7 @@ use superhue_model::{ByteCount, ProcessId};
 
 pub use cost::OwnCost;
 pub(crate) use counts::{nonzero, waiting};
+pub(crate) use merge::note_reason;
 pub(crate) use tally::Tallies;
 
 use crate::{ColorsReport, Pages};

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use superhue_heat::{HotSet, TrackError, TrackerKind};
-use superhue_model::{ByteCount, Memory, PageCount, Plan, ProcessId, ProcessView};
+use superhue_heat::{TrackError, TrackerKind};
+use superhue_model::{Memory, PageCount, Plan, ProcessId, ProcessView};
 use superhue_policy::MemoryAge;
 use superhue_procfs::process::Zeroes;
 
-use super::{Watch, has_work, note_reason, program_name};
+use super::{Watch, has_work, program_name};
+use crate::account::note_reason;
 use crate::heat::TrackingCost;
 
 /// Result of tracking, for the report.
@@ -167,14 +168,8 @@ impl Watch {
         watched.tracked.samples = sampler.samples();
         watched.tracked.cost = sampler.total_cost();
         // The account of a live watch holds a value that may be some seconds old, or none.
-        watched.account.hot_set_bytes = hot_set(&sampler.hot_set());
+        watched.account.hot_set_bytes = sampler.hot_set().usual_bytes();
     }
-}
-
-/// Returns bytes that receive 50, 90 and 99 % of the sampled accesses.
-pub(crate) fn hot_set(hot_set: &HotSet) -> Option<[ByteCount; 3]> {
-    let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| hot_set.bytes_for(share));
-    Some([half?, most?, nearly_all?])
 }
 
 /// Difference of accesses from the sample before that calls for another decision soon.

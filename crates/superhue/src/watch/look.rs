@@ -13,8 +13,9 @@ use superhue_sys::urgency::Urgent;
 use super::growth::Growth;
 use super::huge_pages::HugePages;
 use super::known::{FIRST_LOOK, ProcessState};
-use super::{Watch, note_reason, program_name};
+use super::{Watch, program_name};
 use crate::Pages;
+use crate::account::note_reason;
 use crate::ceiling;
 use crate::cpu::cpu_time;
 

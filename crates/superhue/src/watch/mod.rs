@@ -55,7 +55,7 @@ use known::ProcessState;
 use objects::Objects;
 use turns::Turns;
 
-pub(crate) use heat::{TrackingSummary, hot_set};
+pub(crate) use heat::TrackingSummary;
 pub(crate) use objects::{KnownObject, Mappings};
 pub(crate) use publish::AccountPublisher;
 
@@ -74,9 +74,6 @@ const CHUNK: usize = 16;
 
 /// Time for which a watch sleeps that has no members and is woken when that changes.
 const EMPTY_WATCH_SLEEP: Duration = Duration::from_secs(60);
-
-/// Upper bound on programs with a reason why they could not be read or tracked: in a year, a watch may see more of them than fit in memory.
-const REASONS: usize = 64;
 
 /// Planned actions that a dry run keeps.
 const DRY_RUN_CAPACITY: usize = 100_000;
@@ -694,13 +691,6 @@ fn allowance_of_looks(config: &Config) -> Allowance {
     match config.has_advance {
         true => allowance,
         false => allowance.used_up(),
-    }
-}
-
-/// Keeps the first reason for each name, for at most `REASONS` names.
-fn note_reason(reasons: &mut BTreeMap<String, String>, name: String, reason: String) {
-    if reasons.len() < REASONS {
-        reasons.entry(name).or_insert(reason);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use superhue_heat::{HeatMap, HotSet};
 use superhue_model::{ByteCount, ProcessId};
 
-use super::{Watch, hot_set};
+use super::Watch;
 use crate::account::{
     ActionCounts, LiveMemory, LiveStalls, Members, OwnCost, PROCESSES_LISTED, ProcessAccount,
     SERVICES_LISTED, ServiceAccount, Tallies, WatchAccount, waiting,
@@ -70,18 +70,18 @@ impl HotSets {
         for (&id, label) in members {
             let Some(map) = sampler.map(id) else { continue };
             maps.entry(label).or_default().push(map);
-            if let Some(hot) = hot_set(&map.hot_set()) {
+            if let Some(hot) = map.hot_set().usual_bytes() {
                 processes.insert(id, hot);
             }
         }
         let services = maps.into_iter().filter_map(|(label, maps)| {
             let [map] = maps.as_slice() else {
-                return Some((label.clone(), hot_set(&HotSet::of_all(maps))?));
+                return Some((label.clone(), HotSet::of_all(maps).usual_bytes()?));
             };
-            Some((label.clone(), hot_set(&map.hot_set())?))
+            Some((label.clone(), map.hot_set().usual_bytes()?))
         });
         Self {
-            all: hot_set(&sampler.hot_set()),
+            all: sampler.hot_set().usual_bytes(),
             services: services.collect(),
             processes,
         }

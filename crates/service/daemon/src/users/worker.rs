@@ -22,8 +22,7 @@ use std::os::unix::net::UnixStream;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, getppid, getrlimit, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit, umask,
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit, umask,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, capabilities, clear_ambient_capability_set,
@@ -33,7 +32,7 @@ use rustix::thread::{
 use superhue::act::{Greeting, ServeError, Terms, framed};
 use superhue_procfs::Roots;
 use superhue_procfs::process::{numbers_are_ours, status};
-use superhue_sys::process::{SignalSet, is_ignored, set_ignored};
+use superhue_sys::process::{SignalSet, die_with_parent, is_ignored, set_ignored};
 use superhue_sys::self_filter::{SelfFilterError, forbid_to_lent};
 use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_groups};
 
@@ -191,12 +190,10 @@ fn is_only(uid: Uid, only: CapabilitySets) -> Result<(), WorkError> {
 /// Makes the kernel end this process with the daemon.
 fn stay_with(parent: u32) -> Result<(), WorkError> {
     // A change of user clears it.
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused("end with the daemon"))?;
-    let now = getppid().map(Pid::as_raw_nonzero);
-    if now.is_none_or(|pid| u32::try_from(pid.get()) != Ok(parent)) {
-        return Err(WorkError::NotSafe("the daemon has ended"));
+    match die_with_parent(parent).map_err(refused("end with the daemon"))? {
+        true => Ok(()),
+        false => Err(WorkError::NotSafe("the daemon has ended")),
     }
-    Ok(())
 }
 
 fn refused(what: &'static str) -> impl Fn(Errno) -> WorkError {

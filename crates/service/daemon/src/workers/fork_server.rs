@@ -27,15 +27,15 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal, setpgid,
-};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, setpgid};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     configure_capability_in_ambient_set, set_capabilities,
 };
-use superhue_sys::process::{SignalSet, close_on_exec_from, cpu_time_of, fork_alone, set_ignored};
+use superhue_sys::process::{
+    SignalSet, close_on_exec_from, cpu_time_of, die_with_parent, fork_alone, set_ignored,
+};
 use superhue_sys::{heap, image};
 
 use super::{VERB, WorkError, refused};
@@ -245,13 +245,10 @@ pub(super) fn serve(parent: u32) -> Result<Role, WorkError> {
 
 /// Makes the kernel end this process with its parent, which is `parent`.
 fn end_with(parent: u32) -> Result<(), WorkError> {
-    let death = set_parent_process_death_signal(Some(Signal::KILL));
-    death.map_err(refused("end with the daemon"))?;
-    let now = getppid().map(Pid::as_raw_nonzero);
-    if now.is_none_or(|pid| u32::try_from(pid.get()) != Ok(parent)) {
-        return Err(WorkError::NotStartedSo("the daemon has ended"));
+    match die_with_parent(parent).map_err(refused("end with the daemon"))? {
+        true => Ok(()),
+        false => Err(WorkError::NotStartedSo("the daemon has ended")),
     }
-    Ok(())
 }
 
 fn answer(socket: BorrowedFd<'_>, pid: u32, pidfd: Result<OwnedFd, Errno>) -> Result<(), Errno> {

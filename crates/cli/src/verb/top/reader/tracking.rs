@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use superhue::ceiling::apart;
 use superhue::heat::{Sampler, Sampling};
-use superhue::model::{ByteCount, ProcessId, VirtAddr, VirtRange};
+use superhue::model::{ProcessId, VirtAddr, VirtRange};
 use superhue::procfs::Roots;
 use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
 use superhue::{MAX_LOCK_DEFAULT, cpu_time};
@@ -181,7 +181,7 @@ impl Tracking {
         }
         let begun = cpu_time();
         self.heat.hot_sets = (wanted.iter())
-            .filter_map(|&id| Some((id, hot_set(&self.sampler.map(id)?.hot_set())?)))
+            .filter_map(|&id| Some((id, self.sampler.map(id)?.hot_set().usual_bytes()?)))
             .collect();
         let mut by_cgroup: BTreeMap<String, Vec<&HeatMap>> = BTreeMap::new();
         for &id in wanted {
@@ -192,7 +192,7 @@ impl Tracking {
                     .push(map);
             }
         }
-        let of_all = |maps: Vec<&HeatMap>| hot_set(&HotSet::of_all(maps));
+        let of_all = |maps: Vec<&HeatMap>| HotSet::of_all(maps).usual_bytes();
         self.heat.by_cgroup = (by_cgroup.into_iter())
             .filter_map(|(service, maps)| Some((service, of_all(maps)?)))
             .collect();
@@ -232,11 +232,6 @@ fn by_mapping(
     sums.into_iter()
         .map(|(start, (hot, all))| (start, hot / all.max(1.0)))
         .collect()
-}
-
-fn hot_set(curve: &HotSet) -> Option<[ByteCount; 3]> {
-    let [half, most, nearly_all] = [0.5, 0.9, 0.99].map(|share| curve.bytes_for(share));
-    Some([half?, most?, nearly_all?])
 }
 
 /// Waits, and samples accesses meanwhile.

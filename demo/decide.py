@@ -283,6 +283,7 @@ def main():
     print("\n".join(table(rows)))
     print("\n`auto` is the default policy: huge pages for what is full, and where the accesses are. Against the same program without huge pages; more is better, but for CPU time.")
     print(f"Trials end as soon as they are sure, within two minutes. Pictures and every sample: {os.path.relpath(keep)}")
+    print("The last two rows compare whole runs: a difference is claimed only if a rank test over all figures confirms the interval.")
     print(NEXT, end="")
     return 1 if failed else 0
 

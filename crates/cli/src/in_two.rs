@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal as KernelSignal, getpid, getppid, kill_process, pidfd_open,
+    Pid, PidfdFlags, Signal as KernelSignal, getpid, kill_process, pidfd_open,
     set_parent_process_death_signal,
 };
 use superhue::held_up::{SleepLimits, SleepMonitor};
@@ -29,7 +29,9 @@ use superhue::model::counted;
 use superhue::procfs::Roots;
 use superhue::procfs::process::numbers;
 use superhue::sys::busy::{self, BusyBoard};
-use superhue::sys::process::{ChildEvent, SignalSet, child_event, fork_alone, is_session_leader};
+use superhue::sys::process::{
+    ChildEvent, SignalSet, child_event, die_with_parent, fork_alone, is_session_leader,
+};
 
 use crate::output::{leave_out, note};
 use crate::verb::restore::recover;
@@ -181,7 +183,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     let Ok(board) = BusyBoard::new() else {
         return work();
     };
-    let own = getpid();
+    let own = std::process::id();
     let mut left_out = LeftOut::default();
     // A process that released the reader once is cleared; the next time it is left out.
     let mut cleared = LeftOut::default();
@@ -299,23 +301,19 @@ enum End {
 }
 
 fn child_of(
-    supervisor: Pid,
+    supervisor: u32,
     board: &BusyBoard,
     left_out: BTreeSet<u32>,
     work: &mut impl FnMut() -> ExitCode,
 ) -> ExitCode {
-    let _ = set_parent_process_death_signal(Some(KernelSignal::KILL));
-    // A supervisor that was killed before that sends no signal.
-    let parent = getppid();
-    if parent != Some(supervisor) {
+    if die_with_parent(supervisor) != Ok(true) {
         return ExitCode::from(crate::output::FAILED);
     }
     // The supervisor is superhue, too: no verb reports it, unless an argument names it.
-    let parent = parent.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
     let is_named = |pid: &u32| std::env::args_os().any(|word| word == *pid.to_string());
-    let parent = parent.filter(|pid| !is_named(pid));
+    let supervisor = Some(supervisor).filter(|pid| !is_named(pid));
     leave_out(left_out.iter().copied().collect());
-    busy::leave_alone(left_out.into_iter().chain(parent).collect());
+    busy::leave_alone(left_out.into_iter().chain(supervisor).collect());
     board.write_here();
     work()
 }

@@ -24,7 +24,7 @@ pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
 /// Longest time for which a sample of accesses may hold `mmap_lock` of a process, where no bound on stalls was chosen.
 ///
 /// Clearing an accessed bit takes 20 to 110 ns, so this allows 3.5 to 19 GiB of base pages.
-pub const MAX_LOCK_DEFAULT: Duration = Duration::from_millis(100);
+const MAX_LOCK_DEFAULT: Duration = Duration::from_millis(100);
 
 /// Time after a program is first seen in which the default bound on collapses does not hold: regions collapsed then need no collapse later, when
 /// clients wait for the program's answers.

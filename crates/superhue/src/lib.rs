@@ -103,10 +103,7 @@ pub use colors::{
     ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring,
     pool_for_colors,
 };
-pub use config::{
-    Config, MAX_LOCK_DEFAULT, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT,
-    lock_bound,
-};
+pub use config::{Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, lock_bound};
 pub use cpu::{cpu_time, since_boot};
 pub use launch::{InheritedState, LaunchError, PassedDescriptors};
 pub use mechanism::Mechanism;

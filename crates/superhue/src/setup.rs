@@ -55,8 +55,7 @@ impl Setup {
             Some(pages) => Ok(Self {
                 pages,
                 because: "asked for".to_owned(),
-                policy: scheme(pages, false, config, mechanism)
-                    .policy_after(account_before(config)),
+                policy: policy_of(pages, false, config, mechanism),
                 sampler: None,
                 samples_all: false,
                 postponed: None,
@@ -87,8 +86,7 @@ impl Setup {
         Self {
             pages: Pages::Auto,
             because: "no accesses are tracked: nothing depends on them so far".to_owned(),
-            policy: scheme(Pages::Auto, true, config, mechanism)
-                .policy_after(account_before(config)),
+            policy: policy_of(Pages::Auto, true, config, mechanism),
             sampler: None,
             samples_all: false,
             postponed: Some(Box::new((config.clone(), mechanism.clone()))),
@@ -151,7 +149,7 @@ impl Setup {
         Ok(Self {
             pages,
             because,
-            policy: scheme(pages, true, config, mechanism).policy_after(account_before(config)),
+            policy: policy_of(pages, true, config, mechanism),
             sampler: Some(sampler),
             samples_all: pages == Pages::Auto,
             postponed: None,
@@ -165,6 +163,16 @@ fn account_before(config: &Config) -> Ledger {
         charged: config.carried,
         ..Ledger::default()
     }
+}
+
+/// Returns a policy that begins with that account; `tracked` as in [`scheme`].
+fn policy_of(
+    pages: Pages,
+    tracked: bool,
+    config: &Config,
+    mechanism: &Mechanism,
+) -> Box<dyn Policy + Send> {
+    scheme(pages, tracked, config, mechanism).policy_after(account_before(config))
 }
 
 /// Returns the tracker that `config` names, or the best one that works, and the reason for it.

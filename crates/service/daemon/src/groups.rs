@@ -344,18 +344,21 @@ impl Groups {
         let slice = slice_of_user(path);
         let of_user = slice.map_or(0, |slice| self.of_users.get(slice).copied().unwrap_or(0));
         let (reason, text) = if path.len() > LONGEST_PATH {
-            let text = "cgroups whose paths are longer than";
-            let text = format!("{text} {LONGEST_PATH} bytes are left alone");
-            (&mut self.left_alone, text)
+            let which = format!("cgroups whose paths are longer than {LONGEST_PATH} bytes");
+            (&mut self.left_alone, format!("{which} are left alone"))
         } else if of_user >= MOST_GROUPS_OF_ONE_USER {
             let slice = slice.unwrap_or_default();
-            let text = "cgroups: the others are left alone";
-            let text = format!("{slice} has more than {MOST_GROUPS_OF_ONE_USER} {text}");
-            (&mut self.left_alone, text)
+            let which = format!("{slice} has more than {MOST_GROUPS_OF_ONE_USER} cgroups");
+            (
+                &mut self.left_alone,
+                format!("{which}: the others are left alone"),
+            )
         } else if self.known.len() >= MOST_GROUPS {
-            let text =
-                format!("there are more than {MOST_GROUPS} cgroups: the others are left alone");
-            (&mut self.limited, text)
+            let which = format!("there are more than {MOST_GROUPS} cgroups");
+            (
+                &mut self.limited,
+                format!("{which}: the others are left alone"),
+            )
         } else {
             return true;
         };

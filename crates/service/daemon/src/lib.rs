@@ -33,6 +33,7 @@
 //! * [`privileges`] lists the capabilities that rules need.
 
 pub mod account;
+mod avoidance;
 mod beside;
 mod capabilities;
 mod check;

@@ -20,6 +20,7 @@ use superhue_heat::Allowance;
 use superhue_procfs::Roots;
 
 use crate::account::HeldUpAccount;
+use crate::avoidance::{Avoidance, LEFT_ALONE, LEFT_ALONE_AT_MOST};
 use crate::workers::{ProcessAnswer, Question, Reader, ReaderOutcome};
 
 /// CPU time that may be spent at once: by all, and by each tenant.
@@ -29,9 +30,7 @@ const OWN_ADVANCE: Duration = Duration::from_millis(20);
 /// Cost of an answer, before it is known.
 const FIRST_COST: Duration = Duration::from_micros(30);
 
-/// Time for which a process that has held the reader up is left alone, and its tenant: at first, and at most.
-const LEFT_ALONE: Duration = Duration::from_secs(10);
-const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
+/// Time for which the tenant of a process that has held the reader up waits: at first, and at most.
 const TENANT_WAITS: Duration = Duration::from_secs(1);
 const TENANT_WAITS_AT_MOST: Duration = Duration::from_secs(60);
 
@@ -68,19 +67,10 @@ struct Queue {
     own: Allowance,
 }
 
-/// A tenant that has held readers up.
-#[derive(Debug, Clone, Copy)]
-struct TenantBackoff {
-    times: u32,
-    until: Duration,
-}
-
 #[derive(Debug)]
 struct AvoidedProcess {
     tenant: Option<Arc<str>>,
-    times: u32,
-    since: Duration,
-    until: Duration,
+    avoidance: Avoidance,
 }
 
 /// All questions.
@@ -102,7 +92,7 @@ pub(crate) struct QueryScheduler {
     avoided: BTreeMap<u32, AvoidedProcess>,
     /// Processes that are gone, about which questions may still wait.
     gone: BTreeSet<u32>,
-    waits: BTreeMap<Arc<str>, TenantBackoff>,
+    waits: BTreeMap<Arc<str>, Avoidance>,
     trouble: Option<String>,
 }
 
@@ -146,7 +136,7 @@ impl QueryScheduler {
 
     /// Returns true if a process is to be left alone now.
     pub(crate) fn avoids(&self, pid: u32, at: Duration) -> bool {
-        (self.avoided.get(&pid)).is_some_and(|avoided| at < avoided.until)
+        (self.avoided.get(&pid)).is_some_and(|avoided| avoided.avoidance.holds(at))
     }
 
     /// Forgets a process that is gone, and the questions about it.
@@ -270,30 +260,25 @@ impl QueryScheduler {
     pub(crate) fn avoid(&mut self, pid: u32, tenant: Option<Arc<str>>, at: Duration) {
         let avoided = self.avoided.entry(pid).or_insert_with(|| AvoidedProcess {
             tenant: tenant.clone(),
-            times: 0,
-            since: at,
-            until: at,
+            avoidance: Avoidance::new(at),
         });
-        let pause = LEFT_ALONE.saturating_mul(1 << avoided.times.min(10));
-        avoided.until = at + pause.min(LEFT_ALONE_AT_MOST);
-        avoided.times += 1;
+        let (first, most) = (LEFT_ALONE, LEFT_ALONE_AT_MOST);
+        avoided.avoidance.prolong(at, first, most);
         tracing::warn!(
             process = pid,
             tenant = tenant.as_deref().unwrap_or("unknown"),
             "a process holds up each reader: it is left alone for a while"
         );
         if let Some(tenant) = tenant {
-            let waits = self.waits.entry(tenant).or_insert(TenantBackoff {
-                times: 0,
-                until: at,
-            });
-            let pause = TENANT_WAITS.saturating_mul(1 << waits.times.min(10));
-            waits.until = at + pause.min(TENANT_WAITS_AT_MOST);
-            waits.times += 1;
+            let waits = self.waits.entry(tenant).or_insert(Avoidance::new(at));
+            waits.prolong(at, TENANT_WAITS, TENANT_WAITS_AT_MOST);
         }
         // Limits the memory for this, however many processes there are.
         while self.avoided.len() > MOST_AVOIDED {
-            let oldest = self.avoided.iter().min_by_key(|(_, avoided)| avoided.until);
+            let oldest = self
+                .avoided
+                .iter()
+                .min_by_key(|(_, avoided)| avoided.avoidance.until);
             let Some(oldest) = oldest.map(|(&pid, _)| pid) else {
                 return;
             };
@@ -375,7 +360,7 @@ impl QueryScheduler {
         while chosen.len() < most && idle < names.len() {
             let Some(name) = turn.next() else { return };
             idle += 1;
-            if self.waits.get(name).is_some_and(|waits| at < waits.until) {
+            if self.waits.get(name).is_some_and(|waits| waits.holds(at)) {
                 continue;
             }
             let Some(queue) = self.queues.get_mut(name) else {
@@ -412,13 +397,13 @@ impl QueryScheduler {
         let now = self
             .avoided
             .iter()
-            .filter(|(_, avoided)| at < avoided.until);
+            .filter(|(_, avoided)| avoided.avoidance.holds(at));
         let told = now.map(|(&pid, avoided)| HeldUpAccount {
             rule: None,
             tenant: avoided.tenant.as_deref().unwrap_or("unknown").to_owned(),
             process: Some(pid),
             worker: None,
-            seconds: at.saturating_sub(avoided.since).as_secs_f64(),
+            seconds: at.saturating_sub(avoided.avoidance.since).as_secs_f64(),
         });
         told.collect()
     }

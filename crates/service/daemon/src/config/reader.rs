@@ -38,9 +38,9 @@ pub(super) const LONGEST_SOCKET: usize = 107;
 /// A file, with the lines and columns of its offsets.
 pub(super) struct File<'a> {
     /// Its place in the order of the files.
-    pub(super) index: usize,
-    pub(super) source: &'a Source,
-    pub(super) places: TextPositions<'a>,
+    index: usize,
+    source: &'a Source,
+    places: TextPositions<'a>,
 }
 
 impl<'a> File<'a> {

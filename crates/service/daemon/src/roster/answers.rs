@@ -113,8 +113,8 @@ pub(super) fn next_question(since: Duration, asked_at: Duration) -> Duration {
 /// Facts about a process, from an answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
-    pub(super) user: Option<u32>,
-    pub(super) executable: Option<PathBuf>,
+    user: Option<u32>,
+    executable: Option<PathBuf>,
 }
 
 impl Facts {

@@ -24,9 +24,9 @@ pub(super) const ASK_AGAIN: u8 = 10;
 pub(super) struct Group {
     pub(super) candidates: Candidates,
     pub(super) label: Arc<str>,
-    pub(super) path: Arc<str>,
+    path: Arc<str>,
     /// The tenant of its processes, if the cgroup determines it.
-    pub(super) tenant: Option<Arc<str>>,
+    tenant: Option<Arc<str>>,
     /// True if it may have processes; read from the kernel only where the kernel reports changes.
     pub(super) populated: bool,
     pub(super) members: BTreeMap<u32, Member>,

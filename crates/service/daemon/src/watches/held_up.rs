@@ -11,6 +11,7 @@ use super::{
     AbandonedWorker, AvoidedProcess, HeldUpWorker, Lane, RestartBackoff, RunningWorker, Watches,
     has, start_of,
 };
+use crate::avoidance::{Avoidance, LEFT_ALONE, LEFT_ALONE_AT_MOST};
 use crate::workers::{BEAT, Worker, have_news};
 
 /// Maximum number of workers that were given up and still sleep: of one tenant, and of one tenant when there are `MANY_LEFT` in all. Beyond that, the
@@ -25,10 +26,6 @@ pub(super) const GIVEN_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// Time before another attempt after trouble.
 pub(super) const AFTER_TROUBLE: Duration = Duration::from_secs(60);
-
-/// Time for which a process that has held a worker up is left alone: at first, and at most.
-pub(super) const LEFT_ALONE: Duration = Duration::from_secs(10);
-const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(600);
 
 /// Collapses take milliseconds, but a collapse may have to wait for the program's own work on its memory.
 pub(super) const WATCH_SLEEP_LIMITS: SleepLimits = SleepLimits {
@@ -235,13 +232,10 @@ impl Watches {
                 start_ticks: start,
                 rule: name.clone(),
                 tenant: tenant.clone(),
-                times: 0,
-                since: at,
-                until: at,
+                avoidance: Avoidance::new(at),
             });
-            let pause = LEFT_ALONE.saturating_mul(1 << avoided.times.min(10));
-            avoided.until = at + pause.min(LEFT_ALONE_AT_MOST);
-            avoided.times += 1;
+            let (first, most) = (LEFT_ALONE, LEFT_ALONE_AT_MOST);
+            avoided.avoidance.prolong(at, first, most);
         }
         tracing::warn!(
             rule = &**name,

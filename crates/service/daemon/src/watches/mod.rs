@@ -33,6 +33,7 @@ use superhue_heat::{Scope, TrackerKind, choose};
 use superhue_model::{ByteCount, ProcessId};
 use superhue_procfs::Roots;
 
+use crate::avoidance::Avoidance;
 use crate::convergence::Convergence;
 use crate::metrics::WatchSample;
 use crate::privileges::tracks;
@@ -192,9 +193,7 @@ struct AvoidedProcess {
     start_ticks: Option<u64>,
     rule: Arc<str>,
     tenant: Arc<str>,
-    times: u32,
-    since: Duration,
-    until: Duration,
+    avoidance: Avoidance,
 }
 
 impl RunningWorker {
@@ -357,7 +356,7 @@ impl Watches {
         let fed = || self.kept.values().flat_map(|kept| kept.fed.values());
         let start = |pid: u32| fed().find_map(|members| start_of(members, pid));
         let is_gone = |(&pid, avoided): (&u32, &AvoidedProcess)| match start(pid) {
-            None => at >= avoided.until,
+            None => !avoided.avoidance.holds(at),
             Some(now) => avoided.start_ticks.is_some_and(|before| before != now),
         };
         let gone: Vec<u32> = (self.avoided.iter())
@@ -428,7 +427,7 @@ impl Watches {
     pub(crate) fn processes(&self, name: &str) -> Vec<ProcessId> {
         let is_avoided = |id: &ProcessId| {
             let avoided = self.avoided.get(&id.pid);
-            avoided.is_some_and(|avoided| self.now < avoided.until)
+            avoided.is_some_and(|avoided| avoided.avoidance.holds(self.now))
         };
         let tenants = self.kept.get(name).map(|kept| kept.fed.values());
         let members = tenants.into_iter().flatten().flat_map(Members::keys);

@@ -8,9 +8,10 @@ use superhue::live::Members;
 use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
 
-use super::held_up::{AFTER_TROUBLE, LEFT_ALONE, MANY_LEFT, MOST_LEFT_OF_ONE, WATCH_SLEEP_LIMITS};
+use super::held_up::{AFTER_TROUBLE, MANY_LEFT, MOST_LEFT_OF_ONE, WATCH_SLEEP_LIMITS};
 use super::shares::size_of_budget;
 use super::{AbandonedWorker, ENDING, KEPT_EMPTY, Lane, RunningWorker, SentSettings, Watches};
+use crate::avoidance::LEFT_ALONE;
 use crate::privileges::{of_rule, tracks};
 use crate::workers::{MemberTable, Task, WatchTask, WatchUpdate, Worker};
 
@@ -185,7 +186,7 @@ impl Watches {
     pub(super) fn tell(&mut self, name: &Arc<str>, at: Duration) {
         let (paused, held) = (self.paused, self.held.contains(name));
         let avoided: BTreeSet<u32> = (self.avoided.iter())
-            .filter(|(_, avoided)| at < avoided.until)
+            .filter(|(_, avoided)| avoided.avoidance.holds(at))
             .map(|(&pid, _)| pid)
             .collect();
         let Some(kept) = self.kept.get_mut(name) else {

@@ -51,13 +51,13 @@ impl Watches {
         let avoided = self
             .avoided
             .iter()
-            .filter(|(_, avoided)| self.now < avoided.until);
+            .filter(|(_, avoided)| avoided.avoidance.holds(self.now));
         let avoided = avoided.map(|(&pid, avoided)| HeldUpAccount {
             rule: Some(avoided.rule.to_string()),
             tenant: avoided.tenant.to_string(),
             process: Some(pid),
             worker: None,
-            seconds: seconds(avoided.since),
+            seconds: seconds(avoided.avoidance.since),
         });
         WorkersAccount {
             running: running().count() as u64,

@@ -1,7 +1,8 @@
 use super::held_up::{
-    AFTER_TROUBLE, GIVEN_UP_EVERY, LEFT_ALONE, LETTING_GO, MANY_LEFT, SILENCE, WATCH_SLEEP_LIMITS,
+    AFTER_TROUBLE, GIVEN_UP_EVERY, LETTING_GO, MANY_LEFT, SILENCE, WATCH_SLEEP_LIMITS,
 };
 use super::shares::{divide_budget, divided};
+use crate::avoidance::LEFT_ALONE;
 use crate::workers::Task;
 use std::time::Instant;
 use superhue_model::Share;
@@ -426,13 +427,13 @@ fn a_process_with_the_number_of_one_that_is_avoided_is_another_one() {
         BTreeMap::from([(0, Tenants::from([(Arc::from("a.service"), members)]))])
     };
     watches.feed(fed(5), NOW);
+    let mut avoidance = Avoidance::new(NOW);
+    avoidance.prolong(NOW, LEFT_ALONE, LEFT_ALONE);
     let avoided = AvoidedProcess {
         start_ticks: Some(5),
         rule: "a".into(),
         tenant: "a.service".into(),
-        times: 1,
-        since: NOW,
-        until: NOW + LEFT_ALONE,
+        avoidance,
     };
     watches.avoided.insert(77, avoided);
     watches.feed(fed(5), NOW);

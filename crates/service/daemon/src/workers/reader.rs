@@ -201,7 +201,7 @@ impl Reader {
 
     /// Takes the answer, or gives the reader up; `None` if neither is due.
     pub(crate) fn take(&mut self) -> Option<(Vec<Question>, ReaderOutcome)> {
-        self.left.retain(|worker| !worker.has_ended());
+        self.bury();
         let (_, since) = self.asked.as_ref()?;
         let since = since.elapsed();
         let worker = self.worker.as_mut()?;
@@ -235,23 +235,26 @@ impl Reader {
         Some((questions, came))
     }
 
-    /// Ends the worker, which has nothing to do.
-    fn end(&mut self) {
-        if let Some(mut worker) = self.worker.take() {
-            self.spent += worker.cpu_time();
-            worker.kill();
-        }
+    /// Kills the worker, which may still exist afterwards.
+    fn end(&mut self) -> Option<Worker> {
+        let mut worker = self.worker.take()?;
+        self.spent += worker.cpu_time();
+        worker.kill();
+        Some(worker)
     }
 
     fn give_up(&mut self) {
-        if let Some(mut worker) = self.worker.take() {
+        if let Some(worker) = self.end() {
             self.given_up += 1;
-            self.spent += worker.cpu_time();
-            worker.kill();
             if !worker.has_ended() {
                 self.left.push_back(worker);
             }
         }
+    }
+
+    /// Forgets readers that were given up and have ended.
+    fn bury(&mut self) {
+        self.left.retain(|worker| !worker.has_ended());
     }
 
     /// Waits until there is an answer, or none will come.
@@ -291,7 +294,7 @@ impl std::fmt::Display for ReadOneError {
 /// # Errors
 /// See [`ReadOneError`].
 pub(crate) fn read_one(reader: &mut Reader, pid: u32) -> Result<ProcessAnswer, ReadOneError> {
-    reader.left.retain(|worker| !worker.has_ended());
+    reader.bury();
     if !reader.is_free() {
         let text = match reader.left_behind() {
             MOST_LEFT.. => "the readers that were held up have not ended",

@@ -14,7 +14,7 @@ use crate::verb::shared_folder::open_to_write;
 
 /// The file that a suite is written to repeatedly, whole each time.
 pub(super) struct Report {
-    pub(super) path: PathBuf,
+    path: PathBuf,
     /// The suite that it already holds.
     pub(super) kept: Option<Suite>,
 }

@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) started: Option<f64>,
     /// Facts of the machine in the first session that ran it; `None` before.
     pub(super) machine: Option<Value>,
-    pub(super) is_set_up: bool,
+    is_set_up: bool,
     /// True if this session runs no more of it.
     pub(super) is_over: bool,
 }

@@ -34,22 +34,22 @@ pub(super) const MAX_READER_SLEEP: Duration = Duration::from_secs(1);
 
 /// A thread that reads.
 pub(super) struct ReaderThread<'a> {
-    pub(super) shared: &'a SharedState,
-    pub(super) args: &'a TopArgs,
-    pub(super) roots: Roots,
-    pub(super) targets: Targets,
-    pub(super) begun: Instant,
-    pub(super) turn: usize,
-    pub(super) survey: Survey,
-    pub(super) watched: Rates,
-    pub(super) avoided: BTreeSet<u32>,
-    pub(super) objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
-    pub(super) next_objects: Duration,
-    pub(super) detail: Option<Detail>,
-    pub(super) next_detail: Duration,
-    pub(super) own: VecDeque<(Duration, Duration)>,
-    pub(super) next: Duration,
-    pub(super) next_publish: Duration,
+    shared: &'a SharedState,
+    args: &'a TopArgs,
+    roots: Roots,
+    targets: Targets,
+    begun: Instant,
+    turn: usize,
+    survey: Survey,
+    watched: Rates,
+    avoided: BTreeSet<u32>,
+    objects: Option<(Duration, Result<Vec<superhue::SharedObject>, String>)>,
+    next_objects: Duration,
+    detail: Option<Detail>,
+    next_detail: Duration,
+    own: VecDeque<(Duration, Duration)>,
+    next: Duration,
+    next_publish: Duration,
 }
 
 impl<'a> ReaderThread<'a> {

@@ -9,7 +9,7 @@ use superhue::heat::{Sampler, Sampling};
 use superhue::model::{ProcessId, VirtAddr, VirtRange};
 use superhue::procfs::Roots;
 use superhue::trackers::{HeatMap, HotSet, Scope, TrackError, choose, foreign};
-use superhue::{MAX_LOCK_DEFAULT, cpu_time};
+use superhue::{cpu_time, lock_bound};
 
 use super::super::gathered::Heat;
 use super::thread::MAX_READER_SLEEP;
@@ -120,11 +120,11 @@ pub(super) fn run(shared: &SharedState, roots: &Roots, args: &TopArgs, begun: In
 
 /// Samples accesses of the processes on the screen.
 pub(super) struct Tracking {
-    pub(super) sampler: Sampler,
-    pub(super) roots: Roots,
+    sampler: Sampler,
+    roots: Roots,
     pub(super) heat: Heat,
     pub(super) next: Duration,
-    pub(super) share: f64,
+    share: f64,
 }
 
 impl Tracking {
@@ -140,7 +140,7 @@ impl Tracking {
             settle: false,
             by_cpu_time: false,
             // What is only looked at should not notice.
-            max_lock: Some(MAX_LOCK_DEFAULT),
+            max_lock: lock_bound(None),
             max_real_time: Duration::ZERO,
         };
         Ok(Self {

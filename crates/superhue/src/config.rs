@@ -90,7 +90,7 @@ impl Config {
         }
     }
 
-    /// Returns the longest time for which a sample of accesses may hold `mmap_lock`: the chosen bound on stalls, or else [`MAX_LOCK_DEFAULT`]; `None`
+    /// Returns the longest time for which a sample of accesses may hold `mmap_lock`: the chosen bound on stalls, or else 100 ms; `None`
     /// is no bound.
     #[must_use]
     pub fn lock_bound(&self) -> Option<Duration> {

@@ -327,6 +327,7 @@ fn a_log_shows_the_progress() {
 
 #[test]
 fn a_guard_or_a_signal_undoes_what_was_done() {
+    use std::io::Read;
     if !collapse_works() {
         return;
     }
@@ -336,7 +337,12 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
         let folder = folder();
         let file = folder.path().join("level");
         fs::write(&file, "1").unwrap();
-        let guard = format!("level=cat {}", file.display());
+        let readings = folder.path().join("readings");
+        let guard = format!(
+            "level=echo read >> {}; cat {}",
+            readings.display(),
+            file.display()
+        );
         let mut command = superhue(
             User::Same,
             &[
@@ -360,6 +366,11 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
         );
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = ChildGuard::start(&mut command);
+        // Memory alone does not show that the trial has begun: khugepaged may have made it huge for another test's settings.
+        until("the guard was read", || {
+            let lines = fs::read_to_string(&readings).unwrap_or_default();
+            (lines.lines().count() > 2).then_some(())
+        });
         until("the policy has made memory huge", || {
             (huge(target.pid()) > before + (8 << 20)).then_some(())
         });
@@ -369,13 +380,27 @@ fn a_guard_or_a_signal_undoes_what_was_done() {
             running.signal(Signal::HUP);
         }
         let status = running.wait();
-        let mut said = Vec::new();
-        std::io::Read::read_to_end(&mut running.0.stdout.take().unwrap(), &mut said).unwrap();
-        let ended = Output {
+        let mut ended = Output {
             status,
-            stdout: said,
+            stdout: Vec::new(),
             stderr: Vec::new(),
         };
+        let (stdout, stderr) = (&mut running.0.stdout, &mut running.0.stderr);
+        stdout
+            .take()
+            .unwrap()
+            .read_to_end(&mut ended.stdout)
+            .unwrap();
+        stderr
+            .take()
+            .unwrap()
+            .read_to_end(&mut ended.stderr)
+            .unwrap();
+        assert!(
+            !ended.stdout.is_empty(),
+            "{how}, {status}: {}",
+            text(&ended.stderr)
+        );
         let document = document(&ended);
         let expected = if how == "guard" {
             (Some(4), "guarded")

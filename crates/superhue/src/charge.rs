@@ -66,7 +66,7 @@ impl Charge {
     /// Returns the folder that the memory of a process is charged to.
     fn folder_of(&self, id: &ProcessId) -> Option<PathBuf> {
         let Roots { proc, sys } = &self.roots;
-        let all = groups(proc, sys, &id.pid.to_string());
+        let all = groups(proc, sys, &id.pid.to_string())?;
         all.into_iter().find(|folder| charged(folder).is_some())
     }
 }

@@ -99,7 +99,7 @@ pub(crate) struct GroupLimits {
 #[derive(Debug, Clone)]
 struct ProcessGroups {
     looked: Duration,
-    folders: Arc<[PathBuf]>,
+    folders: Option<Arc<[PathBuf]>>,
 }
 
 /// State of a group.
@@ -185,7 +185,10 @@ impl GroupLimits {
     /// Checks each group above the process.
     fn look(&mut self, at: Duration, target: &Target) -> Result<Option<SkipReason>, RemovedCgroup> {
         let growth = target.growth.bytes();
-        let folders = self.home(at, target.process);
+        // Limits of a group that is not visible are unknown.
+        let Some(folders) = self.home(at, target.process) else {
+            return Ok(Some(SkipReason::NoHeadroom));
+        };
         let mut pressed = None;
         for folder in folders.iter() {
             let known = known_of(&mut self.groups, folder, at);
@@ -207,16 +210,18 @@ impl GroupLimits {
         Ok(None)
     }
 
-    fn home(&mut self, at: Duration, process: ProcessId) -> Arc<[PathBuf]> {
+    /// Returns the folders of the process's groups; `None` if one of them is not visible.
+    fn home(&mut self, at: Duration, process: ProcessId) -> Option<Arc<[PathBuf]>> {
         let is_known = |home: &&ProcessGroups| at.saturating_sub(home.looked) < HOME_KNOWN_FOR;
         if let Some(home) = self.homes.get(&process).filter(is_known) {
-            return Arc::clone(&home.folders);
+            return home.folders.clone();
         }
         let Roots { proc, sys } = &self.roots;
-        let folders: Arc<[PathBuf]> = groups(proc, sys, &process.pid.to_string()).into();
+        let folders: Option<Arc<[PathBuf]>> =
+            groups(proc, sys, &process.pid.to_string()).map(Into::into);
         let home = ProcessGroups {
             looked: at,
-            folders: Arc::clone(&folders),
+            folders: folders.clone(),
         };
         self.homes.insert(process, home);
         folders
@@ -459,6 +464,17 @@ mod tests {
         assert_eq!(fake.after(2000, 512), None, "an empty file");
         fs::remove_file(fake.folder.path().join("proc/7/cgroup")).unwrap();
         assert_eq!(fake.after(2000, 512), None, "no process");
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_group_speaks_against_it() {
+        let mut fake = Fake::new();
+        // Outside the cgroup namespace of this process, in a tree that does not have this process.
+        fake.move_to("/../b");
+        assert_eq!(fake.after(2000, 0), NO_ROOM);
+        assert_eq!(fake.after(2000, 512), NO_ROOM);
+        fake.move_to("/a/b");
+        assert_eq!(fake.after(2000, 512), None);
     }
 
     #[test]

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use superhue_model::{ByteCount, words};
 
+mod namespace;
+
 /// Files with limits, each with the file of the usage that counts against it.
 const BOUNDS: [(&str, &str); 4] = [
     ("memory.max", "memory.current"),
@@ -34,10 +36,12 @@ const LONGEST_FILE: usize = 8192;
 /// Returns the bytes that the control groups of a process still allow: the minimum over its group and the groups above it. `None`
 /// without a limit, or if no limit can be read.
 ///
-/// `process` is its number, or `self`; `proc` and `sys` are the mount points of these file systems.
+/// `process` is its number, or `self`; `proc` and `sys` are the mount points of these file systems. A group that is not visible leaves no room.
 #[must_use]
 pub fn headroom(proc: &Path, sys: &Path, process: &str) -> Option<ByteCount> {
-    let folders = groups(proc, sys, process);
+    let Some(folders) = groups(proc, sys, process) else {
+        return Some(ByteCount(0));
+    };
     let groups = folders.iter().map(|folder| Group::open(folder));
     let left = groups.filter_map(|group| {
         let usage = group.usage().ok()??;
@@ -57,29 +61,33 @@ pub fn memberships(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the folders of the control groups to which memory of a process is charged: its own first, then those above it. Empty if there
-/// is no such process, or no control group is visible.
+/// is no such process. `None` if it has a group outside the mounted tree: limits of that group are unknown.
 ///
 /// The kernel charges the group of the process's first thread, and `/proc/PID/cgroup` shows that group. The
 /// arguments are those of [`headroom`].
 #[must_use]
-pub fn groups(proc: &Path, sys: &Path, process: &str) -> Vec<PathBuf> {
+pub fn groups(proc: &Path, sys: &Path, process: &str) -> Option<Vec<PathBuf>> {
     let lines = fs::read(proc.join(process).join("cgroup")).unwrap_or_default();
     let lines = words::of_bytes(&lines);
     let root = sys.join("fs/cgroup");
-    let above = memberships(&lines).filter_map(|(controllers, path)| {
+    let mut all = Vec::new();
+    for (controllers, path) in memberships(&lines) {
         let root = if controllers.is_empty() {
             root.clone()
         } else if controllers.split(',').any(|name| name == "memory") {
             root.join("memory")
         } else {
-            return None;
+            continue;
         };
-        let group = folder_below(&root, path);
+        let group = if path.starts_with("/..") {
+            namespace::folder_of(proc, &root, path)?
+        } else {
+            folder_below(&root, path)
+        };
         let folders = group.ancestors().map(Path::to_owned);
-        let inside = folders.take_while(|folder| folder.starts_with(&root));
-        Some(inside.collect::<Vec<_>>())
-    });
-    above.flatten().collect()
+        all.extend(folders.take_while(|folder| folder.starts_with(&root)));
+    }
+    Some(all)
 }
 
 /// Returns the folder of a group, by its path (a word of [`words::of_bytes`]) in the tree that is mounted at `mount`.

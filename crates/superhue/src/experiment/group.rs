@@ -35,7 +35,7 @@ impl RunGroup {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{NAME}-{}-{number}", std::process::id());
-        let own = groups(&roots.proc, &roots.sys, "self");
+        let own = groups(&roots.proc, &roots.sys, "self").unwrap_or_default();
         let mut own = own
             .iter()
             .filter(|folder| folder.join("cgroup.procs").exists());

@@ -43,10 +43,13 @@ const PART_LEFT: u64 = 64;
 /// Divisor: the part of its cached files that a group can surely give back. Other cached files are dirty, locked or in use.
 const PART_OF_CACHE: u64 = 2;
 
-/// Returns the bytes of swap that the control groups of process `pid` still allow. `None` without a limit, or if no limit can be read.
+/// Returns the bytes of swap that the control groups of process `pid` still allow. `None` without a limit, or if no limit can be read; 0 if a group is
+/// not visible.
 #[must_use]
 pub fn swap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
-    let folders = groups(&roots.proc, &roots.sys, &pid.to_string());
+    let Some(folders) = groups(&roots.proc, &roots.sys, &pid.to_string()) else {
+        return Some(ByteCount(0));
+    };
     let left = folders.iter().filter_map(|folder| {
         let bound = BOUNDS
             .iter()
@@ -59,10 +62,12 @@ pub fn swap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
 }
 
 /// Returns the bytes that zswap may still take for pages of process `pid`, by the limits of its control groups. `None` without a limit, or if no
-/// limit can be read.
+/// limit can be read; 0 if a group is not visible.
 #[must_use]
 pub fn zswap_room(roots: &Roots, pid: u32) -> Option<ByteCount> {
-    let folders = groups(&roots.proc, &roots.sys, &pid.to_string());
+    let Some(folders) = groups(&roots.proc, &roots.sys, &pid.to_string()) else {
+        return Some(ByteCount(0));
+    };
     let (limit, used) = ZSWAP;
     let left = folders.iter().filter_map(|folder| {
         let limit = number(folder, limit)?;

@@ -414,7 +414,9 @@ struct Group(PathBuf);
 impl Group {
     fn new(limit: u64) -> Option<Self> {
         let roots = Roots::default();
-        let own = groups(&roots.proc, &roots.sys, "self").into_iter().next()?;
+        let own = groups(&roots.proc, &roots.sys, "self")?
+            .into_iter()
+            .next()?;
         let group = Self(own.join(format!("superhue-swap-{}", std::process::id())));
         fs::create_dir(&group.0).ok()?;
         let names = ["memory.max", "memory.limit_in_bytes"];

@@ -5,11 +5,11 @@
 //! The actuator first checks that the process is still the same one (`still_is`). Then it asks, in this order:
 //!
 //! ```text
+//!   object is not there any more         object_pages.rs      or has new holes, or a file is not all in memory
 //!   page is mapped by others             shared_pages         a collapse would copy what a child shares
 //!   mapping forbids huge pages           obstacles.rs         its flags are read again after 2 s
 //!   pages are lazily freed               given_back.rs        MADV_FREE: they would come back
 //!   tmpfs has no room                    tmpfs_room.rs        a hole would be filled
-//!   file is not all in memory            files.rs
 //!   control group is near its limit      group_limits.rs      the last one, since it counts the collapses that it lets pass
 //! ```
 
@@ -24,7 +24,7 @@ use superhue_procfs::process::{is_huge_mapped, maps, shared_pages, still_is, sti
 use crate::given_back::LazyFreeFinder;
 use crate::group_limits::GroupLimits;
 use crate::obstacles::Obstacles;
-use crate::{files, tmpfs_room};
+use crate::{object_pages, tmpfs_room};
 
 /// Makes an actuator for this machine with all objections to a collapse: the same for the caller and for a user of the daemon.
 pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool) -> KernelActuator {
@@ -42,6 +42,10 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
             Err(error) => error.is_vanished().then_some(false),
         }));
     let actuator = actuator.with_mappers(mappers);
+    let sight = roots.clone();
+    let actuator = actuator.with_objection(Box::new(move |target| {
+        object_pages::objection(&sight, target)
+    }));
     let sight = roots.clone();
     let actuator = actuator.with_objection(Box::new(move |target| {
         let is_shared = match shared_pages(&sight, target.process, target.region) {
@@ -70,9 +74,6 @@ pub(crate) fn kernel_actuator(roots: &Roots, mappers: Mappers, has_budget: bool)
     let actuator = actuator.with_objection(Box::new(move |target| {
         tmpfs_room::objection(&sight, target)
     }));
-    let sight = roots.clone();
-    let actuator =
-        actuator.with_objection(Box::new(move |target| files::objection(&sight, target)));
     // The last objection, since it counts the collapses that it lets pass.
     let mut limits = GroupLimits::new(roots.clone());
     if !has_budget {

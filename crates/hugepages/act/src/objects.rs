@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use superhue_model::{Action, Effect, Errno, ObjectId, Owner, ProcessId, Region};
+use superhue_model::{Action, Effect, Errno, ObjectId, Owner, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
 
 use crate::reach::{RegionOperator, Target, TimedEffect};
@@ -85,6 +85,7 @@ const fn is_of_the_process(effect: Effect) -> bool {
     match effect {
         Effect::Vanished => true,
         Effect::Failed { errno } => matches!(errno, Errno::EINVAL | Errno::EPERM | Errno::EACCES),
-        Effect::Skipped { .. } | Effect::Done => false,
+        Effect::Skipped { reason } => matches!(reason, SkipReason::Unmapped),
+        Effect::Done => false,
     }
 }

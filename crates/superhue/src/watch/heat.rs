@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use superhue_heat::{TrackError, TrackerKind};
-use superhue_model::{Memory, PageCount, Plan, ProcessId, ProcessView};
+use superhue_model::{Action, Memory, PageCount, ProcessId, ProcessView};
 use superhue_policy::MemoryAge;
 use superhue_procfs::process::Zeroes;
 
@@ -147,8 +147,8 @@ impl Watch {
     }
 
     /// Requests new samples soon of processes whose memory a plan changes.
-    pub(super) fn resample_changed(&mut self, plan: &Plan) {
-        for action in &plan.actions {
+    pub(super) fn resample_changed(&mut self, changed: &[Action]) {
+        for action in changed {
             let processes = self.mappers_of(action.owner(), action.region());
             if let Some(sampler) = &mut self.setup.sampler {
                 processes

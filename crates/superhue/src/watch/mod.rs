@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 use superhue_act::Actuator;
 use superhue_heat::Allowance;
 use superhue_model::{
-    Action, ByteCount, ColorRequest, Effect, ObjectId, Outcome, PageCount, Plan, ProcessId,
-    ProcessView, Region, Share, SkipReason, Snapshot, Vma,
+    Action, ActionResult, ByteCount, ColorRequest, Effect, ObjectId, Outcome, Owner, PageCount,
+    Plan, ProcessId, ProcessView, Region, Share, SkipReason, Snapshot, Vma,
 };
 use superhue_policy::Ledger;
 use superhue_procfs::Roots;
@@ -577,6 +577,7 @@ impl Watch {
             self.watched.planned.extend(plan.actions.iter().take(room));
         }
         let mut is_stale = false;
+        let mut changed = Vec::new();
         for chunk in plan.actions.chunks(CHUNK) {
             // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
@@ -590,21 +591,27 @@ impl Watch {
                 let (region, owner) = (result.action.region(), result.action.owner());
                 tracing::debug!(%owner, %region, effect = ?result.effect, took = ?result.took);
             }
+            let done = |result: &&ActionResult| !matches!(result.effect, Effect::Skipped { .. });
+            let done = outcome.results.iter().filter(done);
+            let before_these = changed.len();
+            changed.extend(done.map(|result| result.action));
             let at = self.begun.elapsed();
             self.setup.policy.learn(at, &outcome);
             self.apply(&outcome);
             self.snapshot.at = at;
             self.record();
-            // With the account of each action.
-            let acting = cpu_time().saturating_sub(before);
-            self.watched.acting += acting.saturating_sub(reads);
+            // With the account of each action. Checks that end without one count as watching.
+            let acting = cpu_time().saturating_sub(before).saturating_sub(reads);
+            let tried = u32::try_from(changed.len() - before_these).unwrap_or(u32::MAX);
+            let all = u32::try_from(outcome.results.len()).unwrap_or(u32::MAX);
+            self.watched.acting += acting * tried / all.max(1);
         }
-        self.resample_changed(plan);
+        self.resample_changed(&changed);
         self.looks_at_once |= is_stale;
         !plan.actions.is_empty()
     }
 
-    /// Marks processes that have given memory back since the last look; returns true if there are any.
+    /// Marks processes and objects that have given memory back since the last look; returns true if there are any.
     fn note_stale(&mut self, outcome: &Outcome) -> bool {
         let mut any = false;
         for result in &outcome.results {
@@ -614,10 +621,17 @@ impl Watch {
                     reason: SkipReason::GivenBack | SkipReason::FreedLazily | SkipReason::Unmapped
                 }
             );
-            let process = result.action.owner().process().filter(|_| is_stale);
-            if let Some(known) = process.and_then(|id| self.known.get_mut(&id)) {
-                known.is_stale = true;
-                any = true;
+            if !is_stale {
+                continue;
+            }
+            match result.action.owner() {
+                Owner::Process(id) => {
+                    if let Some(known) = self.known.get_mut(&id) {
+                        known.is_stale = true;
+                        any = true;
+                    }
+                }
+                Owner::Object(id) => any |= self.note_stale_object(id),
             }
         }
         any

@@ -82,6 +82,8 @@ pub(crate) struct KnownObject {
     pub(crate) growth: PageCount,
     looked: Option<Duration>,
     cost: Duration,
+    /// True if it has changed since the last look.
+    is_stale: bool,
 }
 
 impl Objects {
@@ -108,7 +110,7 @@ impl Watch {
                 return true;
             };
             let overdue = at.saturating_sub(looked) >= FULL_LOOK_AT_LEAST.max(affordable);
-            (changed || overdue) && self.allowance.covers(at, known.cost)
+            (changed || overdue || known.is_stale) && self.allowance.covers(at, known.cost)
         };
         let mapped = self.objects.known.iter();
         let mapped = mapped.filter(|(_, known)| known.mappers > 0 && due(known));
@@ -161,6 +163,7 @@ impl Watch {
                 growth: PageCount(0),
                 looked: None,
                 cost: Duration::ZERO,
+                is_stale: false,
             });
             object.mappers = processes_of(mappers);
             object.most_mappers = object.most_mappers.max(object.mappers);
@@ -186,7 +189,7 @@ impl Watch {
         let Some(known) = self.objects.known.get_mut(&id) else {
             return;
         };
-        (known.looked, known.cost) = (Some(at), cost);
+        (known.looked, known.cost, known.is_stale) = (Some(at), cost, false);
         let look = match look {
             Ok(look) => look,
             Err(error) => {
@@ -242,6 +245,15 @@ impl Watch {
             known.collapsed += 1;
             known.growth += growth;
         }
+    }
+
+    /// Marks an object that has changed since the last look; returns true if it is known.
+    pub(super) fn note_stale_object(&mut self, id: ObjectId) -> bool {
+        let known = self.objects.known.get_mut(&id);
+        known.is_some_and(|known| {
+            known.is_stale = true;
+            true
+        })
     }
 
     /// Returns the processes that map an object.

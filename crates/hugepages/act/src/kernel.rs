@@ -17,6 +17,7 @@ use superhue_model::{
     Action, ActionResult, Effect, Errno, Outcome, Owner, Plan, ProcessId, Region, SkipReason,
 };
 use superhue_sys::advise::Operation;
+use superhue_sys::busy;
 
 use crate::Actuator;
 use crate::debugfs::{DebugfsSplitter, SplitError};
@@ -224,6 +225,7 @@ impl KernelActuator {
         if !self.reach.is_still(process) {
             return Some(Effect::Vanished);
         }
+        busy::note(process.pid);
         Some(match splitter.split(process.pid, region.range()) {
             Ok(()) => Effect::Done,
             Err(SplitError::Vanished { .. }) => Effect::Vanished,

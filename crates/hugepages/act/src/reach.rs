@@ -17,6 +17,7 @@ use rustix::io::Errno as RawErrno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_model::{Effect, Errno, ObjectId, PageCount, ProcessId, Region, SkipReason};
 use superhue_sys::advise::Operation;
+use superhue_sys::busy;
 use superhue_sys::collapse::process_collapse;
 use superhue_sys::split::{process_release, process_split};
 use superhue_sys::urgency::Urgent;
@@ -178,6 +179,8 @@ impl RegionOperator {
     }
 
     fn act(&mut self, process: ProcessId, operation: Operation, region: Region) -> Effect {
+        // With a pidfd from before, nothing else records that the call may wait for this process.
+        busy::note(process.pid);
         if !self.opened.contains_key(&process) {
             // A worker of the daemon may open 1,024 descriptors, and it has others open as well.
             if self.opened.len() >= MOST_OPENED {

@@ -82,9 +82,15 @@ impl<A: Actuator> LimitedActuator<A> {
         }
     }
 
-    fn try_one(&mut self, action: Action, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
+    /// Tries an action under the bounds that are left of its plan.
+    fn try_one(
+        &mut self,
+        action: Action,
+        bounded: &Plan,
+        stop: &dyn Fn() -> bool,
+    ) -> (Effect, Duration) {
         let Action::Collapse { owner, region, .. } = action else {
-            let done = self.have_done(action, stop);
+            let done = self.have_done(&bounded.part(&[action]), stop);
             if let (Effect::Done, Some(process)) = (done.0, action.owner().process()) {
                 self.give_back((process, action.region()));
             }
@@ -104,14 +110,12 @@ impl<A: Actuator> LimitedActuator<A> {
         if growth > PageCount(0) && !self.has_room_for(growth) {
             return skipped(SkipReason::UserBudget);
         }
-        let done = self.have_done(
-            Action::Collapse {
-                owner,
-                region,
-                growth,
-            },
-            stop,
-        );
+        let action = Action::Collapse {
+            owner,
+            region,
+            growth,
+        };
+        let done = self.have_done(&bounded.part(&[action]), stop);
         if done.0 == Effect::Done {
             self.saved.0 = self.saved.0.saturating_sub(HUGE_PAGE_SIZE);
             if let Some(place) = places.first().filter(|_| growth > PageCount(0)) {
@@ -134,9 +138,9 @@ impl<A: Actuator> LimitedActuator<A> {
         }
     }
 
-    fn have_done(&mut self, action: Action, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
-        let plan = Plan::of(vec![action]);
-        let done = self.inner.perform(&plan, stop).results;
+    /// Has a plan of one action done.
+    fn have_done(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> (Effect, Duration) {
+        let done = self.inner.perform(plan, stop).results;
         let done = done.first().map(|result| (result.effect, result.took));
         done.unwrap_or_else(|| skipped(SkipReason::Cancelled))
     }
@@ -238,7 +242,7 @@ impl<A: Actuator> Actuator for LimitedActuator<A> {
             let is_over = is_collapse && bounded.left(action.owner()) == Some(Duration::ZERO);
             let (effect, took) = match is_over || stop() {
                 true => skipped(SkipReason::Cancelled),
-                false => self.try_one(action, stop),
+                false => self.try_one(action, &bounded, stop),
             };
             if is_collapse {
                 bounded.spend(action.owner(), took);

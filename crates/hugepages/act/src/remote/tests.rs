@@ -287,18 +287,21 @@ fn a_stop_is_not_held_up_and_returns_what_was_done() {
     assert!(matches!(served[..], [Ok(())]));
 }
 
+/// Records the time that the plans allow for `PROCESS`.
+struct BoundRecorder(Arc<Mutex<Vec<Option<Duration>>>>);
+
+impl Actuator for BoundRecorder {
+    fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
+        self.0.lock().unwrap().push(plan.left(PROCESS.into()));
+        Recorder::default().perform(plan, stop)
+    }
+}
+
 #[test]
 fn bounds_reach_the_service_less_what_was_spent() {
     let folder = tempfile::tempdir().unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let theirs = Arc::clone(&heard);
-    struct BoundRecorder(Arc<Mutex<Vec<Option<Duration>>>>);
-    impl Actuator for BoundRecorder {
-        fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
-            self.0.lock().unwrap().push(plan.left(PROCESS.into()));
-            Recorder::default().perform(plan, stop)
-        }
-    }
     let (service, thread) = service(&folder, 1, move |stream| {
         let make =
             |_: MapperTable| Box::new(BoundRecorder(Arc::clone(&theirs))) as Box<dyn Actuator>;
@@ -443,6 +446,24 @@ fn the_budget_counts_what_is_there_and_not_what_the_client_says() {
     );
     let done = recorder.0.lock().unwrap().clone();
     assert_eq!(done[0].growth(), PageCount(300), "as it is");
+}
+
+#[test]
+fn each_action_has_the_bound_that_is_left_of_its_plan() {
+    let (heard, seen) = (Arc::new(Mutex::new(Vec::new())), FakeRegions::default());
+    (0..3).for_each(|number| seen.set(number, 512, false));
+    let terms = Terms {
+        budget: Share::Bytes(ByteCount(0)),
+        rate: None,
+    };
+    let inner = BoundRecorder(Arc::clone(&heard));
+    let mappers = Box::new(|_, _| Vec::new());
+    let mut metered = LimitedActuator::new(inner, Box::new(seen), terms, mappers);
+    let outcome = metered.perform(&bounded(0..3, 200), &|| false);
+    assert_eq!(effects(&outcome), [Effect::Done; 3]);
+    // Each takes a microsecond.
+    let left = [200, 199, 198].map(|left| Some(Duration::from_micros(left)));
+    assert_eq!(*heard.lock().unwrap(), left);
 }
 
 #[test]

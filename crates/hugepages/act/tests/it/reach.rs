@@ -8,6 +8,7 @@ use superhue_model::{
     Action, CollapseBound, Effect, Errno, ObjectId, PageCount, Plan, ProcessId, Region, SkipReason,
     VirtAddr,
 };
+use superhue_sys::busy::{self, BusyBoard};
 use superhue_sys::scratch_child::ScratchChild;
 use superhue_testing::shared;
 
@@ -169,6 +170,46 @@ fn who_is_told_to_stop_leaves_the_rest() {
     };
     let effects: Vec<Effect> = outcome.results.iter().map(|it| it.effect).collect();
     assert_eq!(effects, [cancelled; 2]);
+}
+
+#[test]
+fn the_board_shows_the_process_that_a_call_may_wait_for() {
+    let _shared = shared();
+    let children = [
+        ScratchChild::start().unwrap(),
+        ScratchChild::start().unwrap(),
+    ];
+    let [first, second] = children.each_ref().map(|child| ProcessId {
+        pid: child.pid(),
+        start_ticks: 0,
+    });
+    let board = BusyBoard::new().unwrap();
+    board.write_here();
+    // As in the real actuator, the check of a region records its process; all regions of a plan are checked before the first call.
+    let check = |process: ProcessId, _| {
+        busy::note(process.pid);
+        Some(true)
+    };
+    let mut actuator = KernelActuator::new(Box::new(|_| true)).with_sight(Box::new(check));
+    let split = |process: ProcessId| Action::Split {
+        owner: process.into(),
+        region: region(1),
+    };
+    let plan = Plan::of(vec![split(first), split(second)]);
+    actuator.perform(&plan, &|| false);
+    let own = rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .cast_unsigned();
+    let busy_with = Mutex::new(Vec::new());
+    // It is called before each action: after those before it.
+    let stop = || {
+        let ours = board.busy().into_iter().find(|busy| busy.thread == own);
+        busy_with.lock().unwrap().push(ours.unwrap().process);
+        false
+    };
+    actuator.perform(&plan, &stop);
+    assert_eq!(*busy_with.lock().unwrap(), [second.pid, first.pid]);
 }
 
 #[test]

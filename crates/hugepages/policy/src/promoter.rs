@@ -291,11 +291,6 @@ impl<R: Rule> Promoter<R> {
         (excess > 0).then_some(excess)
     }
 
-    /// Returns the pages that splits have freed so far.
-    pub(crate) const fn returned(&self) -> u64 {
-        self.ledger.returned.0
-    }
-
     /// Returns true if splits free nothing: before Linux 6.12 the kernel keeps pages of zeroes.
     pub(crate) const fn splits_are_futile(&self) -> bool {
         self.splits.0 >= MAX_FUTILE_SPLITS && self.splits.1 == 0
@@ -658,6 +653,7 @@ impl<R: Rule> Policy for Promoter<R> {
         } else if self.splits_are_futile() && now.since(self.last_split) >= FORGOTTEN {
             self.splits = (0, 0);
         }
+        self.overdrawn.note_returned(sums.returned);
         let news = self.torn.look(&views, now);
         sums.returned += news.returned;
         sums.expired += news.expired;

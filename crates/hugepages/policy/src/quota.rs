@@ -224,8 +224,8 @@ pub(crate) struct Stall {
     free: Tick,
     /// Nanoseconds that one takes.
     each: u64,
-    /// Largest number of its resident pages, as of the last notable growth.
-    size: Option<u64>,
+    /// Largest number of its resident pages a second ago or earlier, and since when that is the figure.
+    size: Option<(u64, Tick)>,
     /// Time at which it was last seen to have grown notably.
     grown: Option<Tick>,
     /// Recent delays to which the bound applied.
@@ -251,14 +251,23 @@ impl Stall {
 
     /// Takes in the number of pages that a look found resident.
     pub(crate) fn see(&mut self, resident: u64, now: Tick) {
-        match self.size {
+        let Some((size, since)) = self.size else {
             // Its growth up to this size is not known.
-            None => self.size = Some(resident),
-            Some(size) if resident > size.saturating_add(size / NOTABLE_PART) => {
-                self.size = Some(resident);
-                self.grown = Some(now);
-            }
-            Some(_) => {}
+            self.size = Some((resident, now));
+            return;
+        };
+        let passed = now.since(since);
+        // Looks may be more than a second apart.
+        let windows = (passed.as_nanos() / GROWTH_WINDOW.as_nanos()).max(1);
+        let notable =
+            (size / NOTABLE_PART).saturating_mul(u64::try_from(windows).unwrap_or(u64::MAX));
+        let is_notable = resident > size.saturating_add(notable);
+        if is_notable {
+            self.grown = Some(now);
+        }
+        // Slow growth does not add up over many seconds.
+        if is_notable || passed >= GROWTH_WINDOW {
+            self.size = Some((resident.max(size), now));
         }
     }
 
@@ -562,6 +571,23 @@ mod tests {
             stall.see(9001, ms(400));
             assert_eq!(stall.available(ms(1199), max, 0), usize::MAX);
             assert_eq!(stall.available(ms(1200), max, 0), 1, "it had as much");
+        }
+
+        #[test]
+        fn max_stall_holds_for_a_process_that_grows_slowly() {
+            let max = Some(bound(Duration::from_millis(10)));
+            let mut stall = Stall::new(Tick::START);
+            // From 8,000 pages to four times as many within 40 minutes.
+            for second in 0..2400 {
+                let now = ms(1000 * second);
+                stall.see(8000 + 10 * second, now);
+                assert_ne!(stall.available(now, max, 0), usize::MAX, "{second}");
+            }
+            // Looks 4 s apart: half of its size is an eighth a second, and more is notable.
+            stall.see(47_000, ms(2_403_000));
+            assert_ne!(stall.available(ms(2_403_000), max, 0), usize::MAX);
+            stall.see(72_001, ms(2_407_000));
+            assert_eq!(stall.available(ms(2_407_000), max, 0), usize::MAX);
         }
 
         proptest! {

@@ -28,14 +28,22 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Number of splits that may be under way at once, each of tens of microseconds under the page-table lock of the program.
 const MAX_PENDING_SPLITS: usize = 32;
 
-/// Time since which the charge exceeds the budget, and the number of splits planned for it.
+/// Time since which the charge exceeds the budget, and the splits for it.
 #[derive(Debug, Default)]
 pub(crate) struct BudgetOverrun {
     since: Option<Tick>,
+    /// Number of splits planned.
     asked: u64,
+    /// Pages that splits of charged huge pages have returned.
+    returned: u64,
 }
 
 impl BudgetOverrun {
+    /// Counts pages that splits have returned. Those of torn huge pages do not belong here: they come back on every kernel.
+    pub(super) const fn note_returned(&mut self, pages: u64) {
+        self.returned = self.returned.saturating_add(pages);
+    }
+
     /// Plans splits that bring the charge down to the budget.
     pub(crate) fn decide<R: Rule>(&mut self, promoter: &mut Promoter<R>) -> Vec<Action> {
         let now = promoter.now();
@@ -48,7 +56,7 @@ impl BudgetOverrun {
             promoter.look_after(GRACE.saturating_sub(now.since(since)));
             return Vec::new();
         }
-        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && promoter.returned() == 0;
+        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && self.returned == 0;
         if is_in_vain || promoter.splits_are_futile() {
             return Vec::new();
         }

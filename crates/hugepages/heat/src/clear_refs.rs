@@ -154,17 +154,20 @@ mod tests {
     /// Compares the trial with the kernel's configuration, where the kernel shows it.
     #[test]
     fn the_trial_agrees_with_the_kernels_configuration() {
-        let Ok(config) = std::process::Command::new("zcat")
+        let config = std::process::Command::new("zcat")
             .arg("/proc/config.gz")
-            .output()
-        else {
-            return;
-        };
-        let config = String::from_utf8_lossy(&config.stdout);
+            .output();
+        let config = config.map(|output| output.stdout).unwrap_or_default();
+        let config = String::from_utf8_lossy(&config);
         if config.contains("CONFIG_MEM_SOFT_DIRTY=y") {
             assert!(!may_flush(&Roots::default()));
         } else if config.contains("# CONFIG_MEM_SOFT_DIRTY is not set") {
             assert!(may_flush(&Roots::default()));
+        } else {
+            superhue_testing::skip(
+                "config.gz",
+                "/proc/config.gz does not tell whether soft-dirty marks are built in",
+            );
         }
     }
 }

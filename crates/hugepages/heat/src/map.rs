@@ -151,6 +151,14 @@ impl HeatMap {
         }
     }
 
+    /// Records that the last sample was taken without a flush of the TLB: huge pages that it found untouched may have been in use.
+    pub fn note_unflushed(&mut self) {
+        let interval = self.interval;
+        self.cells
+            .iter_mut()
+            .for_each(|cell| cell.note_unflushed(interval));
+    }
+
     fn absorb_pages(
         &mut self,
         regions: &[RegionBits],

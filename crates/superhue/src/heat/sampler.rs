@@ -451,11 +451,6 @@ impl Sampler {
         Ok(wanted.map(|vma| vma.range).collect())
     }
 
-    /// Returns the pages resident now; 0 where that cannot be read.
-    fn resident_pages(&self, process: ProcessId) -> PageCount {
-        resident_now(&self.roots, process.pid).map_or(PageCount(0), |now| now.total)
-    }
-
     fn read(
         &mut self,
         process: ProcessId,
@@ -469,14 +464,20 @@ impl Sampler {
         let urgent = Urgent::raised_for(noting.resident.0.saturating_sub(target.spared));
         let reading = self.tracker.read(process, &noting.ranges);
         drop(urgent);
-        let steady = self.resident_pages(process) <= noting.resident;
+        // A size that cannot be read is not known to be steady.
+        let steady =
+            resident_now(&self.roots, process.pid).is_ok_and(|now| now.total <= noting.resident);
         let change = reading.map(|reading| {
             see(&Sample {
                 process,
                 interval,
                 reading: &reading,
             });
-            target.map.absorb(&reading, length, steady)
+            let change = target.map.absorb(&reading, length, steady);
+            if !armed.flushed {
+                target.map.note_unflushed();
+            }
+            change
         });
         let (took, own) = work.end();
         self.now += took;

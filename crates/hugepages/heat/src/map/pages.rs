@@ -56,6 +56,14 @@ impl Cell {
         }
     }
 
+    /// Adds no idle time for a sample of this length that could not see accesses through a translation in the TLB. One translation covers a whole
+    /// huge page, which a program may use all the time.
+    pub(super) fn note_unflushed(&mut self, interval: Duration) {
+        if self.huge && self.touched == 0 {
+            self.touched_at = self.touched_at.saturating_add(interval);
+        }
+    }
+
     /// Takes in a sample, whose number in the ring is `slot`.
     ///
     /// A page that became present after arming was touched by the fault that made it present. That says nothing about its later use: memory that a

@@ -148,6 +148,24 @@ fn few_pages_of_each_region_differ_by_chance() {
 }
 
 #[test]
+fn a_sample_without_a_flush_does_not_show_that_a_huge_page_is_idle() {
+    let mut map = HeatMap::new();
+    let bits = || vec![huge(1, false), base(2, pages(0..100), PageSet::EMPTY)];
+    absorb(&mut map, bits());
+    absorb(&mut map, bits());
+    let idle = map.heat().of(region(1)).unwrap().idle;
+    for _ in 0..10 {
+        absorb(&mut map, bits());
+        map.note_unflushed();
+    }
+    let heat = map.heat();
+    assert_eq!(heat.of(region(1)).unwrap().idle, idle);
+    assert_eq!(heat.of(region(2)).unwrap().idle, idle + 10 * SECOND);
+    absorb(&mut map, bits());
+    assert_eq!(map.heat().of(region(1)).unwrap().idle, idle + SECOND);
+}
+
+#[test]
 fn idle_time_is_that_since_the_last_touch() {
     let mut map = HeatMap::new();
     absorb(&mut map, vec![huge(1, true)]);

@@ -61,8 +61,18 @@ pub(crate) struct LazyFreeFinder {
     freed: Option<u64>,
     /// Processes without such pages, at that count.
     without: HashSet<ProcessId>,
-    /// Mappings of processes, and the time until which they are reused.
-    read: HashMap<ProcessId, (Vec<LazyMapping>, Instant)>,
+    /// Mappings of processes that were read not long ago.
+    read: HashMap<ProcessId, LazyRead>,
+}
+
+/// Mappings of a process with lazily freed pages, as they were read.
+#[derive(Debug)]
+struct LazyRead {
+    mappings: Vec<LazyMapping>,
+    /// The machine's count of lazily freed pages before the read.
+    freed: Option<u64>,
+    /// Time until which they are not read again.
+    until: Instant,
 }
 
 impl LazyFreeFinder {
@@ -100,24 +110,25 @@ impl LazyFreeFinder {
             self.without.remove(&id);
         }
         let now = Instant::now();
-        self.read.retain(|_, (_, until)| now < *until);
-        let until = now + ((now - begun) * READ_PACE).min(MAX_REUSE);
-        Ok(&self
-            .read
-            .entry(id)
-            .insert_entry((found, until))
-            .into_mut()
-            .0)
+        self.read.retain(|_, read| now < read.until);
+        let read = LazyRead {
+            mappings: found,
+            freed: self.freed,
+            until: now + ((now - begun) * READ_PACE).min(MAX_REUSE),
+        };
+        Ok(&self.read.entry(id).insert_entry(read).into_mut().mappings)
     }
 
-    /// Does the same, but not more often than costs a small part of the time: a mapping whose pages were freed since the last read is not among them.
-    fn recent_mappings(&mut self, id: ProcessId) -> Result<&[LazyMapping], ReadError> {
+    /// Returns the number of such pages of a region at most, by the mappings; reads them not more often than costs a small part of the time. `None`
+    /// if they are not to be read again yet, and pages were freed since the last read.
+    fn most_in(&mut self, id: ProcessId, region: Region) -> Result<Option<PageCount>, ReadError> {
         let now = Instant::now();
-        let is_recent = self.read.get(&id).is_some_and(|(_, until)| now < *until);
-        match is_recent {
-            true => Ok(self.read.get(&id).map_or(&[], |(found, _)| found)),
-            false => self.mappings(id),
-        }
+        let found = match self.read.get(&id).filter(|read| now < read.until) {
+            Some(read) if read.freed == self.freed => &read.mappings,
+            Some(_) => return Ok(None),
+            None => self.mappings(id)?,
+        };
+        Ok(Some(most_lazy(found, region)))
     }
 
     /// Takes such pages out of the resident ones. `view` is from a look just now.
@@ -143,7 +154,8 @@ impl LazyFreeFinder {
         if marked == Some(PageCount(0)) {
             return Ok(PageCount(0));
         }
-        let most = most_lazy(self.recent_mappings(id)?, region);
+        let all = PageCount(PAGES_PER_REGION);
+        let most = self.most_in(id, region)?.unwrap_or(all);
         Ok(marked.map_or(most, |marked| marked.min(most)))
     }
 
@@ -438,5 +450,54 @@ fn left_of(view: &ProcessView, region: Region) -> Option<PageCount> {
             let is_mapped = view.vmas.iter().any(|vma| vma.range.overlaps(&range));
             is_mapped.then_some(PageCount(0))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::VirtAddr;
+
+    use super::*;
+
+    #[test]
+    fn pages_freed_since_the_mappings_were_read_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::under(folder.path());
+        let process = roots.proc.join("7");
+        fs::create_dir_all(&process).unwrap();
+        let freed =
+            |count: u64| fs::write(roots.proc.join("vmstat"), format!("pglazyfree {count}\n"));
+        let lazy = |first: u64, second: u64| {
+            let vma = |range: &str, kib: u64| {
+                format!(
+                    "{range} rw-p 00000000 00:00 0 \nRss: 2048 kB\nLazyFree: {kib} kB\nVmFlags: rd wr\n"
+                )
+            };
+            let smaps = vma("200000-400000", first) + &vma("600000-800000", second);
+            fs::write(process.join("smaps"), smaps).unwrap();
+            let sum = format!(
+                "200000-800000 ---p 00000000 00:00 0 [rollup]\nRss: 4096 kB\nLazyFree: {} kB\n",
+                first + second
+            );
+            fs::write(process.join("smaps_rollup"), sum).unwrap();
+        };
+        let id = ProcessId {
+            pid: 7,
+            start_ticks: 1,
+        };
+        let [first, second] = [0x20_0000, 0x60_0000].map(|at| Region::containing(VirtAddr(at)));
+        let mut finder = LazyFreeFinder::new(&roots);
+        freed(2).unwrap();
+        lazy(8, 0);
+        assert_eq!(finder.of_region(id, first).unwrap(), PageCount(2));
+        let read = finder.read.get_mut(&id).unwrap();
+        read.until = Instant::now() + Duration::from_secs(60);
+        assert_eq!(finder.of_region(id, second).unwrap(), PageCount(0));
+        // They are not read again yet, so any page may be one.
+        freed(6).unwrap();
+        lazy(8, 16);
+        assert_eq!(finder.of_region(id, second).unwrap(), PageCount(512));
+        finder.read.get_mut(&id).unwrap().until = Instant::now();
+        assert_eq!(finder.of_region(id, second).unwrap(), PageCount(4));
     }
 }

@@ -240,18 +240,13 @@ impl ColoredArena {
     /// Until this returns no thread touches memory of this arena.
     pub unsafe fn repair(&self) -> Result<Placement, ColorError> {
         self.refuse_child()?;
-        let ranges = {
-            let _inside = gate::enter();
-            self.state().ranges()
-        };
+        let _inside = gate::enter();
+        // A thread that frees the last object of a chunk, which touches none of its memory, would unmap the chunk.
+        let state = self.state();
         let mut all = Placement::default();
-        for range in ranges {
-            let (start, length) = (range.start.0 as *mut u8, range.len().0);
-            let (Some(start), Ok(length)) = (NonNull::new(start), usize::try_from(length)) else {
-                continue;
-            };
-            // SAFETY: the caller's promise.
-            all += unsafe { self.0.colors.place_raw(start, length, &self.0.set)? };
+        for range in state.ranges() {
+            // SAFETY: the caller's promise; the chunks stay mapped while the state is locked.
+            all += unsafe { self.0.colors.place_range(range, &self.0.set)? };
         }
         Ok(all)
     }

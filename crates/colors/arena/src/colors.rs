@@ -192,11 +192,28 @@ impl Colors {
         self.check(set)?;
         let (inner, edges) = whole_pages(start, length)?;
         let _inside = gate::enter();
+        // SAFETY: the caller's promise.
+        let mut placement = unsafe { self.place_range(inner, set)? };
+        placement.edges = edges;
+        Ok(placement)
+    }
+
+    /// Moves a range of whole pages onto pages of these colors.
+    ///
+    /// # Errors
+    /// As for [`Self::place`].
+    ///
+    /// # Safety
+    /// As for [`Self::place_raw`]. The caller is inside the gate.
+    pub(crate) unsafe fn place_range(
+        &self,
+        range: VirtRange,
+        set: &ColorSet,
+    ) -> Result<Placement, ColorError> {
         let mut machine = self.machine();
         let hands = machine.hands()?;
         // SAFETY: the caller's promise.
-        let mut placement = unsafe { place::exclusive(inner, set, hands)? };
-        placement.edges = edges;
+        let placement = unsafe { place::exclusive(range, set, hands)? };
         machine.tidy();
         Ok(placement)
     }

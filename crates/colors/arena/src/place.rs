@@ -92,11 +92,12 @@ impl Mover {
         Err(Errno::AGAIN)
     }
 
-    /// Moves or copies a page from staging back to `at`. Returns true if staging holds nothing that is missing at `at`.
+    /// Moves or copies a page from staging back to `at`. `is_of_there` says that it has left `at` for sure. Returns true if staging holds nothing that
+    /// is missing at `at`.
     ///
     /// # Safety
     /// No other code relies on the contents of either page.
-    unsafe fn restore(&self, at: VirtAddr) -> bool {
+    unsafe fn restore(&self, at: VirtAddr, is_of_there: bool) -> bool {
         let staging = self.staging.range().start;
         let occupied = |page| self.residence.is_occupied(page);
         // SAFETY: the caller's promise. A move overwrites nothing: it fails where there is no hole.
@@ -104,12 +105,13 @@ impl Mover {
             return true;
         }
         match (occupied(staging), occupied(at)) {
-            (Some(true), Some(false)) => {
+            // Any reader of the process's memory from outside (a debugger) fills the hole at `at` with zeroes. The copy from the pool has the same bytes.
+            (Some(true), Some(is_there)) if is_of_there || !is_there => {
                 // SAFETY: the caller's promise; both are mapped, and the kernel fills the hole.
                 unsafe { copy_page(at, staging) };
                 true
             }
-            // The page did not leave, or `at` has its copy from the pool.
+            // The page did not leave.
             (Some(false), _) | (_, Some(true)) => true,
             _ => false,
         }
@@ -271,7 +273,10 @@ impl Work<'_> {
             };
             // SAFETY: `at` is in the range of the caller of `exclusive`; the page belonged to the pool.
             match unsafe { self.put(at, resident, page) } {
-                Ok(()) => self.placement.placed.0 += 1,
+                Ok(()) => {
+                    self.placer.pool().moved(page, 1);
+                    self.placement.placed.0 += 1;
+                }
                 Err(errno) => {
                     self.placer.pool().scrap(page);
                     self.placement.refuse(reason(errno), 1);
@@ -307,11 +312,12 @@ impl Work<'_> {
                 // Staging still holds the only copy of another page, which an earlier call could not bring back.
                 return left;
             }
+            let has_left = left.is_ok();
             let placed = left.and_then(|()| {
                 copy_page(page.start(), staging);
                 self.mover.step(at, page.start())
             });
-            if placed.is_err() && !self.mover.restore(at) {
+            if placed.is_err() && !self.mover.restore(at, has_left) {
                 // Staging may hold the only copy. Until it is a hole, further moves to it fail with `EEXIST`.
                 return placed;
             }
@@ -434,15 +440,35 @@ mod tests {
         // SAFETY: the memory of this test, and a place of the mover that no other code uses.
         unsafe {
             // Nothing is lost while staging is a hole.
-            assert!(mover.restore(at));
+            assert!(mover.restore(at, false));
             assert_eq!(mover.residence.is_occupied(at), Some(false));
             byte(staging).write(7);
-            assert!(mover.restore(at));
+            assert!(mover.restore(at, true));
             assert_eq!(byte(at).read(), 7);
             assert_eq!(mover.residence.is_occupied(staging), Some(false));
+            // The page of another address, of an earlier call.
             byte(staging).write(8);
-            assert!(mover.restore(at));
+            assert!(mover.restore(at, false));
             assert_eq!(byte(at).read(), 7);
+        }
+    }
+
+    #[test]
+    fn a_page_survives_a_reader_that_fills_its_place_with_zeroes() {
+        let Some((mover, frames)) = mover() else {
+            return;
+        };
+        let at = frames.range().start;
+        let staging = mover.staging.range().start;
+        // SAFETY: the memory of this test, and a place of the mover that no other code uses.
+        unsafe {
+            byte(at).write(7);
+            assert_eq!(mover.step(staging, at), Ok(()));
+            // A read from outside (`/proc/PID/mem`, ptrace) does the same.
+            assert_eq!(byte(at).read_volatile(), 0);
+            assert_eq!(mover.step(at, staging), Err(Errno::EXIST));
+            assert!(mover.restore(at, true));
+            assert_eq!(byte(at).read_volatile(), 7);
         }
     }
 }

@@ -42,7 +42,6 @@ impl Claim {
             Folder::make(above, 0o755)?;
         }
         let folder = Folder::make(path, PRIVATE)?;
-        let others = others(&folder, set);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = PathBuf::from(format!("{}.{number}", std::process::id()));
         let mut held = folder.lock(&name, Duration::ZERO)?;
@@ -57,6 +56,8 @@ impl Claim {
             path: path.to_owned(),
             source,
         })?;
+        // After its own claim is there: of two superhues that start at once, at least one finds the other.
+        let others = others(&claim.folder, set, &claim.name);
         Ok((claim, others))
     }
 }
@@ -69,9 +70,10 @@ impl Drop for Claim {
 }
 
 /// Returns a sentence for each claim of another process that overlaps with `set`. Removes claims that no process holds any more.
-fn others(folder: &Folder, set: &ColorSet) -> Vec<String> {
+fn others(folder: &Folder, set: &ColorSet, own: &Path) -> Vec<String> {
     let mut told = Vec::new();
-    for name in folder.names().unwrap_or_default() {
+    let names = folder.names().unwrap_or_default().into_iter();
+    for name in names.filter(|name| Path::new(name) != own) {
         let Ok(file) = folder.private_file(&name) else {
             continue;
         };

@@ -325,11 +325,21 @@ impl SuiteProgram {
         };
         let memory = [Builtin::MaxCharged].into_iter().find(is_measured);
         let memory = memory.unwrap_or(Builtin::MaxRss).metric();
+        let is_whole = |arm: usize, metric: &Metric| {
+            let summary = comparison.summary(&metric.name, arm);
+            comparison.tally(arm).failed == 0 && summary.is_some_and(|summary| summary.missing == 0)
+        };
         let rows = (0..comparison.arms.len()).filter_map(|arm| {
             let tally = comparison.tally(arm);
             let figure = |metric: &Metric, is_speed| {
                 let summary = comparison.summary(&metric.name, arm)?;
-                Some(Figure::new(metric, summary, smallest, is_speed))
+                let mut figure = Figure::new(metric, summary, smallest, is_speed);
+                // The values of the runs that are left may be a flattering selection.
+                let is_good = matches!(figure.decision, Decision::Better | Decision::Same);
+                if is_good && !(is_whole(0, metric) && is_whole(arm, metric)) {
+                    figure.decision = Decision::Undecided;
+                }
+                Some(figure)
             };
             Some(Row {
                 arm: comparison.arms[arm].name.clone(),

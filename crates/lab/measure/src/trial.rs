@@ -121,6 +121,12 @@ pub struct TrialMetric {
     pub source: TrialSource,
     /// Command or query; `None` for CPU time.
     pub asked: Option<String>,
+    /// Regular expression that takes the number out of the command's output; `None` without one.
+    #[serde(default)]
+    pub regex: Option<String>,
+    /// URL of the Prometheus server; `None` for other sources.
+    #[serde(default)]
+    pub url: Option<String>,
     /// Use of the numbers.
     pub kind: MetricKind,
     /// Direction in which it is better.
@@ -406,6 +412,32 @@ impl Trial {
         evidence
     }
 
+    /// Returns true if the pairs still show this after `lost` more of them in which *on* is worse by the usual difference. Blocks without a value may be
+    /// such ones.
+    #[must_use]
+    pub fn shows_despite(&self, shown: Shown, lost: u64) -> bool {
+        if lost == 0 {
+            return true;
+        }
+        let differences = self
+            .pairs
+            .iter()
+            .map(|pair| (pair.on / pair.off).ln().abs());
+        let mut differences: Vec<f64> = differences.collect();
+        differences.sort_by(f64::total_cmp);
+        let usual = differences.get(differences.len() / 2).copied();
+        let worse = match self.metric.better {
+            Better::Lower => usual.unwrap_or(0.0).exp(),
+            Better::Higher | Better::Neither => (-usual.unwrap_or(0.0)).exp(),
+        };
+        let mut evidence = Evidence::new(self.settings.alpha, self.settings.within);
+        (0..lost).for_each(|_| evidence.add(worse, 1.0));
+        for pair in &self.pairs {
+            evidence.add(pair.on, pair.off);
+        }
+        evidence.shown() == Some(shown)
+    }
+
     /// Checks that a trial with the settings of `next` can continue this one, and returns the evidence to begin with. The process may be another
     /// one of the same service; a process named by number may have been restarted.
     ///
@@ -431,7 +463,13 @@ impl Trial {
         let metric = |trial: &Self| {
             let metric = &trial.metric;
             let asked = metric.asked.as_deref().unwrap_or("CPU time");
-            format!("{asked}, {:?}, {:?} is better", metric.kind, metric.better)
+            let by = [("by", &metric.regex), ("at", &metric.url)];
+            let by = by.map(|(how, what)| what.as_ref().map(|what| format!(" {how} `{what}`")));
+            let by: String = by.into_iter().flatten().collect();
+            format!(
+                "{asked}{by}, {:?}, {:?} is better",
+                metric.kind, metric.better
+            )
         };
         same("metric", metric(self), metric(next))?;
         if let (Some(earlier), Some(now)) = (&self.policy.pages, &next.policy.pages) {

@@ -115,6 +115,12 @@ impl fmt::Display for MetricMiss {
 impl std::error::Error for MetricMiss {}
 
 impl UserMetric {
+    /// Returns its regular expression.
+    #[must_use]
+    pub fn pattern(&self) -> &str {
+        self.regex.as_str()
+    }
+
     /// Parses `NAME[:lower|:higher][@first|@last]=REGEX`.
     ///
     /// # Errors

@@ -101,6 +101,22 @@ impl Source {
         }
     }
 
+    /// Returns the regular expression for the output of the command, if there is one.
+    pub(super) fn pattern(&self) -> Option<&str> {
+        match self {
+            Self::Command { regex, .. } => regex.as_ref().map(|regex| regex.pattern()),
+            Self::Prometheus { .. } => None,
+        }
+    }
+
+    /// Returns the URL of the server, if it is one, without a user and a password.
+    pub(super) fn url(&self) -> Option<&str> {
+        match self {
+            Self::Command { .. } => None,
+            Self::Prometheus { url, .. } => Some(url.rsplit_once('@').map_or(url, |(_, at)| at)),
+        }
+    }
+
     /// Reads one number. Calls `stop` again and again, and gives up when it returns true; waits for a server without that, for at most 5 s.
     ///
     /// # Errors

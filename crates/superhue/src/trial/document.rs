@@ -67,6 +67,16 @@ fn blank(plan: &TrialPlan, environment: &TrialEnvironment<'_>) -> Trial {
         },
         metric: TrialMetric {
             source,
+            regex: plan
+                .source
+                .as_ref()
+                .and_then(Source::pattern)
+                .map(str::to_owned),
+            url: plan
+                .source
+                .as_ref()
+                .and_then(Source::url)
+                .map(str::to_owned),
             asked: plan.source.as_ref().map(|source| source.asked().to_owned()),
             kind: plan.kind,
             better: plan.better,

@@ -307,7 +307,8 @@ impl Meter {
         loop {
             wait_until(next.min(begun + length), around)?;
             let at = begun.elapsed();
-            let reading = self.read(around)?;
+            // Each reading counts: those that take long may be those that show what is slow.
+            let (reading, _) = self.read_once(around)?;
             let half = &mut halves[usize::from(at >= length / 2)];
             *half = (half.0 + reading.number, half.1 + 1.0);
             if at >= length {
@@ -406,6 +407,22 @@ mod tests {
         // For any number of readings: a hundred pieces of work for each two calls, except that a better reading counts as of its middle.
         let work = work.unwrap().value;
         assert!((work - 0.02).abs() < 1e-9, "{work}");
+    }
+
+    #[test]
+    fn a_level_counts_its_slow_readings() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("count");
+        fs::write(&file, "0").unwrap();
+        let file = file.display();
+        // Each third reading takes long, and says so.
+        let command = format!(
+            "n=$(cat {file}); echo $((n + 1)) > {file}; if [ $((n % 3)) = 2 ]; then sleep .1; echo 100; else echo 1; fi"
+        );
+        let level = meter(&command, MetricKind::Gauge);
+        let mut around = FakeEnvironment::default();
+        let mut values = (0..3).map(|_| block(&level, &mut around).unwrap().value);
+        assert!(values.any(|value| value > 10.0));
     }
 
     #[test]

@@ -9,10 +9,10 @@
 //!   end       keep: the policy's pages stay; else: pages that the trial made huge are split
 //! ```
 //!
-//! A pair is left out only for a reason that would have struck it in either order: no valid reading, or the program restarted. A switch that took
-//! effect only in part is no such reason (a fork that keeps pages from being split comes when there is most to do): such pairs count, and the
-//! report shows how far switches took effect. A reading can fail *because* of a state, so the report counts such pairs by state; while *on* has more
-//! of them than chance explains, there is no verdict in favour of the policy. Statistics: `superhue_measure::sequence`.
+//! A pair is left out for two reasons: no valid reading, or the program restarted. A switch that took effect only in part is no such reason (a fork
+//! that keeps pages from being split comes when there is most to do): such pairs count, and the report shows how far switches took effect. A reading
+//! can fail, or a program end, *because* of a state, so the report counts such pairs by state. While *on* has more of them than chance explains, or
+//! the others would not decide if those had been bad ones, there is no verdict in favour of the policy. Statistics: `superhue_measure::sequence`.
 mod ask;
 mod document;
 mod environment;
@@ -216,6 +216,7 @@ pub fn run(
         trial,
         growth: 0,
         broken: false,
+        broken_on: None,
     };
     let end = trial_run.go(&mut environment, tell);
     let mut trial = trial_run.conclude(end, &mut environment);

@@ -58,6 +58,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) growth: u64,
     /// True after many of the regions that the policy had made huge went with their processes.
     pub(super) broken: bool,
+    /// True if the policy was on in the block in which that happened.
+    pub(super) broken_on: Option<bool>,
 }
 
 impl TrialRun<'_> {
@@ -94,8 +96,13 @@ impl TrialRun<'_> {
             }
             self.tend(environment);
             let broken = std::mem::take(&mut self.broken);
+            let broken_on = self.broken_on.take();
             match measured {
                 Ok(_) if broken => {
+                    // The policy may be why it has ended.
+                    if let Some(on) = broken_on {
+                        self.trial.without_value.get_or_insert_default().add(on);
+                    }
                     self.discard("because the target was started anew", tell);
                     self.trial.target.restarts += 1;
                     if let Err(end) = self.learn(environment, tell) {
@@ -293,7 +300,18 @@ impl TrialRun<'_> {
         }
         let no_contrast = (shown == Shown::Small).then(|| self.why_no_contrast());
         let states = self.trial.without_value.unwrap_or_default();
-        (no_contrast.flatten()).or_else(|| states.why_doubtful(self.plan.alpha))
+        (no_contrast.flatten())
+            .or_else(|| states.why_doubtful(self.plan.alpha))
+            .or_else(|| {
+                let lost = states.on.saturating_sub(states.off);
+                (!self.trial.shows_despite(shown, lost)).then(|| {
+                    format!(
+                        "{} without a value when on, and {} when off: had those been bad ones, the others would not show it",
+                        counted(states.on, "block"),
+                        states.off
+                    )
+                })
+            })
     }
 
     /// Returns the reason why the pairs say nothing about the policy, if regions were about as huge in *off* as in *on*.
@@ -337,6 +355,7 @@ impl TrialRun<'_> {
             let value = self
                 .meter
                 .block(Duration::from_secs_f64(block), environment);
+            self.note_the_dead(Some(on));
             let value = value.map_err(|why| LostPair { why, on: Some(on) })?;
             values[usize::from(on)] = Some(value);
             huge[usize::from(on)] = self.switch.huge_share();
@@ -370,12 +389,18 @@ impl TrialRun<'_> {
     /// Updates members, lost regions and growth after a pair.
     fn tend(&mut self, environment: &mut TrialEnvironment<'_>) {
         environment.feed(&mut self.switch);
+        self.note_the_dead(None);
+        self.growth = self.growth.max(self.switch.account().charged_bytes.0);
+    }
+
+    /// Notes that most regions have ended with their processes, and the state in which they did.
+    fn note_the_dead(&mut self, on: Option<bool>) {
         let (before, left) = self.switch.forget_the_dead();
         #[allow(clippy::cast_precision_loss, reason = "counts of regions")]
         if before > 0 && (before - left) as f64 > GONE * before as f64 {
             self.broken = true;
+            self.broken_on = on;
         }
-        self.growth = self.growth.max(self.switch.account().charged_bytes.0);
     }
 
     fn discard(&mut self, reason: &str, tell: &mut dyn FnMut(TrialStep<'_>)) {

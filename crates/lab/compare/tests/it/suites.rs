@@ -226,6 +226,37 @@ fn four_runs_are_too_few_for_sameness() {
     assert_eq!(same_after(8), Decision::Same);
 }
 
+/// Two arms, of which the second is quicker in each second run and fails in the others.
+struct FailingHalf(u32);
+
+impl Runner for FailingHalf {
+    fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+        let mut sample = Sample::new();
+        sample.set("ops", if arm == 0 { 100.0 } else { 125.0 });
+        self.0 += u32::from(arm == 1);
+        match arm == 1 && self.0.is_multiple_of(2) {
+            true => Err(RunnerError::Failed {
+                reason: "exit status 1, expected 0".into(),
+                sample,
+            }),
+            false => Ok(sample),
+        }
+    }
+}
+
+#[test]
+fn a_selection_of_runs_is_not_faster() {
+    let design = Design::new(arms(2), metrics(), settings(24)).unwrap();
+    let schedule = design.schedule();
+    let execution = execute(&schedule, &mut FailingHalf(0), &mut |_| (), &|| false);
+    let mut program = SuiteProgram::new("one", "database", Plan::default());
+    program.take(Comparison::new(design, execution, Context::default()), 0.03);
+    let row = &program.rows[1];
+    assert!(row.failed >= 10 && row.speed.measured >= 10, "{row:?}");
+    assert!(row.speed.interval.unwrap().low > 1.2);
+    assert_eq!(row.speed.decision, Decision::Undecided);
+}
+
 #[test]
 fn decisions_follow_from_the_comparison() {
     let suite = suite(&SPEEDS, 10);

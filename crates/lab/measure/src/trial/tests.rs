@@ -102,6 +102,14 @@ fn a_trial_is_continued_by_one_of_the_same_kind_only() {
         "metric"
     );
     assert_eq!(
+        differs(|next| next.metric.regex = Some("hits:([0-9]+)".to_owned())),
+        "metric"
+    );
+    assert_eq!(
+        differs(|next| next.metric.url = Some("http://127.0.0.1:9090".to_owned())),
+        "metric"
+    );
+    assert_eq!(
         differs(|next| next.policy.pages = Some("resident".to_owned())),
         "policy"
     );
@@ -117,6 +125,24 @@ fn a_trial_is_continued_by_one_of_the_same_kind_only() {
     restarted[0].target.name = "4711".to_owned();
     restarted[1].target.name = "815".to_owned();
     assert!(restarted[0].continued_by(&restarted[1]).is_ok());
+}
+
+#[test]
+fn pairs_without_a_value_count_as_losses_before_a_gain_is_shown() {
+    let mut trial = with_pairs(&[0.9, 0.91, 0.9, 0.92, 0.9, 0.91, 0.9, 0.9, 0.91, 0.9]);
+    trial.metric.better = Better::Lower;
+    assert_eq!(trial.evidence(0.05, 0.02).shown(), Some(Shown::Below));
+    (trial.settings.alpha, trial.settings.within) = (0.05, 0.02);
+    assert!(trial.shows_despite(Shown::Below, 0));
+    assert!(!trial.shows_despite(Shown::Below, 5));
+    let many: Vec<f64> = trial.pairs.iter().map(|pair| pair.on).collect();
+    let many = with_pairs(&many.repeat(10));
+    let many = Trial {
+        settings: trial.settings.clone(),
+        metric: trial.metric.clone(),
+        ..many
+    };
+    assert!(many.shows_despite(Shown::Below, 5));
 }
 
 #[test]

@@ -210,6 +210,12 @@ fn trust(found: &Judgement, same: Option<(Color, Color)>, told: usize, pages: us
             "of {pages} pages only {} of a color and {} of others could be tried",
             own.of, foreign.of
         ))
+    } else if found.unsure * 2 > own.of + foreign.of {
+        // Those that gave an answer may be a selection.
+        let (unsure, sure) = (found.unsure, own.of + foreign.of);
+        Trust::Untested(format!(
+            "{unsure} tests gave no clear answer, and {sure} did"
+        ))
     } else if !own.reaches(95) {
         let (hits, of) = (own.hits, own.of);
         Trust::Refuted(format!("of {of} pages predicted to conflict {hits} did"))

@@ -229,3 +229,18 @@ fn shares_have_intervals_that_hold_them() {
     let none = Share { hits: 0, of: 200 };
     assert!(none.interval().0 == 0.0 && none.interval().1 < 0.02);
 }
+
+#[test]
+fn tests_without_an_answer_are_no_evidence() {
+    let judgement = |unsure| Judgement {
+        kind: OracleKind::Measured,
+        colors: 32,
+        own: Share { hits: 26, of: 26 },
+        foreign: Share { hits: 0, of: 40 },
+        unsure,
+        trust: Trust::Trusted,
+    };
+    let trust = |unsure| trust(&judgement(unsure), None, 1000, 1000);
+    assert_eq!(trust(33), Trust::Trusted);
+    assert!(matches!(trust(34), Trust::Untested(why) if why.starts_with("34 tests")));
+}

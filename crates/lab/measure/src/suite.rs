@@ -22,8 +22,8 @@
 //! |-------------|--------------------------------------------------------------------------|
 //! | better      | the comparison's verdict: beyond chance, and by the smallest difference  |
 //! | worse       | the same                                                                 |
-//! | same        | enough runs for a verdict, none of these, and the 95 % interval lies within the smallest difference |
-//! | undecided   | anything else that was measured                                          |
+//! | same        | enough runs for a verdict, none of these, and the 95 % intervals of the ratio and of the ratio of means lie within the smallest difference |
+//! | undecided   | anything else that was measured; faster, better or same if runs of it or of the reference failed or have no value |
 //!
 //! Each comparison has a risk of [`LEVEL`](crate::summary::LEVEL) of any false verdict, so among forty programs one has a wrong row on average.
 //! *Same* is a decision on each interval by itself: of speeds just beyond the smallest difference, at most one in twenty is called the same, also where
@@ -31,12 +31,14 @@
 //!
 //! The table also has each arm's geometric mean over all programs, with its 95 % interval. It decides nothing.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::metric::{Better, Builtin, Metric};
 use crate::result::{Comparison, ReadError, SUITE_SCHEMA};
-use crate::stats::bootstrap::Interval;
+use crate::stats::bootstrap::{Interval, mean_ratio};
 use crate::summary::{ArmSummary, Verdict};
 
 /// Complete result of a suite: every program, every run, every decision.
@@ -336,7 +338,13 @@ impl SuiteProgram {
                 let mut figure = Figure::new(metric, summary, smallest, is_speed);
                 // The values of the runs that are left may be a flattering selection.
                 let is_good = matches!(figure.decision, Decision::Better | Decision::Same);
-                if is_good && !(is_whole(0, metric) && is_whole(arm, metric)) {
+                let reference = comparison.reference_of(arm);
+                if is_good && !(is_whole(reference, metric) && is_whole(arm, metric)) {
+                    figure.decision = Decision::Undecided;
+                }
+                // A quarter of the runs may be slower, and leave the median where it is.
+                let is_same = figure.decision == Decision::Same;
+                if is_same && !means_are_within(comparison, metric, arm, smallest) {
                     figure.decision = Decision::Undecided;
                 }
                 Some(figure)
@@ -388,15 +396,36 @@ impl Figure {
     }
 }
 
+/// Returns true if the interval of the ratio of means to the reference lies within the smallest difference.
+fn means_are_within(comparison: &Comparison, metric: &Metric, arm: usize, smallest: f64) -> bool {
+    let of = |arm: usize| {
+        let records = comparison.samples.iter();
+        let records = records.filter(move |record| record.arm == arm && record.counts());
+        records.filter_map(|record| Some((record.round, record.sample.get(&metric.name)?)))
+    };
+    let reference: BTreeMap<usize, f64> = of(comparison.reference_of(arm)).collect();
+    let pairs = of(arm).filter_map(|(round, value)| Some((value, *reference.get(&round)?)));
+    let pairs: Vec<(f64, f64)> = pairs.collect();
+    mean_ratio(
+        &pairs,
+        comparison.settings.resamples,
+        comparison.settings.seed,
+    )
+    .is_some_and(|interval| is_within(interval, smallest))
+}
+
+/// Returns true if a ratio's interval lies within the smallest difference.
+fn is_within(interval: Interval, smallest: f64) -> bool {
+    (1.0 + smallest).recip() <= interval.low && interval.high <= 1.0 + smallest
+}
+
 fn decision(
     verdict: Option<Verdict>,
     interval: Option<Interval>,
     smallest: f64,
     summary: &ArmSummary,
 ) -> Decision {
-    let within = |interval: Interval| {
-        (1.0 + smallest).recip() <= interval.low && interval.high <= 1.0 + smallest
-    };
+    let within = |interval: Interval| is_within(interval, smallest);
     match verdict {
         None if summary.values.is_none() => Decision::NotMeasured,
         None => Decision::Reference,

@@ -257,6 +257,31 @@ fn a_selection_of_runs_is_not_faster() {
     assert_eq!(row.speed.decision, Decision::Undecided);
 }
 
+/// Two arms, of which the second takes twice as long in each fourth run.
+struct SlowQuarter(u32);
+
+impl Runner for SlowQuarter {
+    fn run(&mut self, arm: usize, _warmup: bool) -> Result<Sample, RunnerError> {
+        let mut sample = Sample::new();
+        self.0 += u32::from(arm == 1);
+        let is_slow = arm == 1 && self.0.is_multiple_of(4);
+        sample.set("ops", if is_slow { 50.0 } else { 100.0 });
+        Ok(sample)
+    }
+}
+
+#[test]
+fn an_arm_with_a_slow_quarter_is_not_the_same() {
+    let design = Design::new(arms(2), metrics(), settings(24)).unwrap();
+    let schedule = design.schedule();
+    let execution = execute(&schedule, &mut SlowQuarter(0), &mut |_| (), &|| false);
+    let mut program = SuiteProgram::new("one", "database", Plan::default());
+    program.take(Comparison::new(design, execution, Context::default()), 0.03);
+    let speed = &program.rows[1].speed;
+    assert_eq!(speed.ratio, Some(1.0));
+    assert_eq!(speed.decision, Decision::Undecided);
+}
+
 #[test]
 fn decisions_follow_from_the_comparison() {
     let suite = suite(&SPEEDS, 10);

@@ -65,6 +65,20 @@ pub fn medians(ascending: &[f64], resamples: usize, seed: u64) -> Vec<f64> {
         .collect()
 }
 
+/// Returns the interval of the ratio of the first values' mean to the second ones', by resampling the pairs: what slows both values of a pair cancels.
+///
+/// Equal arguments give equal intervals. `None` for no pairs, or means that are zero.
+#[must_use]
+pub fn mean_ratio(pairs: &[(f64, f64)], resamples: usize, seed: u64) -> Option<Interval> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let ratios = (0..resamples).map(|_| {
+        let drawn = (0..pairs.len()).filter_map(|_| pairs.get(rng.random_range(0..pairs.len())));
+        let (first, second) = drawn.fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+        first / second
+    });
+    (!pairs.is_empty()).then(|| middle(ratios.collect()))?
+}
+
 /// Returns the interval that holds the middle [`LEVEL`] of the values, its ends rounded outwards to values that occurred. `None` for no values, or
 /// where an end is not finite (a ratio to a median that is zero in too many resamples).
 #[must_use]
@@ -86,6 +100,20 @@ pub fn ratio(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ratio_of_means_shows_what_a_median_hides() {
+        let even = [(1.0, 2.0), (2.0, 4.0), (4.0, 8.0)];
+        let halves = mean_ratio(&even, 100, 1).unwrap();
+        assert_eq!((halves.low, halves.high), (0.5, 0.5));
+        let slow: Vec<(f64, f64)> = (0..24)
+            .map(|round| (if round % 4 == 0 { 2.0 } else { 1.0 }, 1.0))
+            .collect();
+        let interval = mean_ratio(&slow, 2000, 1).unwrap();
+        assert!(interval.low > 1.05 && interval.high < 1.5, "{interval:?}");
+        assert_eq!(mean_ratio(&[], 100, 1), None);
+        assert_eq!(mean_ratio(&[(1.0, 0.0)], 100, 1), None);
+    }
 
     /// Compares with the exact chance that the median of a resample of five is the smallest value: at least three of five draws, each with chance
     /// 1/5.

@@ -72,22 +72,29 @@ pub fn groups(proc: &Path, sys: &Path, process: &str) -> Option<Vec<PathBuf>> {
     let root = sys.join("fs/cgroup");
     let mut all = Vec::new();
     for (controllers, path) in memberships(&lines) {
-        let root = if controllers.is_empty() {
-            root.clone()
-        } else if controllers.split(',').any(|name| name == "memory") {
-            root.join("memory")
-        } else {
+        let Some(mount) = memory_tree(&root, controllers) else {
             continue;
         };
         let group = if path.starts_with("/..") {
-            namespace::folder_of(proc, &root, path)?
+            namespace::folder_of(proc, &root, &mount, path)?
         } else {
-            folder_below(&root, path)
+            folder_below(&mount, path)
         };
         let folders = group.ancestors().map(Path::to_owned);
-        all.extend(folders.take_while(|folder| folder.starts_with(&root)));
+        all.extend(folders.take_while(|folder| folder.starts_with(&mount)));
     }
     Some(all)
+}
+
+/// Returns the mount point, below `root`, of the tree with these controllers; `None` if it does not charge memory.
+fn memory_tree(root: &Path, controllers: &str) -> Option<PathBuf> {
+    if controllers.is_empty() {
+        return Some(root.to_owned());
+    }
+    let mut names = controllers.split(',');
+    names
+        .any(|name| name == "memory")
+        .then(|| root.join("memory"))
 }
 
 /// Returns the folder of a group, by its path (a word of [`words::of_bytes`]) in the tree that is mounted at `mount`.

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use superhue_model::words;
 
-use super::{folder_below, memberships};
+use super::{folder_below, memberships, memory_tree};
 
 /// Maximum number of groups that are searched for this process.
 const MOST_SEARCHED: usize = 20_000;
@@ -24,12 +24,13 @@ const MOST_SEARCHED: usize = 20_000;
 /// Roots of this process's namespace, by the mounted tree. A process does not leave its namespace.
 static ROOTS: Mutex<Option<HashMap<PathBuf, Option<PathBuf>>>> = Mutex::new(None);
 
-/// Returns the folder of the group with this path, which begins with `/..`, in the tree that is mounted at `mount`. `None` if it is outside the tree.
-pub(super) fn folder_of(proc: &Path, mount: &Path, path: &str) -> Option<PathBuf> {
+/// Returns the folder of the group with this path, which begins with `/..`, in the tree that is mounted at `mount`, one of those at `trees`. `None`
+/// if it is outside the tree.
+pub(super) fn folder_of(proc: &Path, trees: &Path, mount: &Path, path: &str) -> Option<PathBuf> {
     let mut roots = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
     let roots = roots.get_or_insert_default();
     if !roots.contains_key(mount) {
-        roots.insert(mount.to_owned(), find_root(proc, mount));
+        roots.insert(mount.to_owned(), find_root(proc, trees, mount));
     }
     let root = roots.get(mount)?.as_deref()?;
     resolve(mount, root, path)
@@ -54,13 +55,12 @@ fn resolve(mount: &Path, root: &Path, path: &str) -> Option<PathBuf> {
 }
 
 /// Finds the folder in which the paths of `/proc/PID/cgroup` begin: that of this process's own group, less its own path.
-fn find_root(proc: &Path, mount: &Path) -> Option<PathBuf> {
+fn find_root(proc: &Path, trees: &Path, mount: &Path) -> Option<PathBuf> {
     let lines = fs::read(proc.join("self/cgroup")).ok()?;
     let lines = words::of_bytes(&lines);
-    let is_version_2 = !mount.ends_with("memory");
-    let (_, own) = memberships(&lines).find(|(controllers, _)| match is_version_2 {
-        true => controllers.is_empty(),
-        false => controllers.split(',').any(|name| name == "memory"),
+    let mut own = memberships(&lines);
+    let (_, own) = own.find(|(controllers, _)| {
+        memory_tree(trees, controllers).is_some_and(|tree| tree == mount)
     })?;
     let mut root = find_own(mount)?;
     let below = folder_below(Path::new("/"), own);

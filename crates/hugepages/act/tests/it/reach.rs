@@ -172,17 +172,20 @@ fn who_is_told_to_stop_leaves_the_rest() {
     assert_eq!(effects, [cancelled; 2]);
 }
 
-#[test]
-fn the_board_shows_the_process_that_a_call_may_wait_for() {
-    let _shared = shared();
-    let children = [
-        ScratchChild::start().unwrap(),
-        ScratchChild::start().unwrap(),
-    ];
-    let [first, second] = children.each_ref().map(|child| ProcessId {
+/// Starts two children; returns their processes, too.
+fn two_children() -> ([ScratchChild; 2], [ProcessId; 2]) {
+    let children = [(); 2].map(|()| ScratchChild::start().unwrap());
+    let processes = children.each_ref().map(|child| ProcessId {
         pid: child.pid(),
         start_ticks: 0,
     });
+    (children, processes)
+}
+
+#[test]
+fn the_board_shows_the_process_that_a_call_may_wait_for() {
+    let _shared = shared();
+    let (_children, [first, second]) = two_children();
     let board = BusyBoard::new().unwrap();
     board.write_here();
     // As in the real actuator, the check of a region records its process; all regions of a plan are checked before the first call.
@@ -215,14 +218,7 @@ fn the_board_shows_the_process_that_a_call_may_wait_for() {
 #[test]
 fn a_plan_stops_at_its_bound_on_stalls() {
     let _shared = shared();
-    let children = [
-        ScratchChild::start().unwrap(),
-        ScratchChild::start().unwrap(),
-    ];
-    let [slow, free] = children.each_ref().map(|child| ProcessId {
-        pid: child.pid(),
-        start_ticks: 0,
-    });
+    let (_children, [slow, free]) = two_children();
     let split = Action::Split {
         owner: slow.into(),
         region: region(3),

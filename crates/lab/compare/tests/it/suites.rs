@@ -226,6 +226,15 @@ fn four_runs_are_too_few_for_sameness() {
     assert_eq!(same_after(8), Decision::Same);
 }
 
+/// Judges 24 runs of two arms.
+fn judged(machine: &mut dyn Runner) -> SuiteProgram {
+    let design = Design::new(arms(2), metrics(), settings(24)).unwrap();
+    let execution = execute(&design.schedule(), machine, &mut |_| (), &|| false);
+    let mut program = SuiteProgram::new("one", "database", Plan::default());
+    program.take(Comparison::new(design, execution, Context::default()), 0.03);
+    program
+}
+
 /// Two arms, of which the second is quicker in each second run and fails in the others.
 struct FailingHalf(u32);
 
@@ -246,11 +255,7 @@ impl Runner for FailingHalf {
 
 #[test]
 fn a_selection_of_runs_is_not_faster() {
-    let design = Design::new(arms(2), metrics(), settings(24)).unwrap();
-    let schedule = design.schedule();
-    let execution = execute(&schedule, &mut FailingHalf(0), &mut |_| (), &|| false);
-    let mut program = SuiteProgram::new("one", "database", Plan::default());
-    program.take(Comparison::new(design, execution, Context::default()), 0.03);
+    let program = judged(&mut FailingHalf(0));
     let row = &program.rows[1];
     assert!(row.failed >= 10 && row.speed.measured >= 10, "{row:?}");
     assert!(row.speed.interval.unwrap().low > 1.2);
@@ -272,11 +277,7 @@ impl Runner for SlowQuarter {
 
 #[test]
 fn an_arm_with_a_slow_quarter_is_not_the_same() {
-    let design = Design::new(arms(2), metrics(), settings(24)).unwrap();
-    let schedule = design.schedule();
-    let execution = execute(&schedule, &mut SlowQuarter(0), &mut |_| (), &|| false);
-    let mut program = SuiteProgram::new("one", "database", Plan::default());
-    program.take(Comparison::new(design, execution, Context::default()), 0.03);
+    let program = judged(&mut SlowQuarter(0));
     let speed = &program.rows[1].speed;
     assert_eq!(speed.ratio, Some(1.0));
     assert_eq!(speed.decision, Decision::Undecided);

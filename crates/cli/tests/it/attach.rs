@@ -322,3 +322,23 @@ sys.stdin.readline()"
         (String::new(), String::new())
     );
 }
+
+/// In a container whose session began outside it, `getsid(2)` is 0.
+#[test]
+fn a_hangup_ends_it_where_the_session_began_outside_the_container() {
+    let folder = folder();
+    let script = "sleep 60 & sleeps=$!; \"$0\" attach --for 1h $sleeps 2>\"$1\" & attached=$!; \
+                  while kill -0 $attached && ! grep -q attached \"$1\"; do sleep 0.02; done; \
+                  kill -HUP $attached; wait $attached; echo \"ended with $?\"; kill $sleeps; cat \"$1\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["sh", "-c", script]);
+    command.arg(support::installed().join("superhue"));
+    let said = output(command.arg(folder.path().join("log")));
+    if text(&said.stderr).contains("unshare: ") {
+        return skip("pid-namespace", "unshare may not make one");
+    }
+    let ended = text(&said.stdout);
+    assert!(ended.starts_with("ended with 0\n"), "{ended}{said:?}");
+}

@@ -304,7 +304,9 @@ pub fn die_with_parent(parent: u32) -> Result<bool, Errno> {
 /// Returns true if this process leads its session (`getsid(2)`).
 #[must_use]
 pub fn is_session_leader() -> bool {
-    rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid())
+    // In a PID namespace, a session that began outside it has number 0, which rustix takes for impossible.
+    // SAFETY: both calls only read.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// Sends a signal, real-time signals included, to a process whose number is still valid: a child that was not waited for yet, or a process that

@@ -126,6 +126,46 @@ fn nonsense_is_refused() {
     );
 }
 
+/// Returns the lines of a page that the lab writes: not those of `scripts/papers`, nor empty ones around them.
+fn of_the_lab(page: &str) -> Vec<&str> {
+    let mut inside = false;
+    let lines = page.lines().filter(|line| {
+        inside |= *line == "<!-- scripts/papers -->";
+        let counts = !inside && !line.is_empty();
+        inside &= *line != "<!-- end -->";
+        counts
+    });
+    lines.collect()
+}
+
+#[test]
+fn the_kept_page_says_what_the_kept_results_say() {
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab");
+    let page = fs::read_to_string(format!("{kept}/README.md")).unwrap();
+    let folder = folder();
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");
+    let document = format!("{kept}/lab.json");
+    // It reads this one in the folder that it writes to.
+    let witness = "witness.json";
+    fs::copy(format!("{kept}/{witness}"), folder.path().join(witness)).unwrap();
+    let output = folder.path().to_str().unwrap();
+    let said = lab(&[
+        "--from",
+        &document,
+        "--results",
+        results,
+        "--output",
+        output,
+    ]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    let made = fs::read_to_string(folder.path().join("README.md")).unwrap();
+    assert_eq!(
+        of_the_lab(&made),
+        of_the_lab(&page),
+        "make it anew: superhue lab --from docs/lab/lab.json --output docs/lab, then scripts/papers table"
+    );
+}
+
 #[test]
 fn the_list_has_figures_and_machines() {
     let said = text(&lab(&["--list"]).stdout);

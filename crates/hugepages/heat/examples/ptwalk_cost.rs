@@ -36,25 +36,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = started.elapsed();
 
     let mut rows = Vec::new();
-    let cleared;
-    {
-        let mut memory = Scratch::in_base_pages(largest * GIB)?;
-        let pages = largest * GIB / 4096;
-        (0..pages).for_each(|page| memory.touch_page(page));
-        let mut gib = 1;
-        while gib <= largest {
-            rows.push(measure(&roots, &mut tracker, &mut memory, gib, 4096)?);
-            gib *= 2;
+    let mut cleared = serde_json::Value::Null;
+    // Arming clears the bits of all memory of the process, so there is no more than what is measured. The largest size comes first: the host then has
+    // backed the frames of the others.
+    let sizes: Vec<usize> = std::iter::successors(Some(largest), |gib| Some(gib / 2))
+        .take_while(|gib| *gib > 0)
+        .collect();
+    for &gib in &sizes {
+        let mut memory = Scratch::in_base_pages(gib * GIB)?;
+        (0..gib * GIB / 4096).for_each(|page| memory.touch_page(page));
+        rows.push(measure(&roots, &mut tracker, &mut memory, gib, 4096)?);
+        if gib == largest {
+            cleared = cleared_by_others(&roots, &mut tracker, &mut memory, largest)?;
         }
-        cleared = cleared_by_others(&roots, &mut tracker, &mut memory, largest)?;
     }
-    let mut memory = Scratch::untouched(largest * GIB)?;
-    memory.advise_huge()?;
-    (0..largest * 512).for_each(|region| memory.touch_page(region * 512));
-    let mut gib = 1;
-    while gib <= largest {
+    for &gib in &sizes {
+        let mut memory = Scratch::untouched(gib * GIB)?;
+        memory.advise_huge()?;
+        (0..gib * 512).for_each(|region| memory.touch_page(region * 512));
         rows.push(measure(&roots, &mut tracker, &mut memory, gib, 2 << 20)?);
-        gib *= 2;
     }
     let report = json!({
         "start_ms": ms(start),
@@ -98,7 +98,6 @@ fn measure(
         "page_bytes": step,
         "read_ms": read,
         "read_ms_per_gib": read["median"].as_f64().map(|all| all / gib as f64),
-        // Of all the memory of this process, not only of the range that is read.
         "arm_ms": spread(&mut arms),
         "present_pages": seen.0,
         "accessed_pages": seen.1,

@@ -24,8 +24,8 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
          Papers P0 to P4 ([names](numbers.md)) measured machines that are gone. Real kernels place the pages, and models of those machines' caches\n\
          and TLBs count misses. `make lab` (`LAB=--quick` for less) makes this page again, byte for byte for the same frames and seed.\n\
          [lab.json](lab.json) has all numbers; `superhue lab --from docs/lab/lab.json` prints them, `superhue lab FIGURE` replays one figure.\n\n\
-         **Misses** of caches and TLBs are counted; they depend on sizes, ways and lines alone. **Modelled time** is a weighted sum of the counts by the costs\n\
-         that the machine's file declares (`crates/lab/cachesim/machines`, with sources). No cost was fitted to the\n\
+         **Misses** of caches and TLBs are counted; no cost enters them. **Modelled time** is a weighted sum of the counts by the costs\n\
+         that the machine's file declares (`crates/lab/cachesim/machines`, with origins). No cost was fitted to the\n\
          papers. The effect of coloring is a matter of luck, so each point has many draws: in pictures the line is their median, the bar\n\
          goes from the 5th to the 95th percentile, the small dot is the worst, a diamond is the paper's number. Axes show 0.\n\
          Where most programs' arms would be one dot, the picture shows their change against the first arm, and that arm's value\n\
@@ -44,7 +44,7 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
         "This page was made with `--quick`: 24 draws of each point of up to 1 MiB, 5 of larger ones, 60 loops in P1, and fewer points\n\
          than the whole lab has.\n\n"
     } else {
-        "There are 24 draws of each point, 8 of more than 10 MiB, 2 of more than 48 MiB, and 300 loops in P1.\n\n"
+        "There are 24 draws of each point, 8 of more than 10 MiB, 2 of more than 48 MiB, 5 of the programs of P3, and 300 loops in P1.\n\n"
     });
     let _ = writeln!(text, "{}\n", placed(document));
     text.push_str("## Figures\n\n| figure | paper | machine |\n|---|---|---|\n");

@@ -525,7 +525,12 @@ fn removed(point: &Point, arm: Arm, of: fn(&crate::document::ArmResult) -> Sprea
 
 fn verdict(points: &[Point], machine: &Machine, left_out: &[String]) -> Vec<String> {
     let list = |arm: Arm, of: fn(&crate::document::ArmResult) -> Spread| {
+        let has_superpages =
+            |point: &Point| (point.traced.as_ref()).is_none_or(|traced| traced.superpage_bytes > 0);
         let each = points.iter().map(|point| match removed(point, arm, of) {
+            _ if arm == Arm::Superpages && !has_superpages(point) => {
+                format!("no superpage fitted into {}", point.label)
+            }
             // Avoids a share of -0.
             Some(share) => format!("{} {} %", point.label, share.round() as i64),
             None => format!("{} has none", point.label),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use superhue_act::{LimitedActuator, ResidencyView, ServeError, Terms, serve};
 use superhue_model::{ByteCount, PageCount, ProcessId, Region, VirtAddr};
 use superhue_procfs::Roots;
-use superhue_procfs::process::{is_huge_mapped, resident_pages, status};
+use superhue_procfs::process::{is_huge_mapped, resident_pages, status, still_runs};
 
 use crate::actuator::kernel_actuator;
 use crate::given_back::LazyFreeFinder;
@@ -59,5 +59,9 @@ impl ResidencyView for LocalSight {
         let page = Region::containing(VirtAddr(0));
         resident_pages(&self.roots, process, page).ok()?;
         status(&self.roots, process.pid).ok()?.rss_anon
+    }
+
+    fn runs(&self, process: ProcessId) -> bool {
+        still_runs(&self.roots, process)
     }
 }

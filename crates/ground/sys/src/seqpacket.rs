@@ -43,6 +43,9 @@ impl From<libc::ucred> for Credentials {
     }
 }
 
+/// Control words that are enough for credentials, and leave no room for a descriptor.
+const CREDENTIALS_WORDS: usize = 4;
+
 /// Message that arrived.
 #[derive(Debug)]
 pub struct ReceivedMessage {
@@ -161,11 +164,54 @@ pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
     if done < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
+/// Number of the option, which the C library does not have yet (`include/uapi/asm-generic/socket.h`).
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Makes the kernel refuse messages with descriptors to this socket, and to those that connect to it while it listens (`SO_PASSRIGHTS`). To close a
+/// descriptor of somebody else may take as long as its owner likes.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.16; others of `setsockopt(2)`.
+pub fn refuse_descriptors(socket: impl AsFd) -> Result<(), Errno> {
+    let off: libc::c_int = 0;
+    // SAFETY: the kernel reads one integer, which lives across the call.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const off).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
 /// Receives one message into `buffer`, without waiting. Async-signal-safe.
 ///
 /// # Errors
 /// `EAGAIN` when there is no message; `ECONNRESET`; others of `recvmsg(2)`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
+    receive_with(socket, buffer, CONTROL_WORDS)
+}
+
+/// Receives one message as [`receive`] does, but takes no descriptors, for a service that anybody may connect to: the kernel closes those that came.
+///
+/// # Errors
+/// Those of [`receive`].
+pub fn receive_no_descriptors(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> Result<ReceivedMessage, Errno> {
+    receive_with(socket, buffer, CREDENTIALS_WORDS)
+}
+
+/// Receives one message, with this many `words` at most for what comes beside it.
+fn receive_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    words: usize,
+) -> Result<ReceivedMessage, Errno> {
     let mut control = [0_u64; CONTROL_WORDS];
     let mut iov = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -176,7 +222,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<ReceivedMessage, 
     message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
+    message.msg_controllen = words.min(CONTROL_WORDS) * size_of::<u64>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `message` names one buffer and the control words with their lengths; all live across
     // the call.

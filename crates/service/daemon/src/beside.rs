@@ -86,9 +86,17 @@ impl PauseFile {
     }
 
     pub(crate) fn set(&self, paused: bool) -> Result<(), StateError> {
-        let FileBeside { folder, name } = &self.0;
-        let Some(folder) = Folder::open(folder)? else {
-            return Ok(());
+        let FileBeside { folder: path, name } = &self.0;
+        let Some(folder) = Folder::open(path)? else {
+            // Without the folder, nothing says that it is paused.
+            return match paused {
+                false => Ok(()),
+                true => Err(StateError::Io {
+                    what: "write below",
+                    path: path.clone(),
+                    source: std::io::ErrorKind::NotFound.into(),
+                }),
+            };
         };
         if !paused {
             return folder.remove(name);

@@ -55,6 +55,8 @@ pub struct Groups {
     left_alone: Option<String>,
     /// Events that were taken so far.
     taken: u64,
+    /// Most watches that it holds.
+    most_watches: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +82,13 @@ pub struct Changes {
     pub populated: BTreeSet<String>,
 }
 
+/// Returns the most watches to hold: a quarter of those of root, which other services need too. Users may make as many cgroups as they like.
+fn most_watches() -> usize {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
+    let limit = limit.and_then(|text| text.trim().parse::<usize>().ok());
+    limit.map_or(usize::MAX, |limit| limit / 4)
+}
+
 impl Groups {
     /// Opens the tree below the mount of version 2 at `mount`, and walks it once.
     ///
@@ -98,6 +107,7 @@ impl Groups {
             limited: None,
             left_alone: None,
             taken: 0,
+            most_watches: most_watches(),
         };
         let mut changes = Changes::default();
         groups.take_in("/", &mut changes);
@@ -157,16 +167,15 @@ impl Groups {
     /// Requests events for when processes come to a cgroup or leave it for good. Returns false if there are none, as for the mount itself.
     pub fn want(&mut self, path: &str) -> bool {
         let file = self.folder(path).join("cgroup.events");
-        let Some(known) = self.known.get_mut(path) else {
-            return false;
-        };
-        if known.events.is_some() {
-            return true;
+        match self.known.get(path) {
+            Some(known) if known.events.is_none() => {}
+            known => return known.is_some(),
         }
-        let flags = WatchFlags::MODIFY;
-        match inotify::add_watch(&self.inotify, &file, flags) {
+        match self.add_watch(file, WatchFlags::MODIFY) {
             Ok(watch) => {
-                known.events = Some(watch);
+                if let Some(known) = self.known.get_mut(path) {
+                    known.events = Some(watch);
+                }
                 self.watches
                     .insert(watch, WatchedPath::Events(path.to_owned()));
                 true
@@ -266,7 +275,7 @@ impl Groups {
 
     /// Walks the whole tree: for missed changes, and where watches are short.
     pub fn walk(&mut self) -> Changes {
-        self.is_incomplete = false;
+        self.left_alone = None;
         let mut changes = Changes::default();
         let gone: Vec<String> = (self.known.keys())
             .filter(|path| !self.folder(path).is_dir())
@@ -275,6 +284,7 @@ impl Groups {
         for path in gone {
             self.let_go(&path, &mut changes);
         }
+        self.is_incomplete = false;
         if self.limited.take().is_some() {
             // What was short may be there again; if it is not, the next watch shows that.
             let unwatched = self
@@ -283,7 +293,12 @@ impl Groups {
                 .filter(|(_, known)| known.folder.is_none());
             let unwatched: Vec<String> = unwatched.map(|(path, _)| path.clone()).collect();
             for path in unwatched {
-                self.take_in(&path, &mut changes);
+                // It is known, and so are its processes: only the watch is new.
+                if let Some(watch) = self.watch_folder(&path)
+                    && let Some(known) = self.known.get_mut(&path)
+                {
+                    known.folder = Some(watch);
+                }
             }
         }
         let known: Vec<String> = self.known.keys().cloned().collect();
@@ -308,25 +323,12 @@ impl Groups {
                 // Removed and made again before its events were read: the watches are those of the one before.
                 self.let_go(&path, changes);
             }
-            let flags = WatchFlags::CREATE
-                | WatchFlags::DELETE
-                | WatchFlags::MOVED_FROM
-                | WatchFlags::MOVED_TO
-                | WatchFlags::ONLYDIR;
             let folder = self.folder(&path);
-            let watch = match inotify::add_watch(&self.inotify, &folder, flags) {
-                Ok(watch) => {
-                    self.watches
-                        .insert(watch, WatchedPath::Folder(path.clone()));
-                    Some(watch)
-                }
-                // Gone already: an event reports it, or has reported it.
-                Err(Errno::NOENT | Errno::NOTDIR) => continue,
-                Err(errno) => {
-                    self.note_limit(errno);
-                    None
-                }
-            };
+            let watch = self.watch_folder(&path);
+            // Gone already: an event reports it, or has reported it.
+            if watch.is_none() && !folder.is_dir() {
+                continue;
+            }
             if !self.known.contains_key(&path)
                 && let Some(slice) = slice_of_user(&path)
             {
@@ -336,6 +338,34 @@ impl Groups {
             changes.vanished.remove(&path);
             changes.appeared.insert(path.clone());
             to_do.extend(folders_in(&folder).map(|name| below(&path, &name)));
+        }
+    }
+
+    /// Adds a watch, of as many as there may be.
+    fn add_watch(&self, path: PathBuf, flags: WatchFlags) -> Result<i32, Errno> {
+        if self.watches.len() >= self.most_watches {
+            return Err(Errno::NOSPC);
+        }
+        inotify::add_watch(&self.inotify, path, flags)
+    }
+
+    /// Adds a watch for the folder of a cgroup; `None` if it is gone, or if watches are short, which is noted.
+    fn watch_folder(&mut self, path: &str) -> Option<i32> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::ONLYDIR;
+        match self.add_watch(self.folder(path), flags) {
+            Ok(watch) => {
+                let watched = WatchedPath::Folder(path.to_owned());
+                self.watches.insert(watch, watched);
+                Some(watch)
+            }
+            Err(errno) => {
+                self.note_limit(errno);
+                None
+            }
         }
     }
 
@@ -393,6 +423,9 @@ impl Groups {
                 && let Some(count) = self.of_users.get_mut(slice)
             {
                 *count -= 1;
+                // One that was left alone has room now.
+                self.is_incomplete |=
+                    self.left_alone.is_some() && *count + 1 >= MOST_GROUPS_OF_ONE_USER;
                 if *count == 0 {
                     self.of_users.remove(slice);
                 }
@@ -410,7 +443,9 @@ impl Groups {
 
     fn note_limit(&mut self, errno: Errno) {
         let remedy = match errno {
-            Errno::NOSPC => " (no watches are left: raise fs.inotify.max_user_watches)",
+            Errno::NOSPC => {
+                " (no watches are left: it takes a quarter of fs.inotify.max_user_watches, raise that)"
+            }
             // The root has no cgroup.events, and neither has a removed cgroup.
             Errno::NOENT | Errno::NOTDIR | Errno::NODEV => return,
             _ => "",
@@ -489,7 +524,8 @@ mod tests {
             "populated 0\nfrozen 0\n",
         )
         .unwrap();
-        let (groups, changes) = Groups::open(folder.path()).unwrap();
+        let (mut groups, changes) = Groups::open(folder.path()).unwrap();
+        groups.most_watches = usize::MAX;
         assert_eq!(changes.appeared, paths(["/", "/a", "/a/b"]));
         (folder, groups)
     }
@@ -565,6 +601,9 @@ mod tests {
         fs::remove_dir_all(&slice).unwrap();
         groups.walk();
         assert!(groups.of_users.is_empty());
+        fs::remove_dir_all(folder.path().join("a").join("x".repeat(250))).unwrap();
+        groups.walk();
+        assert_eq!(groups.left_alone(), None, "there are none any more");
     }
 
     #[test]
@@ -619,6 +658,24 @@ mod tests {
         groups.unwant("/a");
         populate();
         assert_eq!(groups.read(), Changes::default());
+    }
+
+    #[test]
+    fn where_watches_are_short_a_walk_finds_what_is_new_and_keeps_what_is_known() {
+        let (folder, mut groups) = tree();
+        groups.most_watches = groups.watches.len();
+        fs::create_dir(folder.path().join("a/c")).unwrap();
+        assert_eq!(groups.read().appeared, paths(["/a/c"]));
+        assert!(groups.limited().is_some());
+        fs::create_dir(folder.path().join("a/c/d")).unwrap();
+        let found = groups.walk();
+        assert_eq!(found.appeared, paths(["/a/c/d"]), "/a/c was known");
+        assert_eq!(found.vanished, paths([]));
+        assert!(groups.limited().is_some() && groups.watches.len() == groups.most_watches);
+        groups.most_watches = usize::MAX;
+        assert_eq!(groups.walk().appeared, paths([]));
+        assert_eq!(groups.watches.len(), groups.known.len());
+        assert_eq!(groups.limited(), None);
     }
 
     #[test]

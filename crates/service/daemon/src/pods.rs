@@ -170,6 +170,7 @@ pub fn read(answer: &[u8]) -> Result<Pods, String> {
     let list: List = serde_json::from_slice(answer)
         .map_err(|error| format!("this is no list of pods: {error}"))?;
     let mut pods = Pods::new();
+    let mut sums = Vec::new();
     for item in list.items.unwrap_or_default() {
         let short = |all: Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
             let mut all = all.unwrap_or_default();
@@ -198,9 +199,13 @@ pub fn read(answer: &[u8]) -> Result<Pods, String> {
         };
         let pod = Arc::new(pod);
         if let Some(sum) = pod.annotations.get(FILE_SUM) {
-            pods.insert(sum.clone(), Arc::clone(&pod));
+            sums.push((sum.clone(), Arc::clone(&pod)));
         }
         pods.insert(item.metadata.uid, pod);
+    }
+    // Anybody who may make a pod chooses its annotations: they do not take the place of another pod.
+    for (sum, pod) in sums {
+        pods.entry(sum).or_insert(pod);
     }
     Ok(pods)
 }
@@ -254,6 +259,19 @@ mod tests {
             assert_eq!(told(&format!("{folder}/{ID}/inner/most")), inside());
             assert_eq!(told(&format!("{folder}/crio-conmon-{ID}")), pod());
             assert_eq!(told(&format!("/kubelet{folder}/{ID}")), inside());
+        }
+    }
+
+    #[test]
+    fn an_annotation_does_not_take_the_place_of_another_pod() {
+        let own = r#"{"metadata":{"name":"own","namespace":"a","uid":"u-1"}}"#;
+        let false_one = format!(
+            r#"{{"metadata":{{"name":"false","namespace":"b","uid":"u-2","annotations":{{"{FILE_SUM}":"u-1"}}}}}}"#
+        );
+        for items in [[own, &false_one], [&false_one, own]] {
+            let answer = format!(r#"{{"items":[{}]}}"#, items.join(","));
+            let pods = read(answer.as_bytes()).unwrap();
+            assert_eq!(pods["u-1"].name, "own");
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use superhue_state::{Folder, StateError};
-use superhue_sys::seqpacket::pass_credentials;
+use superhue_sys::seqpacket::{pass_credentials, refuse_descriptors};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -168,7 +168,12 @@ impl Listener {
         }
         let socket = new().map_err(|errno| io("cannot make")(errno.into()))?;
         // Inherited by every connection, before its first message.
-        pass_credentials(&socket).map_err(|errno| io("cannot set up")(errno.into()))?;
+        let set_up = |errno: Errno| io("cannot set up")(errno.into());
+        pass_credentials(&socket).map_err(set_up)?;
+        match refuse_descriptors(&socket) {
+            Ok(()) | Err(Errno::NOPROTOOPT) => {}
+            Err(errno) => return Err(set_up(errno)),
+        }
         bind(&socket, &address).map_err(|errno| io("cannot bind")(errno.into()))?;
         // No client can connect before it listens.
         if let Some(group) = access.group {
@@ -244,15 +249,46 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_are_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("track.sock");
+        let listener = Listener::new(&path).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&client, &address).unwrap();
+        let served = rustix::net::accept(&listener).unwrap();
+        let file = File::open("/dev/null").unwrap();
+        let sent = superhue_sys::seqpacket::send(&client, b"x", Some(file.as_fd()));
+        if refuse_descriptors(&client) == Ok(()) {
+            assert_eq!(sent, Err(Errno::PERM));
+            superhue_sys::seqpacket::send(&client, b"x", None).unwrap();
+        }
+        let mut buffer = [0; 8];
+        let got = superhue_sys::seqpacket::receive_no_descriptors(&served, &mut buffer).unwrap();
+        assert_eq!(
+            (got.bytes, got.sender.unwrap().pid),
+            (1, std::process::id())
+        );
+        assert!(got.descriptor.is_none());
+    }
+
+    #[test]
     fn what_a_dead_service_left_is_replaced_and_what_is_none_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("track.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a closed socket leaves its path");
         // The dead one was of another type: a socket that refuses connections is dead all the same.
-        match Listener::new(&path) {
-            Ok(listener) => drop(listener),
-            Err(error) => assert!(matches!(error, ListenError::InUse(_)), "{error}"),
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            match Listener::new(&path) {
+                Ok(listener) => break drop(listener),
+                // A child that another test forks holds the dead one, too, until it executes its program.
+                Err(error) => assert!(matches!(error, ListenError::InUse(_)), "{error}"),
+            }
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
         }
         let _ = fs::remove_file(&path);
         let dead = Listener::new(&path).unwrap();

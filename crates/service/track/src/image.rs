@@ -15,7 +15,7 @@ pub(crate) struct Image {
     pub(crate) process: ProcessId,
     code: u64,
     stack: u64,
-    /// Owner of `/proc/PID`: root once the user may not look into the program.
+    /// Owner of `/proc/PID/stat`: root once the user may not look into the program.
     owner: u32,
 }
 
@@ -33,8 +33,8 @@ impl Image {
             Errno::NOENT => Errno::SRCH,
             other => other,
         })?;
-        let folder = path.parent().unwrap_or(&path);
-        let owner = fs::metadata(folder).map_err(|error| match errno(error) {
+        // The folder belongs to the effective user whatever the program permits (`task_dump_owner` in fs/proc/base.c); the file does not.
+        let owner = fs::metadata(&path).map_err(|error| match errno(error) {
             Errno::NOENT => Errno::SRCH,
             other => other,
         })?;

@@ -15,7 +15,7 @@ use superhue_model::ProcessId;
 use superhue_procfs::Roots;
 use superhue_serve::Listener;
 use superhue_sys::process::thread_cpu_time;
-use superhue_sys::seqpacket::receive;
+use superhue_sys::seqpacket::receive_no_descriptors;
 
 use crate::budget::{Holding, MAKING, surplus};
 use crate::client::{Client, Stage};
@@ -266,7 +266,7 @@ impl<H: Heat> Server<H> {
                 return;
             };
             let mut buffer = [0; MAX_MESSAGE_BYTES];
-            let received = match receive(&client.socket, &mut buffer) {
+            let received = match receive_no_descriptors(&client.socket, &mut buffer) {
                 Ok(received) if received.bytes == 0 => return self.drop_client(id, None),
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return,

@@ -162,6 +162,9 @@ pub(super) struct MapsLine<'a> {
     name: &'a [u8],
 }
 
+/// Bytes of a name that are kept. A process may map 65,530 files in folders as deep as it likes.
+const LONGEST_NAME: usize = 1024;
+
 impl<'a> MapsLine<'a> {
     pub(super) fn parse(line: &'a [u8]) -> Result<Self, &'static str> {
         let mut rest = line;
@@ -235,7 +238,10 @@ impl<'a> MapsLine<'a> {
         NamedVma {
             vma: self.vma(),
             permissions: self.permissions,
-            name: (!self.name.is_empty()).then(|| text::shown(self.name)),
+            name: (!self.name.is_empty()).then(|| {
+                let kept = self.name.get(..LONGEST_NAME).unwrap_or(self.name);
+                text::shown(kept)
+            }),
             part: self.part(),
         }
     }

@@ -7,7 +7,8 @@
 //! Of other files only those on local file systems count. A query about a file on a server, as with FUSE and NFS, may
 //! never return.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
@@ -60,11 +61,22 @@ impl<'a> FileDevices<'a> {
         let (roots, pid) = (self.roots, self.pid);
         self.mounted.get_or_insert_with(|| {
             // An unreadable table lists neither kind.
-            let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
+            let table = table_of_mounts(roots, pid);
             let local = devices_of(&table, |kind| LOCAL.contains(&kind));
             (parse_tmpfs_devices(&table), local)
         })
     }
+}
+
+/// Bytes of a table of mounts that are read: a mount namespace may have 100,000 mounts with long paths.
+const LARGEST_TABLE: u64 = 16 << 20;
+
+fn table_of_mounts(roots: &Roots, pid: u32) -> Vec<u8> {
+    let mut table = Vec::new();
+    if let Ok(file) = File::open(roots.of_process(pid, "mountinfo")) {
+        let _ = file.take(LARGEST_TABLE).read_to_end(&mut table);
+    }
+    table
 }
 
 fn contains(devices: &Devices, device: (u32, u32)) -> bool {
@@ -88,7 +100,7 @@ fn devices_of(text: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Devices {
 /// Returns true if a tmpfs has quotas for users or groups, as far as `mountinfo` of a process shows it (Linux 6.6).
 #[must_use]
 pub fn tmpfs_has_quota(roots: &Roots, pid: u32, device: (u32, u32)) -> bool {
-    let table = fs::read(roots.of_process(pid, "mountinfo")).unwrap_or_default();
+    let table = table_of_mounts(roots, pid);
     let has_quota = |options: &[u8]| {
         let mut options = options.split(|&byte| byte == b',');
         options.any(|option| option.starts_with(b"usrquota") || option.starts_with(b"grpquota"))
@@ -110,6 +122,8 @@ pub fn own_tmpfs() -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use superhue_model::{ObjectId, VirtAddr, VirtRange};
 
     use super::*;

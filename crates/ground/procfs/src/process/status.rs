@@ -47,6 +47,8 @@ pub struct ProcStatus {
     pub pinned: Option<ByteCount>,
     /// Number of threads.
     pub threads: Option<u32>,
+    /// Number of PID namespaces in which it has a number, from that of `/proc` inwards (`NSpid`, Linux 4.1).
+    pub pid_namespaces: Option<usize>,
     /// True if the process may have huge pages at all (`THP_enabled`, Linux 5.0): `PR_SET_THP_DISABLE` has not
     /// switched them off.
     pub thp_enabled: Option<bool>,
@@ -121,6 +123,11 @@ impl Parser {
             }
             b"Threads" => {
                 status.threads = Some(narrow(value).ok_or(fail("Threads is not a number"))?);
+                return Ok(());
+            }
+            b"NSpid" => {
+                let numbers = value.split(u8::is_ascii_whitespace);
+                status.pid_namespaces = Some(numbers.filter(|it| !it.is_empty()).count());
                 return Ok(());
             }
             b"THP_enabled" => {

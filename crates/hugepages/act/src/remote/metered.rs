@@ -41,6 +41,9 @@ pub trait ResidencyView: Send {
 
     /// Returns the anonymous memory of a process; `None` if it has ended, or the caller may not look at it.
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount>;
+
+    /// Returns true if a process has not ended, whether or not the caller may look at its memory.
+    fn runs(&self, process: ProcessId) -> bool;
 }
 
 /// An actuator within the terms of a client.
@@ -220,8 +223,8 @@ impl<A: Actuator> LimitedActuator<A> {
         self.charged.retain(
             |&(process, region), _| match sight.is_huge(process, region) {
                 Some(is_huge) => is_huge,
-                // The kernel does not say (before 6.7), or the process has ended.
-                None => sight.anonymous(process).is_some(),
+                // The kernel does not say (before 6.7), the process may not be looked at any more, or it has ended.
+                None => sight.runs(process),
             },
         );
         let left = self.charged.values().map(|growth| growth.0);

@@ -407,6 +407,10 @@ impl ResidencyView for FakeRegions {
     fn anonymous(&self, process: ProcessId) -> Option<ByteCount> {
         (process == PROCESS).then_some(ByteCount(100 << 20))
     }
+
+    fn runs(&self, process: ProcessId) -> bool {
+        process == PROCESS
+    }
 }
 
 fn metered(budget: Share, rate: Option<u64>) -> (LimitedActuator<Recorder>, FakeRegions, Recorder) {

@@ -398,13 +398,16 @@ impl Daemon {
     /// is done beside the loop, which waits for it a moment only.
     fn reload(&mut self) -> Result<String, String> {
         self.notifier.reloading();
+        let mut patience = LOADING;
         if self.loading.is_some() {
             // The files may have changed since they were read.
             self.loads_again = true;
+            // A request before this one has waited already; many of them must not stop the loop.
+            patience = Duration::ZERO;
         } else if let Err(text) = self.begin_loading() {
             return self.apply(Err(text));
         }
-        match self.loaded_within(LOADING) {
+        match self.loaded_within(patience) {
             Some(result) => self.apply(result),
             None => Err(
                 "users and groups are still being looked up: the rules before stay in force, and the new ones follow once the directory has answered"

@@ -162,6 +162,10 @@ fn of_rules(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_>
         let Some(watch) = &rule.watch else { continue };
         let there = |service: &&superhue::live::ServiceAccount| service.memory.processes > 0;
         services += watch.services.values().filter(there).count() as u64;
+        // The number of series has a bound.
+        if index >= RULES {
+            continue;
+        }
         of_watch(page, name, watch);
         if let Some(age) = beside.ages.get(index).copied().flatten() {
             page.number(Id::RuleAge, &[name], age.as_secs_f64());

@@ -91,7 +91,7 @@ families! {
         "CPU time of the daemon. part: discovery (finding services), tracking (accesses), watching (other looks and decisions), acting (collapses, splits, moves of pages to other frames), main (all else).";
     CpuCeiling = Gauge "cpu_ceiling" RATIO, []
         "Largest cost of all rules together, without acting, as a share of one CPU (max-overhead of [daemon]).";
-    Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon itself.";
+    Memory = Gauge "resident_memory" BYTES, [] "Resident memory of the daemon and its workers.";
     Requests = Counter "requests" NONE, ["socket"] "Requests at the daemon's sockets: ctl, metrics and users.";
     RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
     Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (a rule can match them).";

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The user may end or stop the worker, and cannot reach into it: it is not dumpable, and the kernel lets no process trace or read it without holding
-//! all of its capabilities (`cap_ptrace_access_check`). Before the change of user it reads nothing that a user wrote. After it, the worker can do
+//! all of its capabilities (`cap_ptrace_access_check`). Before the change of user it reads nothing that a user wrote but the name in the client's
+//! `/proc/PID/status`. After it, the worker can do
 //! what the user can do, and collapse: the filter leaves no other use of the capability (`self_filter`).
 
 use std::io::{Write, stdin};
@@ -118,6 +119,13 @@ fn become_user(socket: &OwnedFd, client: Credentials, roots: &Roots) -> Result<(
     }
     if numbers_are_ours(roots).is_err() {
         return Err(WorkError::NotSafe("/proc is another PID namespace's"));
+    }
+    // It could order about processes of its user that it does not see.
+    let client_status = status(roots, client.pid);
+    if !client_status.is_ok_and(|it| it.pid_namespaces.is_none_or(|count| count == 1)) {
+        return Err(WorkError::NotSafe(
+            "the client has ended, or is in a PID namespace of its own",
+        ));
     }
     if client.uid == 0 || client.uid == u32::MAX || client.gid == u32::MAX {
         return Err(WorkError::NotSafe("the client is root, or nobody"));

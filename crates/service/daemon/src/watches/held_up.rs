@@ -24,6 +24,9 @@ pub(super) const MANY_LEFT: usize = 8;
 const GIVEN_UP_AT_ONCE: usize = 2;
 pub(super) const GIVEN_UP_EVERY: Duration = Duration::from_secs(1);
 
+/// Time for which a tenant that has held up a shared worker gets one of its own.
+pub(super) const APART: Duration = Duration::from_secs(3600);
+
 /// Time before another attempt after trouble.
 pub(super) const AFTER_TROUBLE: Duration = Duration::from_secs(60);
 
@@ -256,7 +259,7 @@ impl Watches {
         });
         if *lane == Lane::Shared {
             if self.lanes() < MOST_WORKERS_IN_ALL {
-                self.apart.insert(tenant);
+                self.apart.insert(tenant, at);
             }
             self.assign(name);
         }

@@ -64,8 +64,8 @@ pub(crate) struct Watches {
     left: Vec<AbandonedWorker>,
     /// Processes that have held up a worker.
     avoided: BTreeMap<u32, AvoidedProcess>,
-    /// Tenants that have held up a shared worker.
-    apart: BTreeSet<Arc<str>>,
+    /// Tenants that have held up a shared worker, and when they last did.
+    apart: BTreeMap<Arc<str>, Duration>,
     /// The tracker of accesses here; `None` if it was not looked for yet.
     tracker: Option<Option<TrackerKind>>,
     /// Workers started so far, and given up.
@@ -255,7 +255,7 @@ impl Watches {
             ended: Vec::new(),
             left: Vec::new(),
             avoided: BTreeMap::new(),
-            apart: BTreeSet::new(),
+            apart: BTreeMap::new(),
             tracker: None,
             started: 0,
             given_up: 0,
@@ -372,6 +372,8 @@ impl Watches {
     /// Takes messages of all workers, gives up those that are held up, starts missing ones, and sends settings to all.
     pub(crate) fn tend(&mut self, at: Duration) {
         self.now = at;
+        self.apart
+            .retain(|_, since| at.saturating_sub(*since) < held_up::APART);
         self.bury(at);
         let names: Vec<Arc<str>> = self.kept.keys().cloned().collect();
         let news = self.have_news();

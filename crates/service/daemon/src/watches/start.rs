@@ -44,7 +44,7 @@ impl Watches {
             let own = Lane::Tenant(tenant.clone());
             let lane = if kept.lanes.contains_key(&own) {
                 own
-            } else if self.apart.contains(tenant) {
+            } else if self.apart.contains_key(tenant) {
                 // It would hold up the others again.
                 if room_apart == 0 {
                     continue;
@@ -175,8 +175,12 @@ impl Watches {
             }
         }
         let before = kept.lanes.len();
-        kept.lanes
-            .retain(|_, watched| !watched.members.is_empty() || watched.running.is_some());
+        // What earlier workers have charged counts for the next one.
+        kept.lanes.retain(|_, watched| {
+            !watched.members.is_empty()
+                || watched.running.is_some()
+                || watched.carried > ByteCount(0)
+        });
         if changed || kept.lanes.len() < before {
             kept.add_up();
         }

@@ -19,8 +19,8 @@ use superhue_heat::{
     ArmingResult, Change, HeatMap, HotSet, Reading, RefillCost, SampleCost, Scope, TargetLock,
     TrackError, Tracker, TrackerKind, clearing_cost, foreign,
 };
-use superhue_model::{PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
-use superhue_procfs::process::{maps, resident_now, waited_for_cpu};
+use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, PageCount, ProcessId, VirtRange};
+use superhue_procfs::process::{maps, memory_use, resident_now, waited_for_cpu};
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::busy;
 use superhue_sys::urgency::Urgent;
@@ -348,27 +348,48 @@ impl Sampler {
     }
 
     fn arm(&mut self, process: ProcessId, target: &mut Target) -> Result<(), TrackError> {
-        if target.lock.is_none() {
-            if let Some(error) = foreign(&self.roots, process) {
-                return Err(error);
-            }
-            target.lock = Some(TargetLock::take(&self.roots, process)?);
-        }
         let work = Work::begin();
+        if target.lock.is_none() {
+            let locked = match foreign(&self.roots, process) {
+                Some(error) => Err(error),
+                None => TargetLock::take(&self.roots, process),
+            };
+            match locked {
+                Ok(lock) => target.lock = Some(lock),
+                Err(error) => {
+                    let (took, own) = work.end();
+                    self.now += took;
+                    self.pay(target, own, Duration::ZERO);
+                    return Err(error);
+                }
+            }
+        }
         let ranges = self.ranges(process).map_err(TrackError::from);
         let now = resident_now(&self.roots, process.pid).ok();
         let resident = now.map_or(PageCount(0), |now| now.total);
         // Bits of files and shared memory are left as they are, unless such memory is in scope.
-        let cleared = match self.config.scope {
-            Scope::Anonymous => now.map_or(PageCount(0), |now| now.anonymous()),
-            _ => resident,
+        let has_others = self.config.scope == Scope::All
+            || matches!(
+                ranges,
+                Ok(ScopedRanges {
+                    has_objects: true,
+                    ..
+                })
+            );
+        let cleared = match has_others {
+            true => resident,
+            false => now.map_or(PageCount(0), |now| now.anonymous()),
         };
+        // Huge pages may have been split since the last look, by a fork for example, and a watch without looks knows of none.
+        if (self.config.max_lock).is_some_and(|most| self.held(target, cleared.0) > most) {
+            target.spared = spared_now(&self.roots, process.pid);
+        }
         let entries = cleared.0.saturating_sub(target.spared);
         let held = self.held(target, entries);
         let urgent = self.urgency(entries, held);
         let armed = ranges.and_then(|ranges| {
             self.object(process, entries, held)?;
-            Ok((ranges, self.tracker.arm(process)?))
+            Ok((ranges.ranges, self.tracker.arm(process)?))
         });
         drop(urgent);
         let (took, own) = work.end();
@@ -380,11 +401,15 @@ impl Sampler {
                     own,
                     ..SampleCost::default()
                 };
-                self.spend(target, cost);
+                self.pay(target, own, Duration::ZERO);
+                self.expected = cost.or_recent(self.expected);
                 target.pace.failed(self.now, cost);
                 return Err(error);
             }
         };
+        // At once: many targets may be armed in one step, and some end before they are read.
+        self.pay(target, own + armed.elsewhere, armed.locked);
+        self.elsewhere += armed.elsewhere;
         let interval = target.pace.next().interval;
         let waited = match self.config.by_cpu_time {
             true => waited_for_cpu(&self.roots, process.pid).ok(),
@@ -445,10 +470,13 @@ impl Sampler {
     }
 
     /// Returns the mappings in scope, as they are now.
-    fn ranges(&self, process: ProcessId) -> Result<Vec<VirtRange>, ReadError> {
-        let vmas = maps(&self.roots, process.pid)?;
-        let wanted = vmas.iter().filter(|vma| self.config.scope.includes(vma));
-        Ok(wanted.map(|vma| vma.range).collect())
+    fn ranges(&self, process: ProcessId) -> Result<ScopedRanges, ReadError> {
+        let mut vmas = maps(&self.roots, process.pid)?;
+        vmas.retain(|vma| self.config.scope.includes(vma));
+        Ok(ScopedRanges {
+            has_objects: vmas.iter().any(|vma| vma.kind.part().is_some()),
+            ranges: vmas.into_iter().map(|vma| vma.range).collect(),
+        })
     }
 
     fn read(
@@ -482,12 +510,14 @@ impl Sampler {
         let (took, own) = work.end();
         self.now += took;
         let touched = change.as_ref().map_or(0, |change| change.entries);
+        let refill = self.refill.of(touched);
         let cost = SampleCost {
             own: armed.took + armed.elsewhere + own,
-            target: armed.locked + self.refill.of(touched),
+            target: armed.locked + refill,
         };
-        self.spend(target, cost);
-        self.elsewhere += armed.elsewhere;
+        // The rest was paid when the sample began.
+        self.pay(target, own, refill);
+        self.expected = cost.or_recent(self.expected);
         match &change {
             Ok(change) => {
                 self.samples += 1;
@@ -514,11 +544,11 @@ impl Sampler {
         change
     }
 
-    fn spend(&mut self, target: &mut Target, cost: SampleCost) {
-        target.cost.add(cost.own, cost.target);
-        self.allowance.spend(self.now, cost.own);
-        self.held_up.spend(self.now, cost.target);
-        self.expected = cost.or_recent(self.expected);
+    /// Counts CPU time of a sample, and time for which it holds its process up.
+    fn pay(&mut self, target: &mut Target, own: Duration, held: Duration) {
+        target.cost.add(own, held);
+        self.allowance.spend(self.now, own);
+        self.held_up.spend(self.now, held);
     }
 
     /// Counts CPU time of the caller that its use of the samples took: fewer samples are affordable then.
@@ -599,6 +629,13 @@ impl Sampler {
     }
 }
 
+/// Mappings in scope.
+struct ScopedRanges {
+    ranges: Vec<VirtRange>,
+    /// True if shared objects are among them.
+    has_objects: bool,
+}
+
 /// Returns the time that clearing a bit should take at most in the first sample of a process: its threads may be at work.
 fn first_clearing(roots: &Roots) -> Duration {
     static HERE: OnceLock<Duration> = OnceLock::new();
@@ -610,6 +647,14 @@ fn first_clearing(roots: &Roots) -> Duration {
 fn divided(time: Duration, count: u64) -> Duration {
     let nanos = time.as_nanos() / u128::from(count.max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Returns the entries of page tables that a process does not have because huge pages map its memory; 0 if their number cannot be read.
+fn spared_now(roots: &Roots, pid: u32) -> u64 {
+    let huge = memory_use(roots, pid)
+        .ok()
+        .and_then(|memory| memory.anon_huge);
+    huge.map_or(0, |huge| huge.0 / HUGE_PAGE_SIZE * (PAGES_PER_REGION - 1))
 }
 
 #[cfg(test)]

@@ -186,6 +186,22 @@ fn what_it_costs_stays_below_the_ceiling() {
 }
 
 #[test]
+fn a_step_arms_only_what_is_affordable_and_each_is_paid_for() {
+    let children: Vec<_> = (0..60).map(|_| Child::start()).collect();
+    let fake = Fake::default();
+    fake.with(|script| script.costs = Duration::from_secs(1));
+    let mut sampler = sampler(&fake);
+    children.iter().for_each(|(_, id)| sampler.add(*id));
+    sampler.step(Duration::ZERO);
+    let armed = fake.with(|script| script.armed);
+    assert!((1..60).contains(&armed), "{armed}");
+    // Those that end before they are read have been held up as well.
+    sampler.retain(|_| false);
+    let held = sampler.total_cost().target;
+    assert!(held >= Duration::from_secs(armed), "{held:?}");
+}
+
+#[test]
 fn work_with_the_samples_is_part_of_the_cost() {
     let (_child, id) = Child::start();
     let mut sampler = sampler(&Fake::default());

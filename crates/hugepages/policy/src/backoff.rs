@@ -11,7 +11,8 @@
 //! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not supported          | the process, for good            |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
-//! | forbidden, switched off, watched, guarded | the kernel would refuse | the region, 1 s to 8 s            |
+//! | forbidden, watched, guarded | the kernel would refuse              | the region, 1 s to 8 s            |
+//! | switched off (prctl(2))    | true of all its memory                | the process, 1 s to 8 s; splits go on |
 //! | interleaved between nodes  | a huge page would be on one of them   | the region, 30 s to 1 h          |
 //! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
 //! | pinned                     | buffers of I/O stay for a long time   | the region, 30 s to 1 h          |
@@ -60,7 +61,8 @@ pub(crate) const SHARED: Scale = Scale {
     longest: Duration::from_secs(8),
 };
 
-/// Back-off of a process whose control group has no room for a huge page, or is short of memory. Looking again costs little.
+/// Back-off of a process whose control group has no room for a huge page, or is short of memory, or that may have no huge pages (`prctl(2)`). Looking
+/// again costs little.
 pub(crate) const GROUP_SHORTAGE: Scale = Scale {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(8),
@@ -206,7 +208,6 @@ impl Consequence {
                 // Each may pass, and asking again costs little.
                 SkipReason::Shared
                 | SkipReason::Forbidden
-                | SkipReason::Disabled
                 | SkipReason::Userfaultfd
                 | SkipReason::Guarded
                 | SkipReason::NotWritten
@@ -218,9 +219,11 @@ impl Consequence {
                 SkipReason::NoRoomToGrow | SkipReason::NoRoomOnTmpfs | SkipReason::UserBudget => {
                     Self::GrowthWaits
                 }
-                SkipReason::NoHeadroom | SkipReason::MemoryPressure | SkipReason::ServiceLost => {
-                    Self::ProcessShort
-                }
+                // True of all its memory.
+                SkipReason::NoHeadroom
+                | SkipReason::MemoryPressure
+                | SkipReason::ServiceLost
+                | SkipReason::Disabled => Self::ProcessShort,
                 // Other memory may be mapped there later, and only a later look shows it.
                 SkipReason::Unmapped => Self::RegionWaits,
                 SkipReason::Cancelled | SkipReason::UserRate => Self::Withdrawn,
@@ -339,6 +342,7 @@ mod tests {
             SkipReason::NoHeadroom,
             SkipReason::MemoryPressure,
             SkipReason::ServiceLost,
+            SkipReason::Disabled,
         ] {
             assert_eq!(skipped(reason), Consequence::ProcessShort);
         }

@@ -84,7 +84,7 @@ pub(crate) struct OwnedMemory<N> {
     pub(crate) owner: Owner,
     /// Back-off after it had exited when an action on it was due.
     pub(crate) wait: Wait,
-    /// Back-off while its control group has no room for huge pages. Splits continue: they may make room.
+    /// Back-off while its control group has no room for huge pages, or while the process may have none. Splits continue: they may make room.
     pub(crate) short: Wait,
     /// Back-off while there is no room for the memory that huge pages would add.
     pub(crate) lean: Wait,

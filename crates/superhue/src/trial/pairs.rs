@@ -319,7 +319,10 @@ impl TrialRun<'_> {
         if self.plan.nothing_switched {
             return None;
         }
-        let (on, off) = self.trial.mean_huge()?;
+        let Some((on, off)) = self.trial.mean_huge() else {
+            let why = "it is not known if the regions were huge when on, and not when off, so the metric says nothing about the policy";
+            return Some(why.to_owned());
+        };
         (on - off < LEAST_CONTRAST).then(|| {
             format!(
                 "{:.0} % of the regions were huge when on, and {:.0} % when off, so the metric says nothing about the policy",

@@ -24,8 +24,7 @@ const MEMBERS: usize = 3;
 /// See [`Palette::discover`].
 ///
 /// A search restarts if it ends without all colors, with fewer than the machine reports, or with two colors that look
-/// like one: the disturbance may be over. If several searches agree, their number of colors counts, whatever the
-/// machine reports.
+/// like one: the disturbance may be over. See [`Choice::add`] for the result that counts.
 pub(super) fn discover<P: Probe>(
     probe: &mut P,
     pool: &[Page],
@@ -33,29 +32,71 @@ pub(super) fn discover<P: Probe>(
 ) -> Result<Palette, DiscoverError> {
     let seed = pool.first().map_or(0, |page| page.address() as u64);
     let mut random = Random::new(seed.wrapping_add(pool.len() as u64));
-    let said = search.colors.map_or(0, |colors| colors as usize);
-    let mut best: Result<Palette, DiscoverError> = Err(DiscoverError::Incomplete {
-        found: 0,
-        pages: pool.len(),
-        reason: "nothing was tried".to_owned(),
-    });
+    let mut choice = Choice::new(search.colors, pool.len());
     for _ in 0..ATTEMPTS {
         let found = attempt(probe, pool, search, &mut random);
-        let all = found
+        let plausible = found
             .as_ref()
-            .is_ok_and(|palette| palette.colors() >= said && is_plausible(probe, palette, pool));
-        let better = match (&found, &best) {
+            .is_ok_and(|palette| is_plausible(probe, palette, pool));
+        if choice.add(found, plausible) {
+            break;
+        }
+    }
+    choice.best
+}
+
+/// Choice among the results of several searches.
+pub(super) struct Choice {
+    /// Result with the most colors so far; an error as long as none is to be trusted.
+    pub(super) best: Result<Palette, DiscoverError>,
+    /// Number of colors that the machine reports, 0 if it reports none.
+    said: usize,
+    /// Numbers of colors of the palettes that were not plausible.
+    doubtful: Vec<usize>,
+    /// Pages that were searched.
+    pages: usize,
+}
+
+impl Choice {
+    /// Begins a choice for a machine that reports `said` colors.
+    pub(super) fn new(said: Option<u32>, pages: usize) -> Self {
+        let best = Err(DiscoverError::Incomplete {
+            found: 0,
+            pages,
+            reason: "nothing was tried".to_owned(),
+        });
+        Self {
+            best,
+            said: said.map_or(0, |colors| colors as usize),
+            doubtful: Vec::new(),
+            pages,
+        }
+    }
+
+    /// Adds the result of a search; returns true if no other search is needed. A palette that is not plausible counts only if another search
+    /// found the same number of colors: a disturbance hardly misleads two searches in the same way.
+    pub(super) fn add(&mut self, found: Result<Palette, DiscoverError>, plausible: bool) -> bool {
+        let colors = found.as_ref().map_or(0, Palette::colors);
+        let doubted = found.is_ok() && !plausible;
+        let found = if doubted && !self.doubtful.contains(&colors) {
+            self.doubtful.push(colors);
+            Err(DiscoverError::Incomplete {
+                found: colors,
+                pages: self.pages,
+                reason: "too few pages have one of these colors, or one color has many times its share of them".to_owned(),
+            })
+        } else {
+            found
+        };
+        let better = match (&found, &self.best) {
             (Ok(new), Ok(old)) => new.colors() > old.colors(),
             (new, old) => new.is_ok() || old.is_err(),
         };
         if better {
-            best = found;
+            self.best = found;
         }
-        if all {
-            break;
-        }
+        plausible && colors >= self.said
     }
-    best
 }
 
 /// Returns true if nearly all pages have a color, and none has many times its share of them.

@@ -3,7 +3,7 @@
 use superhue_model::Color;
 
 use crate::Page;
-use crate::oracles::discover::is_plausible;
+use crate::oracles::discover::{Choice, is_plausible};
 use crate::oracles::simulate::{Machine, Replacement, SimulatedProbe};
 use crate::oracles::{DiscoverError, Palette, Search};
 
@@ -162,4 +162,31 @@ fn two_colors_in_one_set_are_not_taken_for_one() {
     sets[0].extend(last);
     let mixed = Palette::new(sets, palette.ways(), palette.strength(), palette.contrast());
     assert!(!is_plausible(&mut probe, &mixed, &pages));
+}
+
+#[test]
+fn a_palette_that_is_not_plausible_counts_only_if_another_search_agrees() {
+    let (_, _, palette) = discover(Machine::USUAL, 4_096, 3);
+    let with = |colors: usize| {
+        let sets = palette.sets()[..colors].to_vec();
+        Ok(Palette::new(
+            sets,
+            palette.ways(),
+            palette.strength(),
+            palette.contrast(),
+        ))
+    };
+    let all = palette.colors();
+    let mut choice = Choice::new(Some(all as u32), 4_096);
+    assert!(!choice.add(with(all), false));
+    assert!(!choice.add(with(all - 1), false));
+    let said = choice.best.as_ref().unwrap_err().to_string();
+    assert!(said.contains("many times its share"), "{said}");
+    assert!(!choice.add(with(all - 1), false));
+    assert_eq!(
+        choice.best.as_ref().map(Palette::colors).ok(),
+        Some(all - 1)
+    );
+    assert!(choice.add(with(all), true));
+    assert_eq!(choice.best.map(|best| best.colors()).ok(), Some(all));
 }

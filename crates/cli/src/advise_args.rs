@@ -17,7 +17,8 @@ pub struct AdviseArgs {
     /// Time to watch, for all processes together. Measuring the cost of a TLB miss takes some seconds more, at most once an hour.
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parse_some_time)]
     pub time: Duration,
-    /// Largest memory in which the cost of a TLB miss is measured, three times: at least 16M, at most a quarter of the available memory.
+    /// Largest memory in which the cost of a TLB miss is measured: at least 16M. The measurement takes three times as much, and no more than a quarter
+    /// of the available memory.
     #[arg(long, value_name = "SIZE", default_value = "2G", allow_hyphen_values = true, value_parser = parse_footprint)]
     pub footprint: ByteCount,
     #[command(flatten)]

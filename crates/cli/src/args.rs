@@ -108,7 +108,7 @@ pub enum Verb {
     /// Reports on standard error what it finds at the start, and then each event: a process joins or ends, the first
     /// huge pages, a budget that is used up, a refusal and its reason.
     ///
-    /// Huge pages and colors remain afterwards; nothing has to be undone. If superhue may not read a process given by number, it ends with
+    /// Huge pages and colors remain afterwards. After a kill with --swap or the tracker damon, `superhue restore` undoes the rest. If superhue may not read a process given by number, it ends with
     /// an error. It leaves such processes of --unit, --cgroup, --user and --all alone and counts them.
     ///
     /// At the start superhue gives up ptrace and similar calls for good: it cannot stop a program or write to its memory.
@@ -205,7 +205,9 @@ pub enum Verb {
     ///   name = "redis"
     ///   unit = "redis*.service"  # or cgroup, user, executable, pod-label..., any = true
     ///   pages = "auto"           # as run --pages; "auto" is the default; or "off"
-    ///   budget = "2%"            # default 1% for auto; also most other options of attach: max-stall, colors, ...
+    ///   budget = "2%"            # the default is 1% for auto
+    ///
+    /// Most other options of attach are keys, too: max-stall, colors and others (superhue.toml(5)).
     ///
     /// It also makes huge pages for users without CAP_SYS_NICE who run superhue:
     ///
@@ -262,7 +264,7 @@ pub enum Verb {
     Colors(ColorsArgs),
     /// Undo the changes that a killed superhue left behind. Harmless when there are none.
     ///
-    /// Users other than root may not see what root's superhue has changed: `restore` then undoes nothing of it, says so, and ends with 0.
+    /// Users other than root may not see what root's superhue has changed. For them `restore` undoes nothing of it, says so, and ends with status 3.
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),
@@ -663,8 +665,8 @@ pub enum CtlRequest {
     /// Measure whether a rule is worth it for its processes: switch its huge pages off and on, as `superhue trial --present` does.
     ///
     /// The trial has the policy, the budget and the bounds of the rule, and all its processes, also those that start meanwhile. The daemon leaves them
-    /// alone, and acts by its other rules as always. When the trial ends, killed or not, its connection to the daemon ends, and the daemon
-    /// acts by the rule again; at the latest after 60 s, if the trial is stopped or hangs. Memory that was huge is huge again at the end; after
+    /// alone, and acts by its other rules as always. When the trial ends, also by a kill, the daemon acts by the rule again. If the trial is
+    /// stopped or hangs, the daemon does so after 60 s. Memory that was huge is huge again at the end; after
     /// a kill, the daemon collapses again what the rule wants.
     ///
     /// Rules that place memory by page colors cannot be tried.

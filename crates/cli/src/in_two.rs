@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -178,6 +180,15 @@ pub fn kind(
     }
 }
 
+/// Legacy of earlier attempts: the time when the first began, and the bytes that they charged to a budget. A child inherits it.
+static EARLIER: OnceLock<(Instant, AtomicU64)> = OnceLock::new();
+
+/// Returns the time since the first attempt of the verb began, and the bytes that earlier attempts charged to a budget; `None` in the first attempt.
+pub fn earlier() -> Option<(Duration, u64)> {
+    let (begun, charged) = EARLIER.get()?;
+    Some((begun.elapsed(), charged.load(Ordering::Relaxed)))
+}
+
 /// Does `work` in a supervised process: `work` runs once in each attempt, and in this process only if no other can be made.
 pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     let Ok(board) = BusyBoard::new() else {
@@ -197,6 +208,7 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
     // The last child that was killed, and whether it is gone.
     let mut last = (0, true);
     let mut restarts = 0;
+    let first = Instant::now();
     while restarts <= TIMES {
         let begun = Instant::now();
         left_out.forget_the_dead();
@@ -266,6 +278,8 @@ pub fn in_two(kind: Kind, mut work: impl FnMut() -> ExitCode) -> ExitCode {
                 if kind == Kind::Lasting && begun.elapsed() >= FORGIVEN {
                     (restarts, patience) = (1, LASTING);
                 }
+                let (_, charged) = EARLIER.get_or_init(|| (first, AtomicU64::new(0)));
+                charged.store(board.charged(), Ordering::Relaxed);
                 patience.uninterruptible =
                     (patience.uninterruptible / 2).max(patience.in_files / 8);
             }

@@ -58,7 +58,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue attach --unit redis-server",
                 ),
                 (
-                    "Services by rules, for as long as the machine runs:",
+                    "Services by rules, for as long as the machine runs; this checks the rules:",
                     "superhue daemon --check",
                 ),
             ],
@@ -95,7 +95,7 @@ pub fn page(verb: &str) -> Page {
         "run" => Page {
             examples: &[
                 (
-                    "The best policy that works here:",
+                    "The default policy:",
                     "superhue run -- python3 -c 'bytearray(2**29).find(1)'",
                 ),
                 (

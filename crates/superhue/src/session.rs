@@ -142,7 +142,10 @@ impl Session {
         let launch = Launch {
             command: &command,
             environment: &environment,
-            switch: mechanism.switch,
+            switch: match config.dry_run {
+                true => ThpSwitch::System,
+                false => mechanism.switch,
+            },
             colors: colors.as_ref().and_then(ColorSetup::policy),
             preserved,
             signals: signals.before,

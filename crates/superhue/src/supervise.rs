@@ -11,18 +11,8 @@ use superhue_sys::process::{
     ChildEvent, Signal, SignalSet, Usage, child_event, is_session_leader, send_signal, stop_with,
 };
 
-/// Signals that a thread raises by an error of its own. Blocked they would end superhue without a trace, and a pipe without a reader is an error of
-/// the call that writes.
-const OWN: [i32; 8] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-    libc::SIGABRT,
-    libc::SIGPIPE,
-];
+/// Signals that a thread raises by an error of its own, and that Rust's runtime handles: it names the thread whose stack overflowed.
+const OWN: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Signals of timers. A timer that the caller set before it executed superhue (`alarm(2)`) was meant for the command.
 const TIMERS: [i32; 3] = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
@@ -66,6 +56,8 @@ impl Signals {
         let signals = std::iter::from_fn(next);
         signals
             .filter(|signal| !matches!(signal.number, libc::SIGCHLD | libc::SIGCONT))
+            // One of our own writes may have raised SIGPIPE.
+            .filter(|signal| signal.sender != Some(std::process::id()))
             .collect()
     }
 

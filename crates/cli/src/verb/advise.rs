@@ -57,6 +57,9 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
         ended
     };
     let result = look(&roots, &asked, &mut interrupted);
+    if ended {
+        signals.take_repeats();
+    }
     before.apply();
     let advice =
         result.map_err(|AdviseError::Read(error)| Failure::new(code_of_read(&error), error))?;

@@ -4,11 +4,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use superhue::live::WatchAccount;
+use superhue::model::ByteCount;
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
 use superhue::{AttachError, ColorsError, Pages};
 
 use crate::args::AttachArgs;
+use crate::in_two;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
@@ -39,9 +41,15 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         ReportFile::open_if(args.report.as_ref()).map_err(|error| Failure::new(FAILED, error))?;
     let mut config = args.placement.config();
     args.colors.add_to(&mut config);
-    let limit = args
+    let mut limit = args
         .duration
         .or(config.dry_run.then_some(Duration::from_secs(1)));
+    // A process held it up, and it begins anew: the budget and the time go on.
+    if let Some((passed, charged)) = in_two::earlier() {
+        config.carried = ByteCount(charged);
+        config.has_advance = false;
+        limit = limit.map(|limit| limit.saturating_sub(passed));
+    }
     let signals = SignalSet::of(&ENDING);
     let before = signals.block();
     let interrupted = |pause| signals.wait(pause).is_some();
@@ -53,6 +61,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         }
     };
     let result = superhue::attach(&config, &targets, limit, interrupted, tell);
+    signals.take_repeats();
     before.apply();
     let report = match result {
         Ok(report) => report,

@@ -7,7 +7,7 @@ use superhue::procfs::Roots;
 use superhue::trackers::{DamonCleanup, end_left_damon};
 
 use crate::args::RestoreArgs;
-use crate::output::{FAILED, Failure, VerbResult, note, print, print_json};
+use crate::output::{FAILED, Failure, UNABLE, VerbResult, note, print, print_json};
 
 /// Everything that was undone.
 #[derive(Debug, Serialize)]
@@ -70,6 +70,10 @@ pub fn restore(args: &RestoreArgs) -> VerbResult {
         );
         return Err(Failure::new(FAILED, text));
     }
+    if report.hidden {
+        let text = "this user may not see if root's superhue left changes behind: run `superhue restore` as root";
+        return Err(Failure::new(UNABLE, text));
+    }
     Ok(std::process::ExitCode::SUCCESS)
 }
 
@@ -124,10 +128,12 @@ fn describe(undone: &RestoreOutcome) -> String {
             counted(undone.kdamonds_ended, "monitor")
         );
     }
-    if report.hidden {
-        text += "nothing of yours to restore; what root's superhue has changed is root's to undo (`superhue restore` as root)\n";
-    } else if text.is_empty() {
-        text += "nothing to restore\n";
+    if text.is_empty() {
+        text += if report.hidden {
+            "nothing of yours to restore\n"
+        } else {
+            "nothing to restore\n"
+        };
     }
     text
 }

@@ -82,6 +82,7 @@ pub(super) fn conduct(
     let before = signals.block();
     let mut wait = |time: Duration| signals.wait(time).is_some();
     let result = superhue::trial::run(&plan, &mut wait, &mut |step| progress.tell(&step));
+    signals.take_repeats();
     before.apply();
     progress.finish();
     let trial = match result {

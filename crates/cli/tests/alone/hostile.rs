@@ -223,9 +223,10 @@ fn a_process_that_cannot_be_read_delays_nobody_else() {
     ] {
         let output = support::output(&mut superhue(User::Same, verb));
         let told = text(&output.stderr);
-        assert!(output.status.success(), "{verb:?}: {told}");
-        let expected = format!("process {} was left out", held);
         let reads = verb[0] != "restore";
+        let is_unsure = !reads && output.status.code() == Some(3);
+        assert!(output.status.success() || is_unsure, "{verb:?}: {told}");
+        let expected = format!("process {} was left out", held);
         assert!(!reads || told.contains(&expected), "{verb:?}: {told}");
     }
     for verb in [&["status"][..], &["top"], &["advise", "--for", "1s"]] {

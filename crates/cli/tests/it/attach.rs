@@ -342,3 +342,26 @@ fn a_hangup_ends_it_where_the_session_began_outside_the_container() {
     let ended = text(&said.stdout);
     assert!(ended.starts_with("ended with 0\n"), "{ended}{said:?}");
 }
+
+/// Such a signal comes twice: directly, and from the process that supervises the verb.
+#[test]
+fn a_signal_to_the_whole_group_loses_no_result() {
+    use std::os::unix::process::CommandExt;
+    let target = ChildGuard::start(Command::new("sleep").arg("1000"));
+    let pid = target.pid().to_string();
+    for _ in 0..5 {
+        let arguments = ["attach", "--pages", "kernel", "--json", "--for", "1h", &pid];
+        let mut command = superhue(User::Same, &arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut attached = ChildGuard::start(command.process_group(0));
+        let lines = lines(attached.0.stderr.take().unwrap());
+        let first = lines.recv_timeout(TEST_TIMEOUT).unwrap();
+        assert!(first.contains("attached to sleep"), "{first}");
+        let group = rustix::process::Pid::from_child(&attached.0);
+        rustix::process::kill_process_group(group, Signal::TERM).unwrap();
+        assert_eq!(attached.wait().code(), Some(0));
+        let report = std::io::read_to_string(attached.0.stdout.take().unwrap()).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["processes"]["seen"], 1);
+    }
+}

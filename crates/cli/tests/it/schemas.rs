@@ -72,8 +72,10 @@ pub(crate) fn fits(name: &str, document: &Value) {
 #[track_caller]
 fn said(arguments: &[&str]) -> Value {
     let said = output(&mut superhue(User::Same, arguments));
+    // What root's superhue may have left is not visible to others.
+    let is_unsure = arguments[0] == "restore" && said.status.code() == Some(3);
     assert!(
-        said.status.success(),
+        said.status.success() || is_unsure,
         "{arguments:?}: {}",
         text(&said.stderr)
     );

@@ -89,6 +89,10 @@ fn a_signal_sent_to_superhue_reaches_the_command_once() {
         ("IO", Signal::IO),
         ("PWR", Signal::POWER),
         ("XCPU", Signal::XCPU),
+        ("ABRT", Signal::ABORT),
+        ("PIPE", Signal::PIPE),
+        ("TRAP", Signal::TRAP),
+        ("SYS", Signal::SYS),
     ] {
         // It counts the signals until its input ends it.
         let script = format!(
@@ -147,6 +151,37 @@ fn timers_and_real_time_signals_are_passed_on() {
     sender.args(["-c", script, &running.pid().to_string()]);
     output(&mut sender);
     assert_eq!(line(), "real-time");
+    assert_eq!(running.wait().code(), Some(0));
+}
+
+/// Prints the value that comes with a signal.
+const VALUE: &str = "
+import ctypes, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print('ready', flush=True)
+waited = (ctypes.c_ulong * 16)(1 << signal.SIGUSR1 - 1)
+info = (ctypes.c_ulong * 16)()
+ctypes.CDLL(None).sigwaitinfo(waited, info)
+print(hex(info[3]), flush=True)
+";
+
+#[test]
+fn the_value_of_a_queued_signal_is_passed_on_whole() {
+    let Some(python) = support::python() else {
+        return;
+    };
+    let mut command = Command::new(installed().join("superhue"));
+    command.args(["run", "--quiet", "--", python, "-c", VALUE]);
+    let mut running = ChildGuard::start(command.stdout(Stdio::piped()));
+    let mut said = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut line = || said.next().unwrap().unwrap();
+    assert_eq!(line(), "ready");
+    let script = "import ctypes, signal, sys; \
+                  ctypes.CDLL(None).sigqueue(int(sys.argv[1]), signal.SIGUSR1, ctypes.c_void_p(0x123456789a))";
+    let mut sender = Command::new(python);
+    sender.args(["-c", script, &running.pid().to_string()]);
+    output(&mut sender);
+    assert_eq!(line(), "0x123456789a");
     assert_eq!(running.wait().code(), Some(0));
 }
 

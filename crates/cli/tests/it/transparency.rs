@@ -595,3 +595,27 @@ fn the_table_itself_is_sound() {
         processes_with(&bench.marker).is_empty().then_some(())
     });
 }
+
+#[test]
+fn a_dry_run_does_not_forbid_huge_pages() {
+    for pages in ["never", "resident", "hot", "auto"] {
+        let script = "grep -q 'THP_enabled:.1' /proc/self/status && echo allowed";
+        let arguments = [
+            "run",
+            "--dry-run",
+            "--quiet",
+            "--pages",
+            pages,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let said = support::output(&mut support::superhue(User::Same, &arguments));
+        if said.status.code() == Some(125) {
+            // `hot` needs a tracker.
+            continue;
+        }
+        assert_eq!(text(&said.stdout), "allowed\n", "{pages}: {said:?}");
+    }
+}

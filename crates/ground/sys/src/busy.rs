@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -28,7 +28,7 @@ use rustix::thread::gettid;
 const SLOTS: usize = 128;
 
 /// Size of a board in bytes.
-const SIZE: usize = size_of::<Slots>();
+const SIZE: usize = size_of::<Board>();
 
 /// Process with which a thread is busy.
 #[derive(Debug, Default)]
@@ -43,8 +43,16 @@ struct Slot {
 
 type Slots = [Slot; SLOTS];
 
+/// Memory of a board.
+#[derive(Debug)]
+struct Board {
+    slots: Slots,
+    /// Bytes charged to a budget by the process that writes.
+    charged: AtomicU64,
+}
+
 /// Board on which this process writes.
-static OWN_BOARD: AtomicPtr<Slots> = AtomicPtr::new(std::ptr::null_mut());
+static OWN_BOARD: AtomicPtr<Board> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Number of boards that this process has had: a place on an earlier board is not valid any more.
 static BOARD_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -85,7 +93,7 @@ pub struct BusyThread {
 
 /// Memory shared with a process that records the processes with which it is busy.
 #[derive(Debug)]
-pub struct BusyBoard(NonNull<Slots>);
+pub struct BusyBoard(NonNull<Board>);
 
 // SAFETY: the memory is mapped until the board is dropped, and holds atomics only.
 unsafe impl Send for BusyBoard {}
@@ -137,7 +145,13 @@ impl BusyBoard {
         BOARD_GENERATION.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Clears the board for another process.
+    /// Returns the bytes that the processes with this board have charged to their budget ([`note_charged`]).
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        self.board().charged.load(Ordering::Relaxed)
+    }
+
+    /// Clears the board for another process, which goes on with what was charged.
     pub fn clear(&self) {
         for slot in self.slots() {
             slot.process.store(0, Ordering::Relaxed);
@@ -159,9 +173,13 @@ impl BusyBoard {
         self.slots().iter().filter_map(busy).collect()
     }
 
-    const fn slots(&self) -> &Slots {
+    const fn board(&self) -> &Board {
         // SAFETY: mapped until the drop, large enough, aligned to a page; all-zero bytes are atomics.
         unsafe { self.0.as_ref() }
+    }
+
+    const fn slots(&self) -> &Slots {
+        &self.board().slots
     }
 }
 
@@ -211,6 +229,13 @@ pub fn note(pid: u32) {
     });
 }
 
+/// Records the bytes that this process has charged to its budget, for one that takes its place after it was killed.
+pub fn note_charged(bytes: u64) {
+    if let Some(board) = own_board() {
+        board.charged.store(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Sets the processes to leave alone from now on: their files then look as if they had ended.
 pub fn leave_alone(pids: BTreeSet<u32>) {
     IS_ANY_LEFT.store(!pids.is_empty(), Ordering::Relaxed);
@@ -227,6 +252,10 @@ pub fn is_left_alone(pid: u32) -> bool {
 }
 
 fn slots() -> Option<&'static Slots> {
+    own_board().map(|board| &board.slots)
+}
+
+fn own_board() -> Option<&'static Board> {
     let here = NonNull::new(OWN_BOARD.load(Ordering::Acquire))?;
     // SAFETY: the memory stays mapped: a board on which this process writes is never unmapped.
     Some(unsafe { here.as_ref() })
@@ -253,7 +282,12 @@ mod tests {
         note(7);
         let (board, file) = BusyBoard::in_file().unwrap();
         assert_eq!(board.busy(), []);
+        note_charged(1);
         tell(&file).unwrap();
+        assert_eq!(board.charged(), 0);
+        note_charged(4096);
+        board.clear();
+        assert_eq!(board.charged(), 4096, "the next process goes on with it");
         note(7);
         let own = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
         let before = board.busy();

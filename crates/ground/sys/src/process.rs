@@ -245,6 +245,12 @@ impl SignalSet {
         }
     }
 
+    /// Takes the repeats of a signal that has arrived: one for the whole process group comes twice if a supervisor passes it on, the second time after
+    /// some milliseconds.
+    pub fn take_repeats(&self) {
+        while self.wait(Duration::from_millis(20)).is_some() {}
+    }
+
     /// Waits up to `timeout` for one of these (blocked) signals; `None` if none arrived.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Signal> {
@@ -268,9 +274,9 @@ impl SignalSet {
             sender: (info.si_code <= 0)
                 .then(|| unsafe { info.si_pid() })
                 .and_then(|pid| u32::try_from(pid).ok()),
-            // SAFETY: a queued signal carries a value, whose first four bytes are an integer.
+            // SAFETY: a queued signal carries a value.
             value: (info.si_code == libc::SI_QUEUE)
-                .then(|| unsafe { info.si_value().sival_ptr } as usize as u32 as i32),
+                .then(|| unsafe { info.si_value().sival_ptr } as usize),
         })
     }
 }
@@ -284,8 +290,8 @@ pub struct Signal {
     pub sent_by_process: bool,
     /// Process that sent it; 0 for one outside this process's PID namespace.
     pub sender: Option<u32>,
-    /// Value that came with it (`sigqueue(3)`).
-    pub value: Option<i32>,
+    /// Value that came with it (`sigqueue(3)`): a pointer, or an integer in its lower half.
+    pub value: Option<usize>,
 }
 
 /// Makes the kernel kill this process when `parent`, its parent, ends; returns false if that has ended already. A change of user undoes it
@@ -311,7 +317,7 @@ pub fn is_session_leader() -> bool {
 
 /// Sends a signal, real-time signals included, to a process whose number is still valid: a child that was not waited for yet, or a process that
 /// existed just now (`kill(2)`, and `sigqueue(3)` for one with a value). A signal that may not be sent is dropped.
-pub fn send_signal(pid: u32, signal: i32, value: Option<i32>) {
+pub fn send_signal(pid: u32, signal: i32, value: Option<usize>) {
     let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0) else {
         return;
     };
@@ -319,7 +325,7 @@ pub fn send_signal(pid: u32, signal: i32, value: Option<i32>) {
     unsafe {
         match value {
             Some(value) => {
-                let sival_ptr = value as u32 as usize as *mut libc::c_void;
+                let sival_ptr = value as *mut libc::c_void;
                 libc::sigqueue(pid, signal, libc::sigval { sival_ptr });
             }
             None => {
@@ -370,7 +376,7 @@ pub fn is_ignored(signal: i32) -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ends the calling process by `signal`, without leaving a core file of its own.
+/// Ends the calling process by `signal`, without a core dump of its own, not even one into a program (`core(5)`).
 ///
 /// Returns only if the signal does not end processes.
 pub fn die_by(signal: i32) {
@@ -382,6 +388,8 @@ pub fn die_by(signal: i32) {
     // SAFETY: plain calls on initialised values; the default disposition runs no code of ours.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+        // The limit does not count where the kernel passes dumps to a program.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::signal(signal, libc::SIG_DFL);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const this.0, std::ptr::null_mut());
         libc::raise(signal);

@@ -27,6 +27,8 @@ use superhue_procfs::system::hugetlb::read_hugetlb_pools;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_procfs::{ReadError, Roots};
 
+use crate::launch::dropped_variables;
+
 pub use program::{Allocator, ProgramError};
 
 /// Treatment of a command's own allocator.
@@ -192,7 +194,9 @@ fn may_have_pool(roots: &Roots) -> bool {
 /// Returns the value that a variable will have for a command.
 fn value_of(name: &str, added: &[(OsString, OsString)]) -> Option<OsString> {
     let own = added.iter().rev().find(|(key, _)| key == name);
+    let dropped = || dropped_variables().into_iter().find(|(key, _)| key == name);
     own.map(|(_, value)| value.clone())
+        .or_else(|| dropped().map(|(_, value)| value))
         .or_else(|| std::env::var_os(name))
 }
 

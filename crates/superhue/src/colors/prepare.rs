@@ -301,7 +301,7 @@ impl ColorSetup {
     /// Adapts how huge pages are made: memory on some of the colors cannot have any.
     fn adapt(&self, mechanism: &mut Mechanism) {
         if self.set.as_ref().is_some_and(|set| !set.is_all()) {
-            if self.kernel.is_none() {
+            if self.kernel.is_none() && self.without.is_none() {
                 mechanism.switch = ThpSwitch::Never;
             }
             mechanism.collapses = false;

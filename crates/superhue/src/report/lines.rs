@@ -232,9 +232,12 @@ impl Report {
         }
         let _ = write!(line, "; memory grew by {}", self.memory.growth_bytes);
         match self.memory.budget_bytes {
-            // A budget can be a share of the programs' memory, which may have shrunk since.
+            // A budget can be a share of the programs' memory, which may have shrunk since. What ended or was split is not charged any more.
             Some(budget) if budget < self.memory.growth_bytes => {
-                let _ = write!(line, " (the budget shrank with the programs, to {budget})");
+                let _ = write!(
+                    line,
+                    " in all; the budget for what is there was {budget} in the end"
+                );
             }
             Some(budget) => {
                 let _ = write!(line, " of a budget of {budget}");
@@ -278,7 +281,11 @@ impl Report {
             );
         }
         if tracking.overhead > tracking.max_overhead {
-            line.push_str(" (the ceiling may be used for ten seconds in advance)");
+            let advance = tracking.max_overhead * (self.wall_seconds + 10.0);
+            line.push_str(match tracking.overhead * self.wall_seconds <= advance {
+                true => " (the ceiling may be used for ten seconds in advance)",
+                false => " (more than the ceiling)",
+            });
         }
         if let Some([half, most, nearly_all]) = tracking.hot_set_bytes {
             let _ = write!(

@@ -38,6 +38,7 @@ use superhue_model::{
 use superhue_policy::Ledger;
 use superhue_procfs::Roots;
 use superhue_procfs::process::{PageScanner, ZeroPages, stat};
+use superhue_sys::busy::note_charged;
 
 use crate::account::WatchAccount;
 use crate::ceiling::{self, TotalCost};
@@ -578,6 +579,8 @@ impl Watch {
         }
         let mut is_stale = false;
         let mut changed = Vec::new();
+        // A process may hold it up in the middle.
+        note_charged(self.setup.policy.ledger().charged.0);
         for chunk in plan.actions.chunks(CHUNK) {
             // The rest of a plan that turns out to be out of date waits until the next look.
             let ends = || stop.is_set() || is_stale;
@@ -598,6 +601,7 @@ impl Watch {
             let at = self.begun.elapsed();
             self.setup.policy.learn(at, &outcome);
             self.apply(&outcome);
+            note_charged(self.setup.policy.ledger().charged.0);
             self.snapshot.at = at;
             self.record();
             // With the account of each action. Checks that end without one count as watching.

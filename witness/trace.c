@@ -34,12 +34,15 @@
 #define ROUND(bytes) (((bytes) + PAGE - 1) & ~(PAGE - 1))
 #define ADDRESS(address) (((uint64_t)(address) << 16 >> 16) << 8)
 
-enum { REFERENCE, ANONYMOUS, OTHER, EMPTIED, MOVED, THREAD, PROCESS, EXECUTED, NOT_EXECUTED };
+enum {
+	REFERENCE, ANONYMOUS, OTHER, EMPTIED, MOVED, THREAD, PROCESS, EXECUTED, NOT_EXECUTED, RESERVED, OPENED, CLOSED,
+};
 
 /* System calls of x86-64 that change what memory is there, or who runs. */
 enum {
-	SYS_mmap = 9, SYS_munmap = 11, SYS_brk = 12, SYS_mremap = 25, SYS_madvise = 28, SYS_clone = 56, SYS_fork = 57,
+	SYS_mmap = 9, SYS_mprotect = 10, SYS_munmap = 11, SYS_brk = 12, SYS_mremap = 25, SYS_madvise = 28, SYS_clone = 56, SYS_fork = 57,
 	SYS_vfork = 58, SYS_execve = 59, SYS_execveat = 322,
+	SYS_pkey_mprotect = 329,
 };
 
 #define GUEST_CLONE_VM 0x100
@@ -222,7 +225,14 @@ static void on_return(uint64_t id, unsigned int cpu, int64_t number, int64_t res
 		return;
 	switch (number) {
 	case SYS_mmap:
-		put_range((arguments[3] & MAP_ANONYMOUS) && (arguments[3] & MAP_PRIVATE) ? ANONYMOUS : OTHER, value, bytes);
+		if ((arguments[3] & MAP_ANONYMOUS) && (arguments[3] & MAP_PRIVATE))
+			put_range(arguments[2] & PROT_WRITE ? ANONYMOUS : RESERVED, value, bytes);
+		else
+			put_range(OTHER, value, bytes);
+		return;
+	case SYS_mprotect:
+	case SYS_pkey_mprotect:
+		put_range(arguments[2] & PROT_WRITE ? OPENED : CLOSED, arguments[0], bytes);
 		return;
 	case SYS_munmap:
 		put_range(OTHER, arguments[0], bytes);

@@ -5,7 +5,8 @@
 //!
 //!   0 reference     1 anonymous private memory mapped, 2 other memory mapped or memory unmapped, 3 pages emptied (each
 //!   followed by a word of bytes), 4 moved (followed by bytes, and where to), 5 a thread began, 6 a process began,
-//!   7 another program is to take its place, 8 which failed
+//!   7 another program is to take its place, 8 which failed, 9 anonymous private memory mapped that may not be written,
+//!   10 memory that may be written from now on, 11 and that may not (each followed by a word of bytes)
 //! ```
 //!
 //! Pages are numbered in two spaces: one for arms without huge pages, one for arms with them.
@@ -26,6 +27,9 @@ mod kind {
     pub(super) const PROCESS: u64 = 6;
     pub(super) const EXECUTED: u64 = 7;
     pub(super) const NOT_EXECUTED: u64 = 8;
+    pub(super) const RESERVED: u64 = 9;
+    pub(super) const OPENED: u64 = 10;
+    pub(super) const CLOSED: u64 = 11;
 }
 
 /// The word of a reference to eight bytes.
@@ -95,8 +99,10 @@ pub struct Reader {
     line: u64,
     superpage: u64,
     page: u64,
-    /// Anonymous private memory, neighbours joined: start to end.
-    anonymous: BTreeMap<u64, u64>,
+    /// Anonymous private memory that may be written. The kernel makes no huge page across the end of a mapping, so what may not be written is apart.
+    anonymous: Ranges,
+    /// Anonymous private memory that may not be written: reserved by an allocator, for example.
+    reserved: Ranges,
     /// A word whose operands have not come yet.
     begun: Vec<u64>,
 }
@@ -116,7 +122,8 @@ impl Reader {
             line: machine.caches[0].line,
             superpage: machine.superpage,
             page: machine.page,
-            anonymous: BTreeMap::new(),
+            anonymous: Ranges::default(),
+            reserved: Ranges::default(),
             begun: Vec::new(),
         }
     }
@@ -143,7 +150,12 @@ impl Reader {
             }
             self.begun.push(word);
             let wanted = match self.begun[0] >> 56 {
-                kind::ANONYMOUS | kind::OTHER | kind::EMPTIED => 2,
+                kind::ANONYMOUS
+                | kind::OTHER
+                | kind::EMPTIED
+                | kind::RESERVED
+                | kind::OPENED
+                | kind::CLOSED => 2,
                 kind::MOVED => 3,
                 kind::THREAD | kind::PROCESS | kind::EXECUTED | kind::NOT_EXECUTED => 1,
                 _ => return Err(TraceError::Nonsense(word)),
@@ -195,18 +207,14 @@ impl Reader {
         let start = address / self.superpage * self.superpage;
         let (touched, large) = self.large.around(address);
         let much = (touched + 1) * TOUCHED >= self.superpage / self.page;
-        if !large && (touched == 0 || much) && self.is_anonymous(start, start + self.superpage) {
+        let fits = self.anonymous.covers(start, start + self.superpage);
+        if !large && (touched == 0 || much) && fits {
             self.large.promote(address)?;
         }
         Ok(match self.large.find(address) {
             Some(at) => at,
             None => self.large.touch(address)?,
         })
-    }
-
-    fn is_anonymous(&self, start: u64, end: u64) -> bool {
-        let before = self.anonymous.range(..=start).next_back();
-        before.is_some_and(|(_, until)| *until >= end)
     }
 
     fn event(&mut self) {
@@ -219,24 +227,40 @@ impl Reader {
             kind::ANONYMOUS => {
                 // A new mapping removes the pages that were there.
                 self.gone(start, bytes);
-                self.add(start, end);
+                self.reserved.remove(start, end);
+                self.anonymous.add(start, end);
+            }
+            kind::RESERVED => {
+                self.gone(start, bytes);
+                self.anonymous.remove(start, end);
+                self.reserved.add(start, end);
             }
             kind::OTHER => {
                 self.gone(start, bytes);
-                self.remove(start, end);
+                self.anonymous.remove(start, end);
+                self.reserved.remove(start, end);
             }
+            kind::OPENED => self.reserved.hand_over(start, end, &mut self.anonymous),
+            kind::CLOSED => self.anonymous.hand_over(start, end, &mut self.reserved),
             kind::EMPTIED => self.gone(start, bytes),
             kind::MOVED => {
                 let to = self.begun[2];
-                let anonymous = self.is_anonymous(start, end);
+                let (anonymous, reserved) = (
+                    self.anonymous.covers(start, end),
+                    self.reserved.covers(start, end),
+                );
                 for space in [&mut self.base, &mut self.large] {
                     space.rename(start, bytes, to);
                 }
                 let until = to.saturating_add(bytes);
-                self.remove(start, end);
-                self.remove(to, until);
+                for ranges in [&mut self.anonymous, &mut self.reserved] {
+                    ranges.remove(start, end);
+                    ranges.remove(to, until);
+                }
                 if anonymous {
-                    self.add(to, until);
+                    self.anonymous.add(to, until);
+                } else if reserved {
+                    self.reserved.add(to, until);
                 }
             }
             kind::THREAD => self.seen.threads += 1,
@@ -251,23 +275,51 @@ impl Reader {
             space.forget(start, bytes);
         }
     }
+}
+
+/// Ranges of addresses, neighbours joined: start to end.
+#[derive(Debug, Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    /// Returns true if one range covers these addresses.
+    fn covers(&self, start: u64, end: u64) -> bool {
+        let before = self.0.range(..=start).next_back();
+        before.is_some_and(|(_, until)| *until >= end)
+    }
+
+    /// Returns the ranges that have some of these addresses, from start to end.
+    fn hit(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        (self.0.range(..end))
+            .filter(|(_, until)| **until > start)
+            .map(|(from, until)| (*from, *until))
+            .collect()
+    }
+
+    /// Removes these addresses; adds to `other` those that were there.
+    fn hand_over(&mut self, start: u64, end: u64, other: &mut Self) {
+        if start >= end {
+            return;
+        }
+        let hit = self.hit(start, end);
+        self.remove(start, end);
+        for (from, until) in hit {
+            other.add(from.max(start), until.min(end));
+        }
+    }
 
     fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
             // An empty range does not even cut a mapping in two.
             return;
         }
-        let hit: Vec<(u64, u64)> = (self.anonymous.range(..end))
-            .filter(|(_, until)| **until > start)
-            .map(|(from, until)| (*from, *until))
-            .collect();
-        for (from, until) in hit {
-            self.anonymous.remove(&from);
+        for (from, until) in self.hit(start, end) {
+            self.0.remove(&from);
             if from < start {
-                self.anonymous.insert(from, start);
+                self.0.insert(from, start);
             }
             if until > end {
-                self.anonymous.insert(end, until);
+                self.0.insert(end, until);
             }
         }
     }
@@ -278,16 +330,16 @@ impl Reader {
         }
         self.remove(start, end);
         let (mut from, mut until) = (start, end);
-        if let Some((&before, &its_end)) = self.anonymous.range(..start).next_back()
+        if let Some((&before, &its_end)) = self.0.range(..start).next_back()
             && its_end == start
         {
             from = before;
         }
-        if let Some(&its_end) = self.anonymous.get(&end) {
-            self.anonymous.remove(&end);
+        if let Some(&its_end) = self.0.get(&end) {
+            self.0.remove(&end);
             until = its_end;
         }
-        self.anonymous.insert(from, until);
+        self.0.insert(from, until);
     }
 }
 
@@ -315,6 +367,27 @@ mod tests {
     #[track_caller]
     fn read(reader: &mut Reader, words: &[u64]) {
         reader.read(words).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn reserved_memory_has_no_huge_pages_until_it_may_be_written() {
+        let mut reader = reader(0, 100);
+        let start = 0x4000_0000;
+        read(&mut reader, &range(kind::RESERVED, start, 4 * MIB));
+        read(&mut reader, &range(kind::OPENED, start, 132 << 10));
+        read(&mut reader, &[load(start)]);
+        assert_eq!(reader.large.dealt(), [1, 0]);
+        read(&mut reader, &range(kind::OPENED, start, 4 * MIB));
+        read(&mut reader, &[load(start + 2 * MIB)]);
+        assert_eq!(reader.large.dealt(), [1, 512]);
+        // The last part cannot be written any more.
+        read(&mut reader, &range(kind::CLOSED, start + 3 * MIB, MIB));
+        assert!(reader.anonymous.covers(start, start + 3 * MIB));
+        assert!(!reader.anonymous.covers(start, start + 4 * MIB));
+        assert!(reader.reserved.covers(start + 3 * MIB, start + 4 * MIB));
+        // Other memory is none of these, whatever its protection.
+        read(&mut reader, &range(kind::OPENED, 0x7000_0000, MIB));
+        assert!(!reader.anonymous.covers(0x7000_0000, 0x7000_1000));
     }
 
     #[test]
@@ -382,13 +455,13 @@ mod tests {
         // The same frame at another address; the huge page was split.
         assert_eq!(reader.block.base[1], 8 << 1);
         assert_eq!(reader.large.dealt(), [1, 512]);
-        assert!(!reader.is_anonymous(0x20_0000, 0x20_1000));
-        assert!(reader.is_anonymous(0x1000_0000, 0x1000_1000));
+        assert!(!reader.anonymous.covers(0x20_0000, 0x20_1000));
+        assert!(reader.anonymous.covers(0x1000_0000, 0x1000_1000));
         read(&mut reader, &range(kind::EMPTIED, 0x1000_0000, 4096));
         read(&mut reader, &[load(0x1000_0000)]);
         assert_eq!(reader.block.base[2], 0x1000 << 1);
         read(&mut reader, &range(kind::OTHER, 0, 1 << 47));
-        assert!(reader.anonymous.is_empty());
+        assert!(reader.anonymous.0.is_empty());
     }
 
     #[test]
@@ -414,7 +487,7 @@ mod tests {
         } = reader.seen;
         assert_eq!((threads, processes, executed, references), (1, 1, 1, 1));
         assert_eq!(reader.large.dealt(), [0, 512]);
-        for word in [9 << 56, u64::MAX, 40 << 1] {
+        for word in [12 << 56, u64::MAX, 40 << 1] {
             assert!(
                 matches!(reader.read(&[word]), Err(TraceError::Nonsense(_))),
                 "{word:#x}"

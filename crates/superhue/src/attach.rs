@@ -73,7 +73,7 @@ pub fn attach(
     mut interrupted: impl FnMut(Duration) -> bool,
     mut tell: impl FnMut(&WatchAccount),
 ) -> Result<Report, AttachError> {
-    let own = own_cpu();
+    let own = own_usage().cpu();
     let preparing = Work::begin();
     let config = &config.for_running();
     // If `/proc` is of another pid namespace, a number names one process for the look and another one for the collapse.
@@ -95,9 +95,9 @@ pub fn attach(
     let mut mechanism = running_mechanism(config)?;
     // Measuring colors is no part of watching.
     let (_, prepared) = preparing.end();
-    let before_colors = own_cpu();
+    let before_colors = own_usage().cpu();
     let mut colors = ColorSetup::for_running(config)?;
-    let colored = own_cpu().saturating_sub(before_colors);
+    let colored = own_usage().cpu().saturating_sub(before_colors);
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     let cpu_before: Vec<_> = ids.iter().map(|&id| cpu_of(&config.roots, id)).collect();
 
@@ -162,12 +162,6 @@ pub fn attach(
         settings,
     };
     Ok(Report::new(config, mechanism, watched, frame).with_colors(colors))
-}
-
-/// Returns the CPU time of this process up to now.
-fn own_cpu() -> Duration {
-    let usage = own_usage();
-    usage.user + usage.system
 }
 
 /// Returns the CPU time of a process up to now; `None` if it is gone.

@@ -170,7 +170,7 @@ impl Session {
             pid,
             interrupted: early.iter().any(is_interrupt),
             begun,
-            own_cpu_before: own.user + own.system,
+            own_cpu_before: own.cpu(),
             stop: stop.clone(),
             watcher: None,
             settings: Some(settings),

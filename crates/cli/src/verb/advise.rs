@@ -11,7 +11,6 @@ use superhue::advise::{
 use superhue::model::{ByteCount, counted};
 use superhue::procfs::Roots;
 use superhue::procfs::hardware::Cpuid;
-use superhue::sys::process::SignalSet;
 use superhue_daemon::rules::GroupFacts;
 
 use crate::advise_args::AdviseArgs;
@@ -19,11 +18,9 @@ use crate::output::{
     Failure, VerbResult, fitted, note, print_as_it_is, print_json, prose, size, terminal_width,
 };
 use crate::sheet::{Column, Sheet, left, right};
+use crate::verb::ending::EndingSignals;
 use crate::verb::members::{code_of_read, named};
 use crate::verb::tlb;
-
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const ENDING: [i32; 3] = [1, 2, 15];
 
 /// Rows of a table for all processes; JSON has all.
 const ROWS: usize = 20;
@@ -49,18 +46,14 @@ pub fn advise(args: &AdviseArgs) -> VerbResult {
         cpuid: Cpuid::native(),
         tlb: args.tlb.tlb,
     };
-    let signals = SignalSet::of(&ENDING);
-    let before = signals.block();
+    let signals = EndingSignals::hold();
     let mut ended = false;
     let mut interrupted = || {
-        ended = ended || signals.wait(Duration::ZERO).is_some();
+        ended = ended || signals.wait(Duration::ZERO);
         ended
     };
     let result = look(&roots, &asked, &mut interrupted);
-    if ended {
-        signals.take_repeats();
-    }
-    before.apply();
+    signals.release();
     let advice =
         result.map_err(|AdviseError::Read(error)| Failure::new(code_of_read(&error), error))?;
     if ended {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use superhue::live::WatchAccount;
 use superhue::model::ByteCount;
 use superhue::procfs::{ReadError, Roots};
-use superhue::sys::process::SignalSet;
 use superhue::{AttachError, ColorsError, Pages};
 
 use crate::args::AttachArgs;
@@ -14,14 +13,12 @@ use crate::in_two;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
 use crate::verb::attach_news::News;
+use crate::verb::ending::EndingSignals;
 use crate::verb::members::{check_follow, code_of, targets};
 use crate::verb::outputs::write_if_given;
 use crate::verb::report_file::ReportFile;
 use crate::verb::resctrl_hint;
 use crate::verb::restore::recover;
-
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const ENDING: [i32; 3] = [1, 2, 15];
 
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {
@@ -50,9 +47,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         config.has_advance = false;
         limit = limit.map(|limit| limit.saturating_sub(passed));
     }
-    let signals = SignalSet::of(&ENDING);
-    let before = signals.block();
-    let interrupted = |pause| signals.wait(pause).is_some();
+    let signals = EndingSignals::hold();
+    let interrupted = |pause| signals.wait(pause);
     let (mut news, begun) = (News::default(), Instant::now());
     let tell = |account: &WatchAccount| {
         if !args.quiet {
@@ -61,8 +57,7 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         }
     };
     let result = superhue::attach(&config, &targets, limit, interrupted, tell);
-    signals.take_repeats();
-    before.apply();
+    signals.release();
     let report = match result {
         Ok(report) => report,
         Err(error) => {

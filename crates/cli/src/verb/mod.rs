@@ -23,6 +23,7 @@ pub mod trial;
 pub mod worker;
 
 mod document;
+mod ending;
 mod members;
 mod outputs;
 mod report_file;

@@ -16,9 +16,7 @@ use crate::args::{DEFAULT_TRACK_MEMORY, TrackArgs};
 use crate::in_two::{Kind, in_two};
 use crate::output::{FAILED, Failure, UNABLE, VerbResult, ended, note};
 use crate::size_check::check_size;
-
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const ENDING: [i32; 3] = [1, 2, 15];
+use crate::terminal::ENDING;
 
 /// Descriptors that a client takes: socket, its process, the one it watches, list, and two of the tracker.
 const PER_CLIENT: u64 = 6;

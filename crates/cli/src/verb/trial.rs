@@ -10,7 +10,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use superhue::advise::toml_string;
 use superhue::model::{ColorRequest, counted};
 use superhue::procfs::{ReadError, Roots};
-use superhue::sys::process::SignalSet;
 use superhue::trial::{
     Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
     expression,
@@ -27,11 +26,9 @@ use crate::paint::{Paint, Shade};
 use crate::size_check::check_budget;
 use crate::trial_args::{TrialArgs, TrialOptions};
 use crate::verb::document::read_document;
+use crate::verb::ending::EndingSignals;
 use crate::verb::members;
 use crate::verb::outputs::{Outputs, both, write_if_given};
-
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const ENDING: [i32; 3] = [1, 2, 15];
 
 /// Interval between two lines on the progress where standard error is no terminal.
 const LINES_EVERY: Duration = Duration::from_secs(10);
@@ -78,12 +75,10 @@ pub(super) fn conduct(
     plan.earlier = earlier.map(read_trial).transpose()?.map(Box::new);
     let outputs = Outputs::open(options.report.as_ref(), &options.plots)?;
     let progress = Progress::new(plan.limit);
-    let signals = SignalSet::of(&ENDING);
-    let before = signals.block();
-    let mut wait = |time: Duration| signals.wait(time).is_some();
+    let signals = EndingSignals::hold();
+    let mut wait = |time: Duration| signals.wait(time);
     let result = superhue::trial::run(&plan, &mut wait, &mut |step| progress.tell(&step));
-    signals.take_repeats();
-    before.apply();
+    signals.release();
     progress.finish();
     let trial = match result {
         Ok(trial) => trial,

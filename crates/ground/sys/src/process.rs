@@ -25,6 +25,14 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
+impl Usage {
+    /// Returns the CPU time in user space and in the kernel.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        self.user + self.system
+    }
+}
+
 /// Change of a child's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildEvent {

@@ -150,18 +150,7 @@ pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
 /// # Errors
 /// Those of `setsockopt(2)`.
 pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
-    let on: libc::c_int = 1;
-    // SAFETY: the kernel reads one integer, which lives across the call.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PASSCRED,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if done < 0 { Err(last_errno()) } else { Ok(()) }
+    set_switch(socket, libc::SO_PASSCRED, true)
 }
 
 /// Number of the option, which the C library does not have yet (`include/uapi/asm-generic/socket.h`).
@@ -173,14 +162,19 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 /// # Errors
 /// `ENOPROTOOPT` before Linux 6.16; others of `setsockopt(2)`.
 pub fn refuse_descriptors(socket: impl AsFd) -> Result<(), Errno> {
-    let off: libc::c_int = 0;
+    set_switch(socket, SO_PASSRIGHTS, false)
+}
+
+/// Switches an option of a socket on or off (`setsockopt(2)`, `SOL_SOCKET`).
+fn set_switch(socket: impl AsFd, option: libc::c_int, on: bool) -> Result<(), Errno> {
+    let value = libc::c_int::from(on);
     // SAFETY: the kernel reads one integer, which lives across the call.
     let done = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            (&raw const off).cast(),
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };

@@ -66,6 +66,12 @@ impl Scope {
             Self::All => true,
         }
     }
+
+    /// Returns true if there are shared objects in scope: the kernel clears their accessed bits only together with those of all files.
+    pub fn has_objects<'a>(self, vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
+        let is_object = |vma: &Vma| vma.kind.part().is_some() && self.includes(vma);
+        vmas.into_iter().any(is_object)
+    }
 }
 
 /// Result of one sample for one region that has present pages.

@@ -48,7 +48,7 @@ impl CommandResult {
 
     /// Returns the CPU seconds of the command and of the children it waited for.
     pub fn cpu_seconds(&self) -> f64 {
-        (self.usage.user + self.usage.system).as_secs_f64()
+        self.usage.cpu().as_secs_f64()
     }
 
     /// Returns the reason why the command failed: its exit status or signal, and the last line of its standard error.

@@ -6,5 +6,5 @@ mod sampling;
 mod target;
 
 pub use cost::TrackingCost;
-pub use sampler::{Sample, SampleOutcome, Sampler};
+pub use sampler::{Sample, SampleOutcome, Sampler, spared_entries};
 pub use sampling::Sampling;

@@ -347,42 +347,37 @@ impl Sampler {
         }
     }
 
+    /// Keeps other trackers away from a process, unless that is done already.
+    fn lock(&self, process: ProcessId, target: &mut Target) -> Result<(), TrackError> {
+        if target.lock.is_none() {
+            if let Some(error) = foreign(&self.roots, process) {
+                return Err(error);
+            }
+            target.lock = Some(TargetLock::take(&self.roots, process)?);
+        }
+        Ok(())
+    }
+
     fn arm(&mut self, process: ProcessId, target: &mut Target) -> Result<(), TrackError> {
         let work = Work::begin();
-        if target.lock.is_none() {
-            let locked = match foreign(&self.roots, process) {
-                Some(error) => Err(error),
-                None => TargetLock::take(&self.roots, process),
-            };
-            match locked {
-                Ok(lock) => target.lock = Some(lock),
-                Err(error) => {
-                    let (took, own) = work.end();
-                    self.now += took;
-                    self.pay(target, own, Duration::ZERO);
-                    return Err(error);
-                }
-            }
+        if let Err(error) = self.lock(process, target) {
+            let (took, own) = work.end();
+            self.now += took;
+            self.pay(target, own, Duration::ZERO);
+            return Err(error);
         }
         let ranges = self.ranges(process).map_err(TrackError::from);
         let now = resident_now(&self.roots, process.pid).ok();
         let resident = now.map_or(PageCount(0), |now| now.total);
         // Bits of files and shared memory are left as they are, unless such memory is in scope.
-        let has_others = self.config.scope == Scope::All
-            || matches!(
-                ranges,
-                Ok(ScopedRanges {
-                    has_objects: true,
-                    ..
-                })
-            );
-        let cleared = match has_others {
+        let has_objects = ranges.as_ref().is_ok_and(|it| it.has_objects);
+        let cleared = match self.config.scope == Scope::All || has_objects {
             true => resident,
             false => now.map_or(PageCount(0), |now| now.anonymous()),
         };
         // Huge pages may have been split since the last look, by a fork for example, and a watch without looks knows of none.
         if (self.config.max_lock).is_some_and(|most| self.held(target, cleared.0) > most) {
-            target.spared = spared_now(&self.roots, process.pid);
+            target.spared = spared_entries(&self.roots, process.pid);
         }
         let entries = cleared.0.saturating_sub(target.spared);
         let held = self.held(target, entries);
@@ -471,11 +466,11 @@ impl Sampler {
 
     /// Returns the mappings in scope, as they are now.
     fn ranges(&self, process: ProcessId) -> Result<ScopedRanges, ReadError> {
-        let mut vmas = maps(&self.roots, process.pid)?;
-        vmas.retain(|vma| self.config.scope.includes(vma));
+        let vmas = maps(&self.roots, process.pid)?;
+        let wanted = vmas.iter().filter(|vma| self.config.scope.includes(vma));
         Ok(ScopedRanges {
-            has_objects: vmas.iter().any(|vma| vma.kind.part().is_some()),
-            ranges: vmas.into_iter().map(|vma| vma.range).collect(),
+            ranges: wanted.map(|vma| vma.range).collect(),
+            has_objects: self.config.scope.has_objects(&vmas),
         })
     }
 
@@ -650,7 +645,8 @@ fn divided(time: Duration, count: u64) -> Duration {
 }
 
 /// Returns the entries of page tables that a process does not have because huge pages map its memory; 0 if their number cannot be read.
-fn spared_now(roots: &Roots, pid: u32) -> u64 {
+#[must_use]
+pub fn spared_entries(roots: &Roots, pid: u32) -> u64 {
     let huge = memory_use(roots, pid)
         .ok()
         .and_then(|memory| memory.anon_huge);

@@ -254,7 +254,7 @@ pub struct CostReport {
 impl CostReport {
     fn new(config: &Config, account: &WatchAccount, frame: &RunFacts) -> Self {
         let own = own_usage();
-        let cpu = (own.user + own.system).saturating_sub(frame.own_cpu_before);
+        let cpu = own.cpu().saturating_sub(frame.own_cpu_before);
         Self {
             counts: OwnCost {
                 cpu_seconds: cpu.as_secs_f64(),

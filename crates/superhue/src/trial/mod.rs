@@ -221,7 +221,7 @@ pub fn run(
     let end = trial_run.go(&mut environment, tell);
     let mut trial = trial_run.conclude(end, &mut environment);
     let used = own_usage();
-    let cpu = (used.user + used.system).saturating_sub(before.user + before.system);
+    let cpu = used.cpu().saturating_sub(before.cpu());
     let earlier = plan.earlier.as_deref();
     trial.own_cpu_seconds = cpu.as_secs_f64() + earlier.map_or(0.0, |it| it.own_cpu_seconds);
     trial.seconds = begun.elapsed().as_secs_f64() + earlier.map_or(0.0, |it| it.seconds);

@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use superhue::heat::{Sampler, Sampling};
+use superhue::heat::{Sampler, Sampling, spared_entries};
 use superhue::lock_bound;
-use superhue::model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, counted};
+use superhue::model::{ProcessId, counted};
 use superhue::procfs::process::{
-    NamedVma, identify, memory_use, named_maps, numbers_are_ours, resident_now, stat, status,
+    NamedVma, identify, named_maps, numbers_are_ours, resident_now, stat, status,
 };
 use superhue::procfs::{ReadError, Roots};
 use superhue::sys::process::SignalSet;
@@ -346,11 +346,7 @@ impl WatchedProcess {
 /// Returns the number of page-table entries that a process can touch again after a sample: a huge page has one.
 fn entries(roots: &Roots, pid: u32) -> u64 {
     let resident = resident_now(roots, pid).map_or(0, |now| now.total.0);
-    let huge = memory_use(roots, pid)
-        .ok()
-        .and_then(|memory| memory.anon_huge);
-    let spared = huge.map_or(0, |huge| huge.0 / HUGE_PAGE_SIZE * (PAGES_PER_REGION - 1));
-    resident.saturating_sub(spared)
+    resident.saturating_sub(spared_entries(roots, pid))
 }
 
 fn sampling(args: &HeatArgs, scope: Scope, limit: Option<Duration>) -> Sampling {

@@ -153,6 +153,5 @@ fn live(args: &TopArgs, targets: Targets) -> Result<u8, Failure> {
 
 /// Returns the CPU time of all threads of superhue so far.
 fn own_cpu() -> Duration {
-    let usage = own_usage();
-    usage.user + usage.system
+    own_usage().cpu()
 }

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use superhue_model::{ProcessId, VirtRange, Vma, VmaKind};
+use superhue_model::{ProcessId, VirtRange, VmaKind};
 use superhue_procfs::process::{self, NamedVma, VmFlags};
 use superhue_procfs::{ReadError, Roots};
 
@@ -151,12 +151,6 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
     }
 }
 
-/// Returns true if there are shared objects in scope.
-fn has_objects<'a>(scope: Scope, vmas: impl IntoIterator<Item = &'a Vma>) -> bool {
-    let is_object = |vma: &Vma| vma.kind.part().is_some() && scope.includes(vma);
-    vmas.into_iter().any(is_object)
-}
-
 /// Returns the ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
 fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
     let files = mappings.iter().map(|mapping| &mapping.vma);
@@ -235,9 +229,9 @@ impl Tracker for PtwalkTracker {
             (Scope::Anonymous, _) => false,
             // The next read sees objects that come later.
             (Scope::Promotable | Scope::SwapBacked, Some(known)) => known,
-            (Scope::Promotable | Scope::SwapBacked, None) => {
-                has_objects(self.scope, &process::maps(&self.roots, process.pid)?)
-            }
+            (Scope::Promotable | Scope::SwapBacked, None) => self
+                .scope
+                .has_objects(&process::maps(&self.roots, process.pid)?),
             (Scope::All, _) => true,
         };
         watched.all_cleared = all;
@@ -284,7 +278,7 @@ impl Tracker for PtwalkTracker {
         // The mappings are read after the walk, so that memory that went is left out, whatever its page tables still held or became.
         let mut mappings = self.mappings(process)?;
         if let Some(watched) = self.watched.get_mut(&process) {
-            watched.maps_objects = Some(has_objects(self.scope, mappings.iter().map(|it| &it.vma)));
+            watched.maps_objects = Some(self.scope.has_objects(mappings.iter().map(|it| &it.vma)));
             if !watched.all_cleared {
                 mappings.retain(|mapping| mapping.vma.kind.part().is_none());
             }

@@ -556,8 +556,7 @@ impl Daemon {
             config: self.config.clone(),
             discovery: self.roster.account(self.now()),
             own: OwnAccount {
-                cpu_seconds: (usage.user + usage.system + others).as_secs_f64()
-                    + workers.cpu_seconds,
+                cpu_seconds: (usage.cpu() + others).as_secs_f64() + workers.cpu_seconds,
                 rss_bytes: resident
                     .map(|resident| PageCount(resident.total.0).bytes() + workers.memory_bytes),
                 max_overhead: self.max_overhead,

@@ -100,6 +100,17 @@ fn sampler(fake: &Fake) -> Sampler {
     Sampler::new(Roots::default(), Box::new(fake.clone()), config)
 }
 
+/// Returns so many children, and a sampler of them, whose samples cost this much each; it never settles.
+fn costly(count: usize, costs: Duration) -> (Vec<(Child, ProcessId)>, Fake, Sampler) {
+    let children: Vec<_> = (0..count).map(|_| Child::start()).collect();
+    let fake = Fake::default();
+    fake.with(|script| script.costs = costs);
+    let mut sampler = sampler(&fake);
+    sampler.config.settle = false;
+    children.iter().for_each(|(_, id)| sampler.add(*id));
+    (children, fake, sampler)
+}
+
 /// Steps whenever something is due until `until`.
 fn run(sampler: &mut Sampler, until: Duration) -> Vec<SampleOutcome> {
     let mut sampled = Vec::new();
@@ -166,12 +177,7 @@ fn sampling_settles_and_is_taken_up_again() {
 
 #[test]
 fn what_it_costs_stays_below_the_ceiling() {
-    let children: Vec<_> = (0..4).map(|_| Child::start()).collect();
-    let fake = Fake::default();
-    fake.with(|script| script.costs = Duration::from_millis(20));
-    let mut sampler = sampler(&fake);
-    sampler.config.settle = false;
-    children.iter().for_each(|(_, id)| sampler.add(*id));
+    let (children, _, mut sampler) = costly(4, Duration::from_millis(20));
     let until = 20 * MINUTE;
     let sampled = run(&mut sampler, until);
     assert!(sampled.len() > 100, "{}", sampled.len());
@@ -187,11 +193,7 @@ fn what_it_costs_stays_below_the_ceiling() {
 
 #[test]
 fn a_step_arms_only_what_is_affordable_and_each_is_paid_for() {
-    let children: Vec<_> = (0..60).map(|_| Child::start()).collect();
-    let fake = Fake::default();
-    fake.with(|script| script.costs = Duration::from_secs(1));
-    let mut sampler = sampler(&fake);
-    children.iter().for_each(|(_, id)| sampler.add(*id));
+    let (_children, fake, mut sampler) = costly(60, Duration::from_secs(1));
     sampler.step(Duration::ZERO);
     let armed = fake.with(|script| script.armed);
     assert!((1..60).contains(&armed), "{armed}");

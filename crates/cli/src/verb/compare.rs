@@ -98,6 +98,7 @@ pub fn compare(args: &CompareArgs, preserved: InheritedState) -> VerbResult {
     recover(false);
     let files = Files::of_comparison(args)?;
     gates::warn_of_few_runs(&design);
+    gates::say_what_is_shown(&design, &conditions);
     let powerless = Powerless::among(design.arms(), &experiment.arms);
     powerless.warn();
 

@@ -238,8 +238,7 @@ impl ComparisonView<'_> {
                 Verdict::Higher => "higher",
                 Verdict::Lower => "lower",
                 Verdict::NoDifferenceShown if against.is_beyond_chance() => {
-                    let smallest = self.settings.smallest * 100.0;
-                    return format!("differs by < {} %", (smallest * 1e6).round() / 1e6);
+                    return format!("differs by < {} %", self.smallest_percent());
                 }
                 Verdict::NoDifferenceShown => "no difference shown",
                 Verdict::TooFewRuns { needed } => {

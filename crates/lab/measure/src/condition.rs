@@ -147,6 +147,10 @@ pub struct Finding {
     pub p: Option<f64>,
     /// The same p-value, Holm-corrected over all questions that the gates ask.
     pub p_corrected: Option<f64>,
+    /// Ratio beyond the threshold that this many runs, with the spread that they had, show to be beyond it in four of five cases; `None` where the
+    /// spread is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
 }
 
 /// Judgement on whether a condition holds for an arm.

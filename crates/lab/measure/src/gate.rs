@@ -21,23 +21,34 @@
 //! | `fail-if`     | is shown to hold                 | pass           |
 //! | `fail-unless` | is not shown to hold             | fail           |
 //!
+//! A `fail-if` that passes may have missed a loss. So each finding has the smallest ratio beyond the threshold that the runs show in four of five cases
+//! ([`power`](crate::power)), by the spread that the runs had.
+//!
 //! No gate passes on an incomplete result: with failed runs, missing values or an early stop, the remaining values may be a flattering
 //! selection. The gate is then *not judged*, unless these values suffice to fail it.
 
 use crate::condition::{Condition, Demand, Finding, GateResult, Judgement, Outcome, Side};
+use crate::design::references;
 use crate::human::{clean, ratio};
+use crate::power;
 use crate::result::Comparison;
 use crate::stats::bootstrap::Interval;
 use crate::stats::holm::holm;
 use crate::stats::rank_sum::rank_sum;
 use crate::summary::{Estimate, LEVEL};
-use crate::verdict::runs_needed;
+use crate::verdict::{compared_values, runs_needed};
 
 /// Returns the number of good runs of each arm that these conditions need to be shown to hold at all.
 #[must_use]
 pub fn needed(conditions: &[Condition]) -> usize {
-    let questions: usize = conditions.iter().map(Condition::questions).sum();
-    runs_needed(questions.max(1))
+    runs_needed(questions(conditions))
+}
+
+/// Returns the number of questions that these conditions ask together, at least 1.
+#[must_use]
+pub fn questions(conditions: &[Condition]) -> usize {
+    let asked: usize = conditions.iter().map(Condition::questions).sum();
+    asked.max(1)
 }
 
 impl Comparison {
@@ -49,11 +60,11 @@ impl Comparison {
 
 /// Judges all conditions together.
 fn judge(comparison: &Comparison, conditions: &[Condition]) -> Vec<GateResult> {
-    let needed = needed(conditions);
+    let questions = questions(conditions);
     let mut findings: Vec<Vec<Finding>> = (conditions.iter())
         .map(|condition| {
             let arms = condition.arms.iter();
-            arms.map(|arm| look(comparison, condition, *arm, needed))
+            arms.map(|arm| look(comparison, condition, *arm, questions))
                 .collect()
         })
         .collect();
@@ -77,7 +88,8 @@ fn values(comparison: &Comparison, metric: &str, arm: usize) -> Vec<f64> {
 }
 
 /// Collects ratio and p-value for an arm, or the reason why it cannot be judged; without the judgement.
-fn look(comparison: &Comparison, condition: &Condition, arm: usize, needed: usize) -> Finding {
+fn look(comparison: &Comparison, condition: &Condition, arm: usize, questions: usize) -> Finding {
+    let needed = runs_needed(questions);
     let reference = comparison.reference_of(arm);
     let [ours, theirs] = [arm, reference].map(|arm| values(comparison, &condition.metric, arm));
     let mut finding = Finding {
@@ -87,6 +99,7 @@ fn look(comparison: &Comparison, condition: &Condition, arm: usize, needed: usiz
         ratio: None,
         p: None,
         p_corrected: None,
+        detectable: None,
     };
     let fewest = ours.len().min(theirs.len());
     let lacking = if ours.len() <= theirs.len() {
@@ -108,11 +121,37 @@ fn look(comparison: &Comparison, condition: &Condition, arm: usize, needed: usiz
     } else {
         None
     };
-    if finding.why_not_judged.is_none() {
+    if finding.why_not_judged.is_some() || is_nothing(&ours, &theirs) {
+        return finding;
+    }
+    // The values of which the ratio is made.
+    let metric = comparison
+        .metrics
+        .iter()
+        .find(|metric| metric.name == condition.metric);
+    let references = references(&comparison.arms, comparison.settings.reference);
+    let compared = metric.and_then(|metric| {
+        let (settings, samples) = (&comparison.settings, &comparison.samples);
+        compared_values(metric, arm, &references, settings, samples)
+    });
+    if let Some([ours, theirs]) = compared {
         let scaled: Vec<f64> = theirs.iter().map(|v| v * condition.threshold).collect();
         finding.p = rank_sum(&ours, &scaled).map(|test| test.p);
+        let shown = power::spread([&ours, &theirs]).zip(power::detectable(fewest, questions));
+        finding.detectable = shown.map(|(spread, deviations)| {
+            let factor = (spread * deviations).exp();
+            match condition.side {
+                Side::Above => condition.threshold * factor,
+                Side::Below => condition.threshold / factor,
+            }
+        });
     }
     finding
+}
+
+/// Returns true if both arms have values, all of them 0.
+fn is_nothing(ours: &[f64], theirs: &[f64]) -> bool {
+    !ours.is_empty() && ours.iter().chain(theirs).all(|value| *value == 0.0)
 }
 
 /// Returns the ratio of the document; exactly 1 if all values of both arms are 0.
@@ -124,8 +163,7 @@ fn ratio_of(
     theirs: &[f64],
 ) -> Option<Estimate> {
     let known = comparison.against(metric, arm)?.ratio;
-    let both_nothing = !ours.is_empty() && ours.iter().chain(theirs).all(|value| *value == 0.0);
-    known.or(both_nothing.then_some(Estimate {
+    known.or(is_nothing(ours, theirs).then_some(Estimate {
         value: 1.0,
         interval: Some(Interval {
             low: 1.0,
@@ -158,13 +196,15 @@ fn correct<'a>(findings: impl Iterator<Item = &'a mut Finding>) {
 
 fn decide(finding: &mut Finding, condition: &Condition) {
     let interval = finding.ratio.and_then(|ratio| ratio.interval);
-    let (Some(interval), Some(p)) = (interval, finding.p_corrected) else {
+    let (Some(interval), None) = (interval, &finding.why_not_judged) else {
         return;
     };
+    // Without a p-value both arms are always 0, and nothing is left to chance.
+    let may_be_chance = finding.p_corrected.is_some_and(|p| p > LEVEL);
     let below = interval.high < condition.threshold;
     let above = condition.threshold < interval.low;
     finding.judgement = match condition.side {
-        _ if p > LEVEL => Judgement::Undecided,
+        _ if may_be_chance => Judgement::Undecided,
         Side::Below if below => Judgement::Holds,
         Side::Above if above => Judgement::Holds,
         _ if below || above => Judgement::DoesNotHold,
@@ -263,6 +303,13 @@ impl GateResult {
             Judgement::DoesNotHold => format!("shown not to be {side} {threshold}"),
             _ => format!("undecided whether it is {side} {threshold}"),
         };
-        format!("  {name}: {shown}, {judgement}.")
+        let missed = finding
+            .detectable
+            .filter(|_| finding.judgement != Judgement::Holds)
+            .map_or(String::new(), |least| {
+                let least = ratio(least);
+                format!("; runs like these show {least} to be {side} it in 4 of 5 cases")
+            });
+        format!("  {name}: {shown}, {judgement}{missed}.")
     }
 }

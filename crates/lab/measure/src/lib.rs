@@ -52,6 +52,7 @@ pub mod design;
 pub mod gate;
 pub mod human;
 pub mod metric;
+pub mod power;
 pub mod result;
 pub mod run;
 pub mod scan;

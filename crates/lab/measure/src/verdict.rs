@@ -74,15 +74,8 @@ pub fn summarise(
         .collect();
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for (metric, columns) in metrics.iter().zip(&columns) {
-        for (column, of) in columns.iter().zip(references) {
-            let reference = columns.get(*of).filter(|r| r.arm != column.arm);
-            // The other arms of the same reference; in a scan, those of the same values.
-            let same = columns.iter().filter(|other| references[other.arm] == *of);
-            let others: Vec<&Column> = same
-                .filter(|other| other.arm != column.arm && other.arm != *of)
-                .collect();
-            pairs.extend(reference.map(|r| Pair::new(metric.better, column, r, &others, settings)));
-        }
+        let arms = 0..columns.len();
+        pairs.extend(arms.filter_map(|arm| Pair::of(metric, arm, columns, references, settings)));
     }
     let mut verdicts = verdicts_on(&pairs, settings).into_iter();
     (metrics.iter().zip(&columns))
@@ -98,6 +91,27 @@ pub fn summarise(
                 .collect(),
         })
         .collect()
+}
+
+/// Returns the values of an arm and of its reference on a metric, without the effects of slow rounds: those that the summary compares. `None` for the
+/// reference itself.
+pub(crate) fn compared_values(
+    metric: &Metric,
+    arm: usize,
+    references: &[usize],
+    settings: &Settings,
+    records: &[Record],
+) -> Option<[Vec<f64>; 2]> {
+    // No interval is asked for.
+    let settings = Settings {
+        resamples: 0,
+        ..settings.clone()
+    };
+    let columns: Vec<Column> = (0..references.len())
+        .map(|arm| Column::new(metric, arm, 0, &settings, records))
+        .collect();
+    let pair = Pair::of(metric, arm, &columns, references, &settings)?;
+    Some([&pair.arm, &pair.reference].map(|column| column.ascending.clone()))
 }
 
 /// Values of one arm on one metric.
@@ -285,6 +299,31 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
+    /// Makes the question about an arm; `None` for a reference.
+    fn of(
+        metric: &Metric,
+        arm: usize,
+        columns: &'a [Column],
+        references: &[usize],
+        settings: &Settings,
+    ) -> Option<Self> {
+        let of = *references.get(arm)?;
+        let reference = columns.get(of).filter(|_| of != arm)?;
+        // The other arms of the same reference; in a scan, those of the same values.
+        let same = columns.iter().filter(|other| references[other.arm] == of);
+        let others: Vec<&Column> = same
+            .filter(|other| other.arm != arm && other.arm != of)
+            .collect();
+        let column = columns.get(arm)?;
+        Some(Self::new(
+            metric.better,
+            column,
+            reference,
+            &others,
+            settings,
+        ))
+    }
+
     fn new(
         better: Better,
         arm: &'a Column,

@@ -114,15 +114,13 @@ impl Comparison {
             .filter(|(_, against)| against.verdict.is_difference())
             .map(|(metric, against)| Clause::new(metric, against))
             .collect();
-        let undecided: Vec<String> = (headlines.iter())
+        let alike: Vec<_> = (headlines.iter().copied())
             .filter(|(_, against)| against.verdict == Verdict::NoDifferenceShown)
-            .map(|(metric, _)| noun(metric))
             .collect();
 
         if clauses.is_empty() {
-            if !undecided.is_empty() {
-                let what = listed(&undecided, "or");
-                return format!("{name} shows no difference from {reference} in {what}.");
+            if !alike.is_empty() {
+                return format!("{name} {}.", self.likeness(&alike, &reference));
             }
             let needed = headlines
                 .iter()
@@ -140,14 +138,9 @@ impl Comparison {
         }
         // The sentence must not be silent about the most important metric.
         let first = headlines
-            .first()
-            .filter(|(_, against)| against.verdict == Verdict::NoDifferenceShown);
-        let opening = first.map(|(metric, _)| {
-            format!(
-                "shows no difference from {reference} in {}, but",
-                noun(metric)
-            )
-        });
+            .get(..1)
+            .filter(|first| first[0].1.verdict == Verdict::NoDifferenceShown);
+        let opening = first.map(|first| format!("{}, but", self.likeness(first, &reference)));
         let mut compared = opening.is_some();
         let phrases: Vec<String> = (clauses.chunk_by(|one, next| one.verb == next.verb))
             .map(|group| {
@@ -166,6 +159,40 @@ impl Comparison {
             Some(opening) => format!("{name} {opening} {phrases}."),
             None => format!("{name} {phrases}."),
         }
+    }
+
+    /// Formats metrics without a difference that matters: `shows no difference from X in wall time or memory`, and where there is a small one beyond
+    /// chance, `differs from X by less than 1 % in wall time`.
+    fn likeness(&self, alike: &[(&Metric, &ReferenceComparison)], reference: &str) -> String {
+        let nouns = |is_beyond: bool| -> Vec<String> {
+            let those = alike
+                .iter()
+                .filter(|(_, against)| against.is_beyond_chance() == is_beyond);
+            those.map(|(metric, _)| noun(metric)).collect()
+        };
+        let (same, small) = (nouns(false), nouns(true));
+        let smallest = self.smallest_percent();
+        match (same.is_empty(), small.is_empty()) {
+            (_, true) => format!(
+                "shows no difference from {reference} in {}",
+                listed(&same, "or")
+            ),
+            (true, false) => format!(
+                "differs from {reference} by less than {smallest} % in {}",
+                listed(&small, "and")
+            ),
+            (false, false) => format!(
+                "shows no difference from {reference} in {}, and differs by less than {smallest} % in {}",
+                listed(&same, "or"),
+                listed(&small, "and")
+            ),
+        }
+    }
+
+    /// Formats the smallest difference that matters, in percent: `2.5`.
+    pub fn smallest_percent(&self) -> String {
+        let percent = self.settings.smallest * 100.0;
+        format!("{}", (percent * 1e6).round() / 1e6)
     }
 
     /// Returns the metrics for a sentence, the most important first.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use superhue_measure::{Arm, Comparison, Condition, Design, Metric, Outcome, gate, verdict};
+use superhue_measure::{Arm, Comparison, Condition, Design, Metric, Outcome, gate, power, verdict};
 
 use crate::compare_args::GateArgs;
 use crate::output::{FAILED, Failure, USAGE, note};
@@ -52,6 +52,31 @@ fn understood(
             .map_err(|error| Failure::new(USAGE, format!("{} {error}", demand.option())))
     });
     conditions.collect()
+}
+
+/// Spreads between runs for which the smallest difference is said before the first run: that of a quiet machine and that of a shared one.
+const SPREADS: [f64; 2] = [0.02, 0.05];
+
+/// Prints the smallest difference that the runs show in four of five cases, before the first run.
+pub(super) fn say_what_is_shown(design: &Design, conditions: &[Condition]) {
+    let runs = design.settings().runs;
+    let (what, questions) = match conditions.is_empty() {
+        true => ("a difference", design.questions()),
+        false => (
+            "a value beyond the threshold of a condition",
+            gate::questions(conditions),
+        ),
+    };
+    let Some(deviations) = power::detectable(runs, questions) else {
+        return;
+    };
+    let [quiet, shared] = SPREADS.map(|spread| {
+        let least = ((deviations * spread).exp() - 1.0) * 100.0;
+        format!("{least:.0} % where runs vary by {:.0} %", spread * 100.0)
+    });
+    note(&format!(
+        "{runs} runs of each arm show {what} in 4 of 5 cases if it is at least {quiet}, or {shared} (standard deviation)"
+    ));
 }
 
 /// Prints a warning before the first run, if the runs are too few for verdicts.

@@ -258,7 +258,79 @@ fn no_gate_passes_on_an_incomplete_result() {
     // Zeros on both sides are no change.
     let zeros = vec![[Some(0.0), Some(0.0)]; 8];
     assert_eq!(outcome(&zeros, whole).0, Passed);
+    let mut nothing = wall(&zeros);
+    assert_eq!(
+        judged(&mut nothing, "wall < 5%"),
+        (Failed, Passed, vec![Holds])
+    );
+    assert_eq!(
+        judged(&mut nothing, "wall > 5%"),
+        (Passed, Failed, vec![DoesNotHold])
+    );
     assert_eq!(judged(&mut wall(&good[..4]), "wall > 5%").2, [NotJudged]);
+}
+
+/// Equal arms, of which there are enough for the removal of slow rounds: gates have the promised rate of false alarms, and a threshold is judged by the
+/// values of which the table is made.
+#[test]
+fn gates_and_table_are_of_the_same_values() {
+    let mut failed = 0_u64;
+    let mut found = [0; 2];
+    for seed in 0..200 {
+        let mut equal = compare(NoiseModel::SlowRounds, &[1.0; 7], 1, 8, 100, seed);
+        let conditions = ["m0 < 0%", "m0 > 0%"];
+        let conditions = conditions.map(|text| condition(text, Demand::FailIf, &equal));
+        equal.check_conditions(&conditions);
+        failed += u64::from(equal.gates.iter().any(|gate| gate.outcome == Failed));
+
+        let mut factors = [1.0; 7];
+        factors[1] = 1.15;
+        let mut worse = compare(NoiseModel::SlowRounds, &factors, 1, 8, 100, seed);
+        let evened = worse.against("m0", 1).unwrap().is_beyond_chance();
+        let gate = judged(&mut worse, "arm1: m0 > 0%").2 == [Holds];
+        found[0] += u32::from(evened);
+        found[1] += u32::from(gate);
+    }
+    // 2.5 % of 200 and three standard errors.
+    assert!(failed <= 11, "{failed} of 200");
+    // A gate asks one question, and the table six.
+    assert!(found[1] >= found[0], "{found:?}");
+}
+
+/// Counts how often the smallest loss that the gate names is found: in four of five cases.
+#[test]
+fn the_loss_that_is_said_to_be_found_is_found() {
+    let noise = 0.05;
+    for (runs, questions) in [(8, 1), (12, 1), (10, 2)] {
+        let least = superhue_measure::power::detectable(runs, questions).unwrap() * noise;
+        let conditions: &[&str] = match questions {
+            1 => &["m0 > 2%"],
+            _ => &["m0 > 2%", "m0 > 1000%"],
+        };
+        let found = (0..300).filter(|&seed| {
+            let loss = 1.02 * f64::exp(least);
+            let mut result = compare(NoiseModel::Normal(noise), &[1.0, loss], 1, runs, 400, seed);
+            let conditions: Vec<Condition> = conditions
+                .iter()
+                .map(|text| condition(text, Demand::FailIf, &result))
+                .collect();
+            result.check_conditions(&conditions);
+            result.gates[0].outcome == Failed
+        });
+        let share = found.count() as f64 / 300.0;
+        assert!((0.70..=0.90).contains(&share), "{runs} runs: {share}");
+    }
+}
+
+#[test]
+fn a_gate_that_passes_says_what_it_would_have_found() {
+    let mut result = compare(NoiseModel::Normal(0.02), &[1.0, 1.0], 1, 10, 500, 3);
+    result.check_conditions(&[condition("m0 > 5%", Demand::FailIf, &result)]);
+    let finding = &result.gates[0].findings[0];
+    let least = finding.detectable.unwrap();
+    assert!((1.055..1.12).contains(&least), "{least}");
+    let line = &result.gate_lines()[1];
+    assert!(line.ends_with("to be above it in 4 of 5 cases."), "{line}");
 }
 
 #[test]

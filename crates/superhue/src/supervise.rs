@@ -17,6 +17,9 @@ const OWN: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// Signals of timers. A timer that the caller set before it executed superhue (`alarm(2)`) was meant for the command.
 const TIMERS: [i32; 3] = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
 
+/// Signals by which users and service managers end programs.
+pub(crate) const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// Ending of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -66,6 +69,12 @@ impl Signals {
         self.before.apply();
     }
 
+    /// Lets signals through again, without those that ask for an end a second time: they are not to cost the result that the first one left.
+    pub(crate) fn release_without_repeats(self) {
+        SignalSet::of(&INTERRUPTS).take_repeats();
+        self.before.apply();
+    }
+
     /// Waits up to `timeout` for an event of the command `pid` or a signal to Superhue, and handles it.
     pub(crate) fn step(&self, pid: u32, timeout: Duration) -> SupervisionEvent {
         if let Some(signal) = self.watched.wait(timeout) {
@@ -107,10 +116,7 @@ impl Signals {
 
 /// Returns true for a signal by which users and service managers end programs.
 pub(crate) fn is_interrupt(signal: &Signal) -> bool {
-    matches!(
-        signal.number,
-        libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
-    )
+    INTERRUPTS.contains(&signal.number)
 }
 
 /// Returns true for a signal to Superhue that process `pid`, the command, does not receive without its help.

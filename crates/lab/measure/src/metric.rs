@@ -79,11 +79,13 @@ pub enum Builtin {
     SecondsTo95,
     /// CPU seconds that Superhue itself spent on the run.
     SuperhueCpu,
+    /// Share of the program's memory on the colors that it was to have, 0 to 1, of the memory whose color is known at the end.
+    ColorShare,
 }
 
 impl Builtin {
     /// All metrics, in the order in which they are best shown.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Wall,
         Self::ServerCpuPerLoad,
         Self::Cpu,
@@ -97,6 +99,7 @@ impl Builtin {
         Self::CoverageMean,
         Self::SecondsTo95,
         Self::SuperhueCpu,
+        Self::ColorShare,
     ];
 
     /// Returns its name in JSON.
@@ -116,6 +119,7 @@ impl Builtin {
             Self::CoverageMean => "coverage_mean",
             Self::SecondsTo95 => "seconds_to_95",
             Self::SuperhueCpu => "superhue_cpu",
+            Self::ColorShare => "color_share",
         }
     }
 
@@ -144,6 +148,7 @@ impl Builtin {
             Self::CoverageMean => ("mean coverage", Unit::Share, Better::Neither),
             Self::SecondsTo95 => ("time to 95 % coverage", Unit::Seconds, Better::Lower),
             Self::SuperhueCpu => ("CPU time of superhue", Unit::Seconds, Better::Lower),
+            Self::ColorShare => ("memory on its colors", Unit::Share, Better::Neither),
         };
         Metric {
             name: self.name().to_owned(),

@@ -1,11 +1,13 @@
 //! A control group for one run: the kernel's charge to it is the run's memory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use superhue_model::ByteCount;
 use superhue_procfs::Roots;
 use superhue_sys::cgroup::{charged, groups, peak_charged};
@@ -15,6 +17,9 @@ const NAME: &str = "superhue-compare";
 
 /// The time that the last processes of a run have to leave its group.
 const GROUP_EMPTY_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Looks for processes in a group that is to be empty. Each ends what the look found.
+const KILLING_LOOKS: u32 = 100;
 
 /// The group of a run, or the reason why it has none.
 pub(super) type RunGroupResult = Result<RunGroup, &'static str>;
@@ -68,6 +73,42 @@ impl RunGroup {
     /// Returns its `cgroup.procs`.
     pub(super) const fn door(&self) -> &File {
         &self.door
+    }
+
+    /// Ends all processes of the run at once, also those that are no descendants of its command any more.
+    pub(super) fn kill(&self) {
+        // Version 2, Linux 5.14 (cgroup-v2.rst).
+        let whole = OpenOptions::new()
+            .write(true)
+            .open(self.folder.join("cgroup.kill"))
+            .and_then(|mut file| file.write_all(b"1"));
+        if whole.is_ok() {
+            return;
+        }
+        for _ in 0..KILLING_LOOKS {
+            let opened: Vec<(Pid, OwnedFd)> = (self.members().into_iter())
+                .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
+                .collect();
+            if opened.is_empty() {
+                return;
+            }
+            // A number that is still in the list is that of the process that was opened.
+            let members = self.members();
+            for (pid, process) in opened {
+                if members.contains(&pid) {
+                    let _ = pidfd_send_signal(&process, Signal::KILL);
+                }
+            }
+            std::thread::sleep(GROUP_EMPTY_TIMEOUT / 40);
+        }
+    }
+
+    /// Returns the processes in the group.
+    fn members(&self) -> Vec<Pid> {
+        let list = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
+        let numbers = list.lines().filter_map(|line| line.trim().parse().ok());
+        // 0 is a process of another PID namespace.
+        numbers.filter_map(Pid::from_raw).collect()
     }
 
     /// Returns the most that was charged to it at once; `None` if it is gone.

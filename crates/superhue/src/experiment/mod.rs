@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use superhue_measure::{
     Assignment, Builtin, Metric, MetricMiss, Runner, RunnerError, Sample, UserMetric,
 };
+use superhue_model::ColorRequest;
 use superhue_procfs::Roots;
 use superhue_procfs::process::descendants;
 use superhue_sys::overdue::TerminatingProcesses;
@@ -109,6 +110,10 @@ impl Experiment {
             Builtin::SecondsTo95,
             Builtin::SuperhueCpu,
         ]);
+        let is_colored = |config: &Config| config.options.colors != ColorRequest::Off;
+        if self.arms.iter().any(is_colored) {
+            metrics.push(Builtin::ColorShare);
+        }
         metrics.into_iter().map(Builtin::metric).collect()
     }
 
@@ -197,7 +202,7 @@ impl Experiment {
 
 impl Drop for Experiment {
     fn drop(&mut self) {
-        self.signals.release();
+        self.signals.release_without_repeats();
     }
 }
 
@@ -257,6 +262,17 @@ fn sample_of(report: &Report, group: &RunGroupResult) -> Sample {
         Some(report.superhue.counts.cpu_seconds),
         "",
     );
+    let colors = report.colors.as_ref();
+    let without = match colors {
+        None => "it asked for no colors",
+        Some(colors) => (colors.without.as_deref()).unwrap_or("no color of its memory is known"),
+    };
+    let share = colors.filter(|colors| colors.without.is_none());
+    set(
+        Builtin::ColorShare,
+        share.and_then(|colors| colors.share),
+        without,
+    );
     sample
 }
 
@@ -298,10 +314,13 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> WaitOutcome
                 if waited == WaitOutcome::ToItsEnd {
                     waited = WaitOutcome::TooLong;
                 }
-                // At the second deadline, dropping the `TerminatingProcesses` kills the processes that were to end.
                 overdue = match overdue {
                     None => Some(told(session.pid())),
-                    Some(_) => None,
+                    // At the second deadline, the drop kills the processes that were to end, and those that they started meanwhile.
+                    Some(_) => {
+                        end_now(session.pid());
+                        None
+                    }
                 };
                 deadline = overdue.as_ref().map(TerminatingProcesses::deadline);
             }
@@ -316,6 +335,11 @@ fn wait_for_end(session: &mut Session, timeout: Option<Duration>) -> WaitOutcome
 fn told(child: u32) -> TerminatingProcesses {
     let others = descendants(&Roots::default(), child).unwrap_or_default();
     TerminatingProcesses::tell(once(child).chain(others))
+}
+
+/// Ends a child that was not waited for yet, and all its descendants, at once.
+fn end_now(child: u32) {
+    drop(told(child));
 }
 
 /// Returns the text on a run that took too long.

@@ -12,6 +12,9 @@ pub(crate) fn run(experiment: &Experiment, arm: usize) -> Result<Sample, RunnerE
     let output = Capture::new().map_err(trouble)?;
     let (mut session, group) = experiment.start(arm, &output)?;
     let waited = wait_for_end(&mut session, experiment.timeout);
+    if let (Ok(group), WaitOutcome::TooLong | WaitOutcome::Interrupted) = (&group, waited) {
+        group.kill();
+    }
     let report = session.finish();
     if waited == WaitOutcome::Interrupted {
         return Err(RunnerError::Interrupted);

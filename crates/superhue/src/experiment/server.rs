@@ -17,7 +17,7 @@ use superhue_procfs::process::{cpu_now, descendants};
 use superhue_sys::overdue::TerminatingProcesses;
 
 use super::capture::Capture;
-use super::{Experiment, ServerPlan, good, sample_of, told, took_too_long};
+use super::{Experiment, ServerPlan, end_now, good, sample_of, told, took_too_long};
 use crate::Session;
 use crate::session::Step;
 
@@ -46,6 +46,9 @@ pub(crate) fn run(
         run_load(&mut session, start, plan.patience, experiment.timeout)
     });
     let stopped = stop(&mut session, plan.patience);
+    if let (Ok(group), ServerEnd::ByKill | ServerEnd::Interrupted) = (&group, stopped) {
+        group.kill();
+    }
     let report = session.finish();
 
     let text = load_output.text().map_err(trouble)?;
@@ -188,13 +191,13 @@ fn run_load(
     }
 }
 
-/// A load that does not outlive its run.
+/// A load that does not outlive its run, with all that it started.
 struct Load(Child);
 
 impl Drop for Load {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = self.0.kill();
+            end_now(self.0.id());
             let _ = self.0.wait();
         }
     }
@@ -232,7 +235,8 @@ fn stop(session: &mut Session, patience: Duration) -> ServerEnd {
             Step::Running => {}
         }
         if how != ServerEnd::ByKill && Instant::now() >= deadline {
-            session.signal(libc::SIGKILL);
+            // Its workers would hold the port.
+            end_now(session.pid());
             if how == ServerEnd::ByTerm {
                 how = ServerEnd::ByKill;
             }

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use superhue_measure::RunnerError;
 
-use super::Experiment;
 use super::capture::Capture;
+use super::{Experiment, end_now};
 use crate::launch::shell;
-use crate::supervise::{End, SupervisionEvent};
+use crate::supervise::{End, INTERRUPTS, SupervisionEvent};
+
+/// Time within which a signal to the whole process group reaches superhue, too.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
 impl Experiment {
     /// Starts a command without input; all its output goes to `output`.
@@ -48,7 +51,7 @@ impl Experiment {
             match self.signals.step(child.id(), Duration::from_secs(3600)) {
                 SupervisionEvent::Nothing => {}
                 SupervisionEvent::Interrupted => {
-                    let _ = child.kill();
+                    end_now(child.id());
                     let _ = child.wait();
                     return Err(RunnerError::Interrupted);
                 }
@@ -59,8 +62,12 @@ impl Experiment {
         self.show(&said);
         let how = match ending {
             End::Exited(0) => return Ok(()),
-            // The terminal's Ctrl-C reaches it as well.
-            End::Killed(libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) => {
+            // The terminal's Ctrl-C reaches it as well, and may end it first. A signal to it alone is a failure of its own.
+            End::Killed(signal)
+                if INTERRUPTS.contains(&signal)
+                    && self.signals.step(u32::MAX, SAME_SIGNAL)
+                        == SupervisionEvent::Interrupted =>
+            {
                 return Err(RunnerError::Interrupted);
             }
             End::Exited(status) => format!("exit status {status}"),

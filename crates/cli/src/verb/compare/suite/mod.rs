@@ -38,6 +38,7 @@ use crate::verb::restore::recover;
 /// Reasons why a session ends before all is done.
 const INTERRUPTED: &str = "interrupted";
 const TIME_IS_UP: &str = "the time is up";
+const UNWRITABLE: &str = "the report cannot be written";
 
 /// Measures the missing rounds.
 pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState) -> VerbResult {

@@ -18,7 +18,7 @@ use super::super::progress::RunProgress;
 use super::super::suite_file::{ProgramPlan, SuiteFile};
 use super::machine::{other_machine, other_settings};
 use super::report::Report;
-use super::{INTERRUPTED, TIME_IS_UP, refuse};
+use super::{INTERRUPTED, TIME_IS_UP, UNWRITABLE, refuse};
 use crate::output::Failure;
 
 /// A suite that is being measured.
@@ -125,9 +125,12 @@ impl Session<'_> {
         let is_interrupted = Cell::new(false);
         let between = experiment.interrupt_check();
         let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        // The deadline ends no run; it keeps further ones from starting.
+        let is_time_up = Cell::new(false);
         let stop = || {
             is_interrupted.set(is_interrupted.get() || between());
-            is_interrupted.get() || is_late()
+            is_time_up.set(!is_interrupted.get() && is_late());
+            is_interrupted.get() || is_time_up.get()
         };
         let due = (0..self.states.len())
             .map(|index| self.runs_left(index))
@@ -146,7 +149,7 @@ impl Session<'_> {
             let is_cut = matches!(round, Err(RunnerError::Interrupted));
             if is_cut {
                 // Either the time was over, or a signal arrived during the program's run.
-                is_interrupted.set(is_interrupted.get() || !is_late());
+                is_interrupted.set(is_interrupted.get() || !is_time_up.get());
             }
             if self.has_enough(index) && !self.states[index].is_over {
                 let rounds = self.rounds(index);
@@ -155,7 +158,10 @@ impl Session<'_> {
             }
             if let Some(report) = report {
                 self.suite.unfinished = self.why_unfinished(INTERRUPTED);
-                report.save(&self.suite)?;
+                if let Err(error) = report.save(&self.suite) {
+                    self.suite.unfinished = self.why_unfinished(UNWRITABLE);
+                    return Err(error);
+                }
             }
             if is_cut {
                 break;

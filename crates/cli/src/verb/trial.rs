@@ -12,7 +12,7 @@ use superhue::model::{ColorRequest, counted};
 use superhue::procfs::{ReadError, Roots};
 use superhue::trial::{
     Guard, GuardSource, Limit, Source, TargetError, TrialError, TrialPlan, TrialStep, TrialTargets,
-    expression,
+    expression, without_login,
 };
 use superhue::{AttachError, Config, Pages, Targets};
 use superhue_compare::trial_plot;
@@ -286,7 +286,8 @@ fn prometheus(options: &TrialOptions, query: &str) -> Result<Source, String> {
     let url = url.ok_or("a query needs --prometheus URL")?;
     if !url.starts_with("http://") {
         return Err(format!(
-            "`{url}` is not http://HOST:PORT (https is not spoken here: ask through a command, e.g. curl and jq)"
+            "`{}` is not http://HOST:PORT (https is not spoken here: ask through a command, e.g. curl and jq)",
+            without_login(&url)
         ));
     }
     Ok(Source::Prometheus {

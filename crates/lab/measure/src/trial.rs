@@ -388,6 +388,11 @@ pub enum ContinueError {
         "its pairs already show `{0}`: there is nothing to continue (a lower --smallest or --alpha asks for more)"
     )]
     Shown(&'static str),
+    /// Its pairs showed a result, and the trial did not accept it.
+    #[error(
+        "its pairs were not accepted ({0}), and more of them do not mend that: start a trial without --continue"
+    )]
+    Withheld(String),
 }
 
 /// Reason why a text is not a trial.
@@ -438,8 +443,20 @@ impl Trial {
         evidence.shown() == Some(shown)
     }
 
+    /// Returns the reason why the pairs show nothing, if the metric had one and the same value in all of them: something that is measured varies.
+    #[must_use]
+    pub fn why_stuck(&self) -> Option<String> {
+        let first = self.pairs.first()?.on;
+        #[allow(clippy::float_cmp, reason = "the same number is read again")]
+        let is_same = |pair: &TrialPair| pair.on == first && pair.off == first;
+        self.pairs
+            .iter()
+            .all(is_same)
+            .then(|| format!("the metric was {first} in every block, so its source may be stuck"))
+    }
+
     /// Checks that a trial with the settings of `next` can continue this one, and returns the evidence to begin with. The process may be another
-    /// one of the same service; a process named by number may have been restarted.
+    /// one of the same service. A process named by number may have been restarted: its program must be the same, where both are known.
     ///
     /// # Errors
     /// See [`ContinueError`].
@@ -460,6 +477,11 @@ impl Trial {
             Err(ContinueError::Different { what, earlier, now })
         };
         same("target", name(self), name(next))?;
+        let programs = [self, next].map(|trial| &trial.target.program);
+        if is_number(&next.target.name) && programs.iter().all(|program| !program.is_empty()) {
+            let [earlier, now] = programs.map(Clone::clone);
+            same("program", earlier, now)?;
+        }
         let metric = |trial: &Self| {
             let metric = &trial.metric;
             let asked = metric.asked.as_deref().unwrap_or("CPU time");
@@ -490,8 +512,13 @@ impl Trial {
         let evidence = self.evidence(next.settings.alpha, next.settings.within);
         match evidence.shown() {
             None => Ok(evidence),
-            Some(Shown::Small) => Err(ContinueError::Shown("no difference")),
-            Some(Shown::Above | Shown::Below) => Err(ContinueError::Shown("a difference")),
+            Some(shown) => match (self.verdict.outcome, &self.verdict.reason) {
+                (TrialOutcome::Undecided, Some(reason)) => {
+                    Err(ContinueError::Withheld(reason.clone()))
+                }
+                _ if shown == Shown::Small => Err(ContinueError::Shown("no difference")),
+                _ => Err(ContinueError::Shown("a difference")),
+            },
         }
     }
 

@@ -110,10 +110,10 @@ impl Source {
     }
 
     /// Returns the URL of the server, if it is one, without a user and a password.
-    pub(super) fn url(&self) -> Option<&str> {
+    pub(super) fn url(&self) -> Option<String> {
         match self {
             Self::Command { .. } => None,
-            Self::Prometheus { url, .. } => Some(url.rsplit_once('@').map_or(url, |(_, at)| at)),
+            Self::Prometheus { url, .. } => Some(without_login(url)),
         }
     }
 
@@ -130,6 +130,17 @@ impl Source {
             Self::Prometheus { url, query } => query_of(url, query),
         }
     }
+}
+
+/// Returns a URL without a user and a password, for everything that people read or that is kept.
+#[must_use]
+pub fn without_login(url: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(start);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, at)| at);
+    format!("{scheme}{host}{path}")
 }
 
 /// Returns the first words of a long text.
@@ -246,9 +257,11 @@ fn number_in(said: &str, regex: Option<&UserMetric>, who: &str) -> Result<f64, M
 
 /// Returns the value of an instant query (Prometheus' HTTP API, `/api/v1/query`).
 fn query_of(url: &str, query: &str) -> Result<f64, MetricError> {
+    let shown = without_login(url);
     let trouble = |why: String| MetricError::Server {
-        url: url.to_owned(),
-        why,
+        url: shown.clone(),
+        // An error may cite the address.
+        why: why.replace(url.trim_end_matches('/'), &shown),
     };
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(ANSWER_WITHIN))
@@ -448,6 +461,26 @@ mod tests {
         assert!(refused(r#"{"status":"error","error":"parse error"}"#).contains("parse error"));
         assert!(refused("[]").contains("no success"));
         assert!(refused("hello").contains("no JSON"));
+    }
+
+    #[test]
+    fn a_password_stays_out_of_what_is_said() {
+        let said = query_of("http://me:secret@127.0.0.1:1/", "up")
+            .unwrap_err()
+            .to_string();
+        assert!(said.starts_with("http://127.0.0.1:1/: no answer"), "{said}");
+        let said = query_of("http://me:secret@a b", "up")
+            .unwrap_err()
+            .to_string();
+        assert!(!said.contains("secret"), "{said}");
+        for (url, shown) in [
+            ("http://a:1", "http://a:1"),
+            ("http://u:p@w@a:1/x@y?z", "http://a:1/x@y?z"),
+            ("https://u@a", "https://a"),
+            ("u:p@a", "a"),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use superhue_measure::trial::{
     TrialVerdict,
 };
 use superhue_measure::{Better, Evidence, Shown};
+use superhue_model::ProcessId;
+use superhue_procfs::Roots;
+use superhue_procfs::process::{resident_now, stat};
 
 use super::environment::TrialEnvironment;
 use super::guard::Alarm;
@@ -18,14 +21,27 @@ use super::{End, Source, TrialPlan};
 pub(super) fn first_document(
     plan: &TrialPlan,
     environment: &TrialEnvironment<'_>,
+    roots: &Roots,
 ) -> Result<(Trial, Evidence), ContinueError> {
     let mut trial = blank(plan, environment);
+    trial.target.program = largest_program(roots, &environment.members);
     let Some(earlier) = &plan.earlier else {
         return Ok((trial, Evidence::new(plan.alpha, plan.within)));
     };
     let evidence = earlier.continued_by(&trial)?;
     continue_with(earlier, &mut trial);
     Ok((trial, evidence))
+}
+
+/// Returns the name of the process with most memory; empty if no process can be read.
+fn largest_program(roots: &Roots, members: &[ProcessId]) -> String {
+    let largest = members
+        .iter()
+        .filter_map(|id| Some((resident_now(roots, id.pid).ok()?.total, id)))
+        .max_by_key(|&(resident, _)| resident);
+    largest
+        .and_then(|(_, id)| stat(roots, id.pid).ok())
+        .map_or_else(String::new, |stat| stat.comm)
 }
 
 /// Enters the pairs of an earlier trial.
@@ -72,11 +88,7 @@ fn blank(plan: &TrialPlan, environment: &TrialEnvironment<'_>) -> Trial {
                 .as_ref()
                 .and_then(Source::pattern)
                 .map(str::to_owned),
-            url: plan
-                .source
-                .as_ref()
-                .and_then(Source::url)
-                .map(str::to_owned),
+            url: plan.source.as_ref().and_then(Source::url),
             asked: plan.source.as_ref().map(|source| source.asked().to_owned()),
             kind: plan.kind,
             better: plan.better,

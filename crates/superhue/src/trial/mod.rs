@@ -38,7 +38,7 @@ use superhue_procfs::process::numbers_are_ours;
 use superhue_procfs::{ReadError, Roots};
 use superhue_sys::process::own_usage;
 
-pub use ask::{ANSWER_WITHIN, MetricError, Source, expression};
+pub use ask::{ANSWER_WITHIN, MetricError, Source, expression, without_login};
 pub use guard::{Guard, GuardSource, Limit};
 pub use who::{RuleProcesses, TargetError, TrialTargets};
 
@@ -186,7 +186,7 @@ pub fn run(
     environment.share();
     let meter = Meter::new(plan.source.clone(), plan.kind);
     // All faults of the plan show here, before the trial changes anything.
-    let (mut trial, evidence) = first_document(plan, &environment)?;
+    let (mut trial, evidence) = first_document(plan, &environment, &config.roots)?;
     tell(TrialStep::Reading);
     environment.wait_for_guards()?;
     let reading = meter
@@ -272,10 +272,13 @@ fn seed_of(seed: u64, earlier_pairs: usize) -> u64 {
 fn huge_of(roots: &Roots, members: &[ProcessId]) -> Option<u64> {
     use superhue_procfs::process::{PageScanner, view};
     let mut scanner = PageScanner::new();
-    let views = members
+    let huge = members
         .iter()
-        .filter_map(|id| view(roots, &mut scanner, *id).ok());
-    let huge = views.map(|view| view.huge_mapped().map(|huge| huge.0));
+        .map(|id| match view(roots, &mut scanner, *id) {
+            Ok(view) => view.huge_mapped().map(|huge| huge.0),
+            Err(error) if error.is_vanished() => Some(0),
+            Err(_) => None,
+        });
     huge.sum()
 }
 

@@ -298,9 +298,10 @@ impl TrialRun<'_> {
         if shown != Shown::Small && shown != gain_of(self.plan.better) {
             return None;
         }
-        let no_contrast = (shown == Shown::Small).then(|| self.why_no_contrast());
+        let nothing_seen = (shown == Shown::Small)
+            .then(|| self.trial.why_stuck().or_else(|| self.why_no_contrast()));
         let states = self.trial.without_value.unwrap_or_default();
-        (no_contrast.flatten())
+        (nothing_seen.flatten())
             .or_else(|| states.why_doubtful(self.plan.alpha))
             .or_else(|| {
                 let lost = states.on.saturating_sub(states.off);
@@ -520,7 +521,9 @@ impl TrialRun<'_> {
             .processes
             .iter()
             .max_by_key(|it| it.memory.resident_bytes);
-        trial.target.program = largest.map(|it| it.name.clone()).unwrap_or_default();
+        if let Some(largest) = largest {
+            trial.target.program.clone_from(&largest.name);
+        }
         trial
     }
 }

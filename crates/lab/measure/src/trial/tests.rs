@@ -125,6 +125,19 @@ fn a_trial_is_continued_by_one_of_the_same_kind_only() {
     restarted[0].target.name = "4711".to_owned();
     restarted[1].target.name = "815".to_owned();
     assert!(restarted[0].continued_by(&restarted[1]).is_ok());
+    // Under another number there may be another program. An unknown one is no reason to refuse.
+    restarted[0].target.program = "redis-server".to_owned();
+    restarted[1].target.program = "python3".to_owned();
+    let refused = restarted[0].continued_by(&restarted[1]).unwrap_err();
+    assert!(matches!(
+        refused,
+        ContinueError::Different {
+            what: "program",
+            ..
+        }
+    ));
+    restarted[1].target.program.clear();
+    assert!(restarted[0].continued_by(&restarted[1]).is_ok());
 }
 
 #[test]
@@ -153,6 +166,24 @@ fn a_trial_that_has_decided_is_continued_with_stricter_settings_only() {
     let mut strict = older();
     strict.settings.alpha = 1e-6;
     assert!(decided.continued_by(&strict).is_ok());
+    let mut withheld = decided;
+    withheld.verdict = TrialVerdict {
+        outcome: TrialOutcome::Undecided,
+        reason: Some("6 blocks without a value".to_owned()),
+    };
+    let refused = withheld.continued_by(&older()).unwrap_err().to_string();
+    assert!(refused.contains("(6 blocks without a value)"), "{refused}");
+}
+
+#[test]
+fn a_metric_that_never_varies_may_be_stuck() {
+    let stuck = with_pairs(&[1.0; 8]);
+    assert_eq!(stuck.evidence(0.05, 0.02).shown(), Some(Shown::Small));
+    assert!(stuck.why_stuck().unwrap().contains("was 1 in every block"));
+    let mut moving = with_pairs(&[1.0; 8]);
+    moving.pairs[7].off = 1.001;
+    assert_eq!(moving.why_stuck(), None);
+    assert_eq!(with_pairs(&[]).why_stuck(), None);
 }
 
 #[test]

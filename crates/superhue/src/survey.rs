@@ -179,6 +179,8 @@ pub struct Survey {
     interval: Duration,
     share: f64,
     known: BTreeMap<u32, PidState>,
+    /// Start times of the processes that were named by number; another process may have such a number later.
+    named: BTreeMap<u32, u64>,
     fresh: Vec<u32>,
     unlisted: u64,
     /// Processes that are never looked at; `shunned` holds processes of which nothing is read.
@@ -216,6 +218,7 @@ impl Survey {
             interval,
             share,
             known: BTreeMap::new(),
+            named: BTreeMap::new(),
             fresh: Vec::new(),
             unlisted: 0,
             avoided: BTreeSet::new(),
@@ -430,20 +433,19 @@ impl Survey {
     /// Reads the identity and size of the process with a number.
     fn enter(&mut self, pid: u32, at: Duration) {
         if self.shunned.contains(&pid) {
-            // The entry keeps its number from being read again.
-            let known = PidState {
-                process: None,
-                cpu: CpuMeter::default(),
-                not_before: Duration::MAX,
-                due: Duration::MAX,
-            };
-            self.known.insert(pid, known);
+            self.leave_out(pid);
             return;
         }
         let Ok(stat) = stat(&self.roots, pid) else {
             self.known.remove(&pid);
             return;
         };
+        if matches!(self.targets, Targets::Processes(_))
+            && *self.named.entry(pid).or_insert(stat.start_ticks) != stat.start_ticks
+        {
+            self.leave_out(pid);
+            return;
+        }
         let has_memory = !stat.is_kernel_thread() && !stat.has_ended();
         let resident = has_memory.then(|| resident_now(&self.roots, pid));
         // A process whose size is not known is entered after the next list.
@@ -478,6 +480,17 @@ impl Survey {
             } else {
                 at + self.interval * STEADY_INTERVALS
             },
+        };
+        self.known.insert(pid, known);
+    }
+
+    /// Enters a process that is not part of the survey: the entry keeps its number from being read again.
+    fn leave_out(&mut self, pid: u32) {
+        let known = PidState {
+            process: None,
+            cpu: CpuMeter::default(),
+            not_before: Duration::MAX,
+            due: Duration::MAX,
         };
         self.known.insert(pid, known);
     }

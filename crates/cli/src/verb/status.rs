@@ -43,8 +43,8 @@ pub fn status(args: &StatusArgs) -> VerbResult {
     let roots = Roots::default();
     let members = chosen(&roots, args)?;
     let huge_pages = args.why.then(|| Machine::read(&roots));
-    let (processes, is_whole) = match &members {
-        None => (everything(&roots)?, true),
+    let (processes, code) = match &members {
+        None => (everything(&roots)?, 0),
         Some(members) => look_at(&roots, members, huge_pages.as_ref()),
     };
     let pids = members.map_or_else(Vec::new, |members| members.pids);
@@ -70,10 +70,7 @@ pub fn status(args: &StatusArgs) -> VerbResult {
         };
         print_as_it_is(&text)?;
     }
-    Ok(match is_whole {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FAILED),
-    })
+    Ok(ExitCode::from(code))
 }
 
 /// Returns the processes that the arguments mean; `None` for all. Each of them is explained with `--why`, so `--all` names them then.
@@ -115,13 +112,13 @@ fn parent() -> u32 {
     parent.map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// Looks at each process; returns false if one of them cannot be shown.
+/// Looks at each process; returns the exit status, too: not 0 if one of them cannot be shown.
 fn look_at(
     roots: &Roots,
     members: &Members,
     huge_pages: Option<&Machine>,
-) -> (Vec<ProcessStatus>, bool) {
-    let mut is_whole = true;
+) -> (Vec<ProcessStatus>, u8) {
+    let mut code = 0;
     let mut shown = Vec::new();
     for &pid in &members.pids {
         let process = match huge_pages {
@@ -134,12 +131,14 @@ fn look_at(
             Err(ReadError::Vanished { .. } | ReadError::KernelThread { .. })
                 if members.is_group => {}
             Err(error) => {
-                is_whole = false;
+                // A failure of another kind than a lack of permission comes first.
+                let this = members::code_of_read(&error);
+                code = if code == 0 { this } else { code.min(this) };
                 note(&error.to_string());
             }
         }
     }
-    (shown, is_whole)
+    (shown, code)
 }
 
 /// Formats the reasons why memory is not huge.

@@ -357,6 +357,21 @@ fn a_program_is_predicted_as_its_loops_are() {
 }
 
 #[test]
+fn a_figure_for_this_machine_names_what_is_assumed() {
+    let figure = ["p1-rule", "--quick", "--drawn", "-n", "1", "--json"];
+    let done = lab(&[&figure[..], &["--machine", "here"][..]].concat());
+    let errors = text(&done.stderr);
+    if errors.contains("cannot describe this machine") {
+        skip("cache-sizes", &errors);
+        return;
+    }
+    assert!(done.status.success(), "{errors}");
+    let document: Value = serde_json::from_str(&text(&done.stdout)).unwrap();
+    let left_out = document["figures"][0]["not_modelled"].to_string();
+    assert!(left_out.contains("are assumed"), "{left_out}");
+}
+
+#[test]
 fn a_prediction_fits_its_schema_and_is_shown_again() {
     let Some((document, ..)) =
         predicted(&["--machine", "here", "--references", "200k"], &["ls", "/"])

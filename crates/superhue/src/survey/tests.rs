@@ -239,6 +239,20 @@ fn a_survey_of_some_processes_reads_no_others() {
 }
 
 #[test]
+fn a_number_means_one_process() {
+    let machine = Machine::new();
+    machine.process(11, 1, "it", 1, 0);
+    let mut survey = survey(&machine).about(Targets::Processes(vec![11]));
+    survey.look_at_all(Duration::ZERO, &mut |_| {}).unwrap();
+    assert_eq!(survey.processes().count(), 1);
+    machine.process(11, 2, "another", 2, 0);
+    for seconds in 1..4 {
+        step(&mut survey, seconds * 60);
+    }
+    assert_eq!(survey.processes().count(), 0);
+}
+
+#[test]
 fn two_reads_make_a_share_of_one_cpu() {
     let mut meter = CpuMeter::default();
     let mut share = |at: f64, total: u64| {

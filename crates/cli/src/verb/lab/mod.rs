@@ -58,15 +58,14 @@ pub fn lab(args: &LabArgs) -> VerbResult {
         return Err(Failure::new(USAGE, what));
     }
     let kinds = kinds(&args.figures)?;
+    let (machine, notes) = match args.machine.as_deref().map(machine).transpose()? {
+        Some(chosen) => (Some(chosen.machine), chosen.notes),
+        None => (None, Vec::new()),
+    };
     let settings = Settings {
         quick: args.quick,
         draws: args.draws.map(|draws| draws as usize),
-        machine: args
-            .machine
-            .as_deref()
-            .map(machine)
-            .transpose()?
-            .map(|chosen| chosen.machine),
+        machine,
         plugin: plugin(args),
     };
     let memory = memory(args)?;
@@ -92,10 +91,11 @@ pub fn lab(args: &LabArgs) -> VerbResult {
             kinds.len(),
             kind.name
         ));
-        let figure = kind.make(&settings, &memory);
-        document
-            .figures
-            .push(figure.map_err(|ReplayError(what)| Failure::new(USAGE, what))?);
+        let mut figure = kind
+            .make(&settings, &memory)
+            .map_err(|ReplayError(what)| Failure::new(USAGE, what))?;
+        figure.not_modelled.extend(notes.iter().cloned());
+        document.figures.push(figure);
         // Each figure at once: an interruption loses none that is finished.
         keep(args.output.as_deref(), &document)?;
     }

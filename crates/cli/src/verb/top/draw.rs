@@ -26,7 +26,7 @@ use super::columns::{self, Column, age, bytes, percent, rate, size, stalled};
 use super::daemon::{DaemonSample, DaemonState};
 use super::gathered::{Detail, TopSnapshot};
 use super::record::entry::ShownView;
-use super::rows::Rows;
+use super::rows::{Rows, covered};
 use super::state::{Playhead, State, ViewScope};
 
 /// Number of lines above the table's own head, and below.
@@ -423,10 +423,7 @@ fn mappings_table(
     let (selected, window) = state.window();
     for (line, index) in window.enumerate() {
         let mapping = &mappings[index];
-        let huge = mapping.huge_bytes.unwrap_or_default();
-        let anonymous = mapping.anonymous_bytes.filter(|all| all.0 > 0);
-        #[allow(clippy::cast_precision_loss, reason = "a share")]
-        let covered = anonymous.map(|all| (huge.0 as f64 / all.0 as f64).min(1.0));
+        let covered = covered(mapping.huge_bytes, mapping.anonymous_bytes);
         let heat = detail.heat.get(&mapping.range.start).copied();
         let texts = [
             bytes(mapping.rss_bytes),

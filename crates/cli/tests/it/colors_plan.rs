@@ -104,7 +104,8 @@ fn commands_and_rules_have_the_colors_of_the_plan() {
     let document: Value = serde_json::from_slice(&json.stdout).unwrap();
     fits("plan", &document);
     let task = &document["tasks"][0];
-    let command = "superhue run --colors 0-2 --strict --swap -- taskset -c 0-1 ./a 'x y'";
+    let command =
+        "superhue run --colors 0-2 --placement recolor --strict --swap -- taskset -c 0-1 ./a 'x y'";
     assert_eq!(task["command"], command);
     assert_eq!(document["tasks"][1]["colors"], "3-6");
     assert_eq!(document["unused"], "7");
@@ -157,7 +158,7 @@ fn a_narrow_terminal_breaks_sentences_but_no_command_and_no_rule() {
     let said = output(&mut command);
     let printed = text(&said.stdout);
     for line in [
-        "  superhue run --colors 0-2 --strict --swap -- taskset -c 0 ./a --loop",
+        "  superhue run --colors 0-2 --placement recolor --strict --swap -- taskset -c 0 ./a --loop",
         &format!("  unit = \"b {unit}\""),
     ] {
         assert!(

@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
 use superhue_color::choice::Walk;
 use superhue_color::place::{PlacementCounts, Refusal};
 use superhue_model::{ByteCount, ColorSet, PageCount, VirtRange};
 use superhue_sys::anonymous::AnonymousMemory;
 
 use crate::colors::left_to_us;
+use crate::gate::ProcessIdentity;
 use crate::heap::{Heap, PAGE};
 use crate::place::random_start;
 use crate::{ArenaOptions, ColorError, Colors, Placement, Verdict, gate};
@@ -62,7 +62,7 @@ struct Inner {
     colors: Colors,
     set: ColorSet,
     options: ArenaOptions,
-    process: Pid,
+    process: ProcessIdentity,
     /// Its holder adds chunks, which can take seconds. Locked before `state`.
     growth: Mutex<Walk>,
     /// Locked for short times only, so that a thread that frees does not wait for one that adds a chunk.
@@ -115,7 +115,7 @@ impl ColoredArena {
             colors: colors.clone(),
             set: set.clone(),
             options,
-            process: getpid(),
+            process: ProcessIdentity::own(),
             growth: Mutex::new(Walk::new(set, start)),
             state: Mutex::new(State {
                 heap: Heap::new(),
@@ -337,7 +337,7 @@ impl ColoredArena {
 impl Inner {
     /// Returns true if this is a child and the memory stayed with the parent.
     fn is_left_behind(&self) -> bool {
-        self.options.keep_from_children && getpid() != self.process
+        self.options.keep_from_children && ProcessIdentity::own() != self.process
     }
 }
 

@@ -4,8 +4,8 @@ use std::mem::{MaybeUninit, forget};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustix::process::{Pid, getpid};
 use superhue_color::Page;
 use superhue_color::choice::Walk;
 use superhue_color::oracles::OracleKind;
@@ -15,6 +15,7 @@ use superhue_procfs::Roots;
 use superhue_procfs::system::MemInfo;
 use superhue_sys::cgroup::headroom;
 
+use crate::gate::ProcessIdentity;
 use crate::heap::PAGE;
 use crate::measured::PaletteOracle;
 use crate::place::{Mover, POOL_CHUNK, PlacementTools, pool_error};
@@ -31,6 +32,8 @@ const POOL: PoolConfig = PoolConfig {
     limit: POOL_LIMIT,
     locked: false,
 };
+/// Time for which the colors of pages in the pool are trusted without a new measurement.
+const POOL_LIFETIME: Duration = Duration::from_secs(600);
 /// Pages that may stay in the pool while no allocation needs them.
 const POOL_IDLE: PageCount = PageCount((16 << 20) / PAGE as u64);
 
@@ -54,7 +57,7 @@ struct SharedState {
 /// Oracle and page mover of one process.
 struct Machine {
     /// Process whose memory `placer` can change: a child of `fork` needs a placer of its own.
-    process: Pid,
+    process: ProcessIdentity,
     judge: Box<dyn Judge>,
     placer: Option<Placer>,
     mover: Option<Mover>,
@@ -62,7 +65,7 @@ struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if self.process != getpid() {
+        if self.process != ProcessIdentity::own() {
             // Their memory is not in a child of `fork`: other memory may lie at these addresses, and must not be unmapped.
             std::mem::forget((self.placer.take(), self.mover.take()));
         }
@@ -109,7 +112,7 @@ impl Colors {
             return Err(ColorError::Unknown("there is no color".to_owned()));
         }
         let machine = Mutex::new(Machine {
-            process: getpid(),
+            process: ProcessIdentity::own(),
             judge: Box::new(judge),
             placer: None,
             mover: None,
@@ -139,7 +142,9 @@ impl Colors {
     /// [`ColorError::Drifted`] if not.
     pub fn retest(&self) -> Result<(), ColorError> {
         let _inside = gate::enter();
-        Ok(self.machine().judge.retest()?)
+        let mut machine = self.machine();
+        let tested = machine.judge.retest();
+        machine.noted(tested.map_err(ColorError::from))
     }
 
     /// Parses a set: `spread` (all colors), a list as `0-3,8`, or a share as `50%`.
@@ -213,9 +218,9 @@ impl Colors {
         let mut machine = self.machine();
         let hands = machine.hands()?;
         // SAFETY: the caller's promise.
-        let placement = unsafe { place::exclusive(range, set, hands)? };
+        let placed = unsafe { place::exclusive(range, set, hands) };
         machine.tidy();
-        Ok(placement)
+        machine.noted(placed)
     }
 
     /// Tests whether memory is in these colors. The test is independent: it uses cache lines that classification does not use.
@@ -276,7 +281,8 @@ impl Colors {
             all += range.len().0 / PAGE as u64;
         }
         let mut machine = self.machine();
-        let mut verdict = verdict::of_pages(&mut *machine.judge, &resident, set)?;
+        let verdict = verdict::of_pages(&mut *machine.judge, &resident, set);
+        let mut verdict = machine.noted(verdict.map_err(ColorError::from))?;
         verdict.shared = PageCount(shared);
         verdict.absent = PageCount(all.saturating_sub(verdict.resident.0));
         Ok(verdict)
@@ -304,6 +310,7 @@ impl Colors {
             Err(error) => (PlacementCounts::default(), Some(pool_error(error))),
         };
         machine.tidy();
+        let trouble = trouble.and_then(|trouble| machine.noted::<()>(Err(trouble)).err());
         (placed, trouble)
     }
 
@@ -328,11 +335,11 @@ impl Colors {
 impl Machine {
     /// Returns the tools that place pages of this process; makes them when first needed.
     fn hands(&mut self) -> Result<PlacementTools<'_>, ColorError> {
-        if self.process != getpid() {
+        if self.process != ProcessIdentity::own() {
             // The old ones stayed with the parent. Their addresses may hold other memory now, which must not be unmapped.
             forget(self.placer.take());
             forget(self.mover.take());
-            self.process = getpid();
+            self.process = ProcessIdentity::own();
         }
         let placer = match self.placer.take() {
             Some(placer) => placer,
@@ -340,6 +347,8 @@ impl Machine {
                 .map_err(|errno| ColorError::NoMoves { errno })?,
         };
         let placer = self.placer.insert(placer);
+        // A host may move the frames of a virtual machine: colors of pages that were not used for long are not trusted.
+        placer.pool().forget_older(POOL_LIFETIME);
         // The free memory has changed since the last call.
         let held = ByteCount(placer.pool().held().0 * PAGE as u64);
         placer.pool().set_limit(pool_limit(&Roots::default(), held));
@@ -359,6 +368,14 @@ impl Machine {
         if let Some(placer) = &mut self.placer {
             placer.pool().trim(POOL_IDLE);
         }
+    }
+
+    /// Passes a result on. If it shows that the colors are not those that were measured, those of the pool's pages are not either: none is handed out.
+    fn noted<T>(&mut self, result: Result<T, ColorError>) -> Result<T, ColorError> {
+        if let (Err(ColorError::Drifted(_)), Some(placer)) = (&result, &mut self.placer) {
+            placer.pool().release();
+        }
+        result
     }
 }
 

@@ -11,11 +11,33 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
 use rustix::thread::futex;
 
 const FORK: u32 = 1 << 16;
 
 static STATE: AtomicU32 = AtomicU32::new(0);
+
+/// Number of forks between the program's first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A process, for telling a child from its parent. The number alone does not: both may be process 1 of a PID namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    pid: Pid,
+    forks: u32,
+}
+
+impl ProcessIdentity {
+    /// Returns that of this process.
+    #[must_use]
+    pub fn own() -> Self {
+        Self {
+            pid: getpid(),
+            forks: FORKS.load(Ordering::Relaxed),
+        }
+    }
+}
 
 /// Guard: while it lives, the C library does not fork.
 #[derive(Debug)]
@@ -78,6 +100,7 @@ extern "C" fn parent() {
 
 /// Resets the gate: only the forking thread exists in the child.
 extern "C" fn child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     STATE.store(0, Ordering::Release);
 }
 

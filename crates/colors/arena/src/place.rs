@@ -19,7 +19,9 @@ use superhue_color::Page;
 use superhue_color::choice::Walk;
 use superhue_color::place::{Placer, PoolError, Refusal};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PageCount, VirtAddr, VirtRange};
-use superhue_sys::frames::{Frames, Grain, copy_page};
+use superhue_procfs::Roots;
+use superhue_procfs::process::has_nodes;
+use superhue_sys::frames::{Frames, Grain, copy_page, node_of};
 use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
 
 use crate::heap::PAGE;
@@ -41,6 +43,8 @@ pub struct Mover {
     userfault: Userfault,
     staging: Frames,
     residence: Residence,
+    /// True if several NUMA nodes have memory.
+    has_nodes: bool,
 }
 
 impl Mover {
@@ -65,7 +69,13 @@ impl Mover {
             userfault,
             staging,
             residence,
+            has_nodes: has_nodes(&Roots::default()),
         })
+    }
+
+    /// Returns true if two pages are on different NUMA nodes, or it is not known: a policy of the program may want a page where it is.
+    fn are_apart(&self, one: VirtAddr, other: VirtAddr) -> bool {
+        self.has_nodes && (node_of(one).is_none() || node_of(one) != node_of(other))
     }
 
     /// Moves one page into a hole.
@@ -155,16 +165,9 @@ pub unsafe fn exclusive(
     }
     let mut placement = Placement::default();
     let pages = usize::try_from(range.len().0).unwrap_or(usize::MAX) / PAGE;
-    match mover.userfault.register(range, Mode::Nothing) {
-        Ok(()) => {}
-        Err(Errno::BUSY) => {
-            placement.refuse(Refusal::Other, pages);
-            return Ok(placement);
-        }
-        Err(_) => {
-            placement.refuse(Refusal::NotAnonymous, pages);
-            return Ok(placement);
-        }
+    if let Err(errno) = mover.userfault.register(range, Mode::Nothing) {
+        placement.refuse(Refusal::of_registering(errno), pages);
+        return Ok(placement);
     }
     let order: Vec<Color> = Walk::new(set, random_start()).preferences().collect();
     let mut work = Work {
@@ -243,7 +246,11 @@ impl Work<'_> {
         let mut to_do = Vec::new();
         for at in addresses.step_by(PAGE) {
             let Some(page) = there.get(&at) else {
-                to_do.push((at, false));
+                // In swap, or guarded: no page of the pool could take its place.
+                match self.mover.residence.is_occupied(VirtAddr(at as u64)) {
+                    Some(true) => self.placement.refuse(Refusal::Absent, 1),
+                    _ => to_do.push((at, false)),
+                }
                 continue;
             };
             let color = colors.get(&at).copied().flatten();
@@ -267,10 +274,15 @@ impl Work<'_> {
         for (at, resident) in to_do {
             // A left page may have any color, so there is always a missing one; except in a window that is cut short.
             let color = missing.pop_front().or_else(|| self.order.first().copied());
-            let Some(page) = color.and_then(|color| self.page(color)) else {
+            let Some((page, color)) = color.and_then(|color| self.page(color)) else {
                 self.placement.refuse(Refusal::NoPage, 1);
                 continue;
             };
+            if resident && self.mover.are_apart(VirtAddr(at as u64), page.start()) {
+                self.placer.pool().put_back(page, color);
+                self.placement.refuse(Refusal::OtherNode, 1);
+                continue;
+            }
             // SAFETY: `at` is in the range of the caller of `exclusive`; the page belonged to the pool.
             match unsafe { self.put(at, resident, page) } {
                 Ok(()) => {
@@ -286,13 +298,14 @@ impl Work<'_> {
     }
 
     /// Takes a page of this color from the pool, or at least of another color of the set.
-    fn page(&mut self, color: Color) -> Option<Page> {
+    fn page(&mut self, color: Color) -> Option<(Page, Color)> {
         let start = self.set.iter().position(|other| other == color)?;
         let walk = Walk::new(self.set, start);
         let pool = self.placer.pool();
         // Pages already in the pool may suffice. If not, the error shows as a missing page.
         let _ = pool.provide(&walk, 1, self.judge);
-        walk.preferences().find_map(|color| pool.take(color))
+        walk.preferences()
+            .find_map(|color| Some((pool.take(color)?, color)))
     }
 
     /// Puts a page of the pool at `at`, with the contents of the page that is there.

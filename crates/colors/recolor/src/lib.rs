@@ -41,6 +41,6 @@ mod want;
 pub use error::RecolorError;
 pub use frames::FrameColors;
 pub use price::Price;
-pub use recolorer::Recolorer;
+pub use recolorer::{ColorCheck, Recolorer};
 pub use target::{MovablePage, Target};
 pub use want::{KeptReason, RecolorResult, TargetColors};

@@ -298,8 +298,7 @@ impl Recolorer {
     }
 
     /// Measures again the frames of pages whose colors are known: each page gets another frame of its color, and its
-    /// old frame is measured. Returns for how many pages the color could be measured, and for how many of them it was
-    /// as known.
+    /// old frame is measured.
     ///
     /// # Errors
     /// See [`RecolorError`].
@@ -308,7 +307,7 @@ impl Recolorer {
         id: ProcessId,
         pages: &[VirtAddr],
         hold: PageCount,
-    ) -> Result<(u64, u64), RecolorError> {
+    ) -> Result<ColorCheck, RecolorError> {
         let (cpu, faults) = (thread_cpu_time(), self.faults_of(id));
         let checked = self.check_frames(id, pages, hold);
         self.price.cpu += thread_cpu_time().saturating_sub(cpu);
@@ -328,7 +327,7 @@ impl Recolorer {
         id: ProcessId,
         pages: &[VirtAddr],
         hold: PageCount,
-    ) -> Result<(u64, u64), RecolorError> {
+    ) -> Result<ColorCheck, RecolorError> {
         let now = self.begun.elapsed();
         let words = self.words(id, pages)?;
         self.may_take_out(id)?;
@@ -384,26 +383,29 @@ impl Recolorer {
         }
         let frames: Vec<_> = caught.iter().map(|(found, _)| *found).collect();
         let colors = self.stock.measure_caught(&frames)?;
-        let (mut told, mut right) = (0, 0);
+        let mut checked = ColorCheck::default();
         for ((_, job), color) in caught.iter().zip(colors) {
             let frame = job.movable.frame;
             match color {
                 // The stock's page may lie in another frame by now.
                 Some((measured, _)) if measured != frame => {}
                 Some((_, color)) => {
-                    told += 1;
-                    right += u64::from(color == job.color);
+                    checked.measured += 1;
+                    checked.confirmed += u64::from(color == job.color);
                     self.known.learn(frame, color, now);
                 }
-                None => self.known.forget(frame),
+                None => {
+                    checked.unmeasured += 1;
+                    self.known.forget(frame);
+                }
             }
         }
         // The host has moved the frames.
-        if told >= 8 && (told - right) * 5 > told {
+        if checked.measured >= 8 && (checked.measured - checked.confirmed) * 5 > checked.measured {
             self.known.clear();
             self.stock.give_back();
         }
-        Ok((told, right))
+        Ok(checked)
     }
 
     /// Opens a process if it is not open yet, and reads words of its `pagemap`.
@@ -446,6 +448,17 @@ impl Recolorer {
     pub fn give_back(&mut self) {
         self.stock.give_back();
     }
+}
+
+/// Result of measuring pages again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ColorCheck {
+    /// Pages whose color could be measured.
+    pub measured: u64,
+    /// Of these, pages whose color was the known one.
+    pub confirmed: u64,
+    /// Pages whose color could not be measured: the timing was not clear.
+    pub unmeasured: u64,
 }
 
 /// State of a page while it is placed.

@@ -13,7 +13,8 @@ pub enum TargetColors {
 
 impl TargetColors {
     /// Returns true if `color` suits the requested page at index `at`.
-    pub(crate) fn accepts(&self, at: usize, color: Color) -> bool {
+    #[must_use]
+    pub fn accepts(&self, at: usize, color: Color) -> bool {
         match self {
             Self::Each(wanted) => wanted.get(at) == Some(&color),
             Self::Within(set) => set.contains(color),

@@ -81,6 +81,8 @@ impl Frames {
             Grain::Base => Advice::LinuxNoHugepage,
             Grain::Super => Advice::LinuxHugepage,
         });
+        // KSM would merge pages of zeroes, and shared pages do not move. `EINVAL` where the kernel has no KSM.
+        let _ = frames.advise(Advice::LinuxUnmergeable);
         // `mlockall(MCL_FUTURE)` may have locked and filled it; pages move only between mappings with the same `VM_LOCKED`,
         // and only to holes.
         // SAFETY: no byte changes.
@@ -169,9 +171,40 @@ pub unsafe fn copy_page(to: VirtAddr, from: VirtAddr) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, BASE_PAGE_SIZE as usize) }
 }
 
+/// Returns the NUMA node of the frame of a page of this process (`move_pages(2)` without nodes); `None` if the page is not in memory, or the kernel
+/// does not say.
+#[must_use]
+pub fn node_of(address: VirtAddr) -> Option<u32> {
+    let page: *const c_void = std::ptr::without_provenance(usize::try_from(address.0).ok()?);
+    let mut status: libc::c_int = -1;
+    // SAFETY: one page and one status; without nodes the call moves nothing.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1_usize,
+            &raw const page,
+            std::ptr::null::<libc::c_int>(),
+            &raw mut status,
+            0,
+        )
+    };
+    (done == 0).then(|| u32::try_from(status).ok()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_in_memory_has_a_node() {
+        let frames = Frames::map(ByteCount(1), Grain::Base).unwrap();
+        assert_eq!(node_of(frames.range().start), None);
+        frames.populate().unwrap();
+        // A kernel without NUMA, or a filter of calls, does not say.
+        let node = node_of(frames.range().start);
+        assert!(node.is_none_or(|node| node < 1024), "{node:?}");
+    }
 
     #[test]
     fn a_mapping_has_whole_pages_and_starts_at_one() {

@@ -49,11 +49,9 @@ impl WatchAccount {
         add_hot(&mut self.hot_set_bytes, other.hot_set_bytes);
         match (&mut self.colors, &other.colors) {
             (Some(all), Some(one)) => {
-                all.share = weighted(
-                    [all.share, one.share],
-                    [all.resident_bytes, one.resident_bytes],
-                );
+                all.share = weighted([all.share, one.share], [all.known_bytes, one.known_bytes]);
                 all.resident_bytes += one.resident_bytes;
+                all.known_bytes += one.known_bytes;
                 all.recolored_pages += one.recolored_pages;
             }
             (all @ None, one) => all.clone_from(one),

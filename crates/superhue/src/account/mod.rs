@@ -213,7 +213,10 @@ pub struct LiveColors {
     pub without: Option<String>,
     /// Accessed memory that Superhue looked at.
     pub resident_bytes: ByteCount,
-    /// Share of that memory on wanted colors, 0 to 1; `None` without any.
+    /// The part of it whose color is known.
+    #[serde(default)]
+    pub known_bytes: ByteCount,
+    /// Share of that part on wanted colors, 0 to 1; `None` without any.
     pub share: Option<f64>,
     /// Pages that received a frame of a wanted color.
     pub recolored_pages: u64,
@@ -228,6 +231,9 @@ impl From<ColorsReport> for LiveColors {
             oracle: report.oracle,
             without: report.without,
             resident_bytes: report.resident_bytes,
+            known_bytes: ByteCount(
+                (report.resident_bytes.0).saturating_sub(report.unknown_bytes.0),
+            ),
             share: report.share,
             recolored_pages: report.recoloring.map_or(0, |it| it.recolored_pages),
         }

@@ -259,7 +259,7 @@ impl ColorSetup {
         let aim = if set.is_all() {
             PlacementGoal::Spread
         } else {
-            match Claim::make(&set) {
+            match Claim::make(&set, palette.numbering()) {
                 Ok((claim, others)) => {
                     self.claim = Some(claim);
                     self.notes.extend(others);

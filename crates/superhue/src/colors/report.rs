@@ -40,10 +40,14 @@ pub struct ColorsReport {
     pub right_bytes: ByteCount,
     /// The part of it in huge pages, which span all colors.
     pub huge_page_bytes: ByteCount,
-    /// The share on wanted colors, 0 to 1; `None` without any memory.
+    /// The part of it whose color is not known: it was not recolored, or its frame could not be read.
+    pub unknown_bytes: ByteCount,
+    /// The share on wanted colors of the memory whose color is known, 0 to 1; `None` without any.
     pub share: Option<f64>,
     /// Pages taken at random that were measured again; where the kernel placed them, their frame numbers were checked.
     pub verified_pages: u64,
+    /// Further such pages whose color could not be measured.
+    pub unmeasured_pages: u64,
     /// The share of these that had the expected color; where the kernel placed them, a wanted one.
     pub verified_share: Option<f64>,
     /// Memory on other colors, by reason, by the last look at each process.
@@ -146,8 +150,10 @@ impl ColorsReport {
         report.processes = keeper.seen;
         report.resident_bytes = bytes(figures.pages);
         report.right_bytes = bytes(figures.right);
-        report.share = share(figures.right, figures.pages);
+        report.unknown_bytes = bytes(figures.pages.saturating_sub(figures.known));
+        report.share = share(figures.right, figures.known);
         report.verified_pages = figures.checked;
+        report.unmeasured_pages = figures.unmeasured;
         report.verified_share = share(figures.confirmed, figures.checked);
         let left = figures.left.iter().filter(|(_, pages)| **pages > 0);
         report.left_bytes = left
@@ -216,14 +222,18 @@ impl ColorsReport {
                     line,
                     "; {:.1} % of {} {}memory is on them",
                     share * 100.0,
-                    self.resident_bytes,
+                    ByteCount(self.resident_bytes.0.saturating_sub(self.unknown_bytes.0)),
                     match &self.recoloring {
                         Some(it) if it.chosen_by == "accesses" => "accessed ",
                         _ => "",
                     }
                 );
             }
+            (None, _) if self.unknown_bytes.0 > 0 => {}
             (None, _) => line.push_str("; no memory was looked at"),
+        }
+        if self.unknown_bytes.0 > 0 {
+            let _ = write!(line, "; the colors of {} are not known", self.unknown_bytes);
         }
         if let Some(verified) = self.verified_share {
             let _ = write!(
@@ -231,6 +241,13 @@ impl ColorsReport {
                 "; {:.1} % of {} taken at random confirm it",
                 verified * 100.0,
                 counted(self.verified_pages, "page")
+            );
+        }
+        if self.unmeasured_pages > 0 {
+            let _ = write!(
+                line,
+                "; {} could not be measured",
+                counted(self.unmeasured_pages, "page")
             );
         }
         let mut lines = vec![line];

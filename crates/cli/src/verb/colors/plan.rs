@@ -14,6 +14,8 @@ mod text;
 use std::path::Path;
 use std::process::ExitCode;
 
+use superhue::ColorPlacement;
+use superhue::page_colors::oracles::OracleKind;
 use superhue::page_colors::plan::{PlanError, plan};
 use superhue::procfs::Roots;
 use superhue::procfs::hardware::{CpuList, Cpuid, Hardware};
@@ -21,7 +23,7 @@ use superhue::procfs::hardware::{CpuList, Cpuid, Hardware};
 use self::document::Document;
 use self::file::PlanFile;
 use crate::args::ColorsArgs;
-use crate::output::{Failure, UNABLE, USAGE, VerbResult, print_as_it_is, print_json};
+use crate::output::{Failure, UNABLE, USAGE, VerbResult, note, print_as_it_is, print_json};
 use crate::verb::outputs::{Outputs, write_if_given};
 
 /// Reads a plan's file, chooses colors for its tasks, and prints them.
@@ -40,6 +42,14 @@ pub(super) fn show(args: &ColorsArgs, path: &Path) -> VerbResult {
         }
     };
     file.problem.colors = colors;
+    if oracle == Some(OracleKind::Kernel.name())
+        && document::placement(&file.starts, oracle) == Some(ColorPlacement::Recolor)
+    {
+        note(
+            "services are recolored, and their colors are those of `superhue colors --oracle measured`: compare its number of colors with the kernel's, or \
+             give it with --of",
+        );
+    }
     let result = plan(&file.problem);
     if let Err(PlanError::Problem(error)) = &result {
         outputs.abandon();

@@ -89,6 +89,12 @@ impl Header {
         (bytes.len() <= HEADER_SIZE).then_some(bytes)
     }
 
+    /// Returns a number that differs between palettes that give the colors other numbers.
+    #[must_use]
+    pub fn numbering(&self) -> u64 {
+        checksum(&self.encode().unwrap_or_default())
+    }
+
     /// Reads the header of a file of `pages` pages; ignores the bytes after it.
     ///
     /// # Errors

@@ -145,6 +145,7 @@ pub enum Progress {
 pub struct SharedPalette {
     palette: Palette,
     path: PathBuf,
+    numbering: u64,
     alone_because: Option<String>,
 }
 
@@ -196,6 +197,12 @@ impl SharedPalette {
         let mut alone = Self::from_file(probe, file, Path::new("memory of this process"))?;
         alone.alone_because = Some(last.to_string());
         Ok(alone)
+    }
+
+    /// Returns a number that processes have in common if, and only if, the numbers of their colors mean the same.
+    #[must_use]
+    pub const fn numbering(&self) -> u64 {
+        self.numbering
     }
 
     /// Reason why no other process has these colors under the same numbers; `None` if others have.
@@ -283,12 +290,13 @@ impl SharedPalette {
         let sets = (header.sets.iter())
             .map(|set| set.iter().filter_map(|page| mapping.page(*page)).collect())
             .collect();
-        let strength = header.strength as usize;
+        let (strength, numbering) = (header.strength as usize, header.numbering());
         let mapping = Arc::new(mapping);
         let palette = Palette::new(sets, header.ways, strength, header.contrast);
         Ok(Self {
             palette: palette.kept_by(mapping),
             path: path.to_owned(),
+            numbering,
             alone_because: None,
         })
     }

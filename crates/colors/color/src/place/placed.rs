@@ -24,6 +24,10 @@ pub enum Refusal {
     Changed,
     /// Watched by a userfaultfd of the program's own.
     Watched,
+    /// In swap, or a guard page.
+    Absent,
+    /// On another NUMA node than the pages of the pool.
+    OtherNode,
     /// The oracle is not sure of its color.
     Unsure,
     /// Something else.
@@ -43,13 +47,16 @@ impl Refusal {
             Self::HugePage => "huge-page",
             Self::Changed => "changed",
             Self::Watched => "watched",
+            Self::Absent => "absent",
+            Self::OtherNode => "other-node",
             Self::Unsure => "unsure",
             Self::Other => "other",
         }
     }
 
     /// Returns the reason behind an error of registering a range.
-    pub(super) const fn of_registering(errno: Errno) -> Self {
+    #[must_use]
+    pub const fn of_registering(errno: Errno) -> Self {
         match errno {
             Errno::BUSY => Self::Watched,
             Errno::INVAL => Self::NotAnonymous,

@@ -16,6 +16,9 @@ use crate::oracles::Oracle;
 /// Most pages moved by one call: other threads' faults in the mapping wait for it.
 const MAX_PAGES_PER_MOVE: usize = 512;
 
+/// Pages of the pool in a row that the kernel may refuse to move (KSM merged them, or a device holds them).
+const MAX_HELD_PAGES: usize = 64;
+
 /// Places memory of this process.
 #[derive(Debug)]
 pub struct Placer {
@@ -79,6 +82,7 @@ impl Placer {
         placed: &mut PlacementCounts,
     ) -> Result<(), PoolError> {
         let mut rest = range;
+        let mut held = 0;
         while let Ok(Some(mut holes)) = self.mover.own().next_holes(rest) {
             rest.start = holes.end;
             while !holes.is_empty() {
@@ -97,8 +101,16 @@ impl Placer {
                 let moved = self.fill_run(holes.start, &run, walk);
                 placed.placed.0 += moved.pages as u64;
                 holes.start = page_after(holes.start, moved.pages);
+                if moved.pages > 0 {
+                    held = 0;
+                }
                 let Some(errno) = moved.error else { continue };
-                if matches!(errno, Errno::EXIST | Errno::AGAIN | Errno::BUSY) {
+                // The page of the pool cannot be moved, and is no part of the pool any more.
+                if errno == Errno::BUSY && held < MAX_HELD_PAGES {
+                    held += 1;
+                    continue;
+                }
+                if matches!(errno, Errno::EXIST | Errno::AGAIN) {
                     // The program touched the hole first.
                     if errno != Errno::EXIST {
                         placed.refuse(Refusal::Other, 1);
@@ -128,6 +140,10 @@ impl Placer {
         };
         // SAFETY: the pages are the pool's and zero, as a hole is.
         let moved = unsafe { self.mover.run(what) };
+        // `EBUSY` is about the source: it is pinned, or shared (`UFFDIO_MOVE(2const)`).
+        if moved.error == Some(Errno::BUSY) {
+            self.pool.scrap_of(run, moved.pages);
+        }
         self.pool.put_back_rest(run, moved.pages, walk);
         moved
     }

@@ -11,6 +11,8 @@
 
 mod chunk;
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 use superhue_model::{ByteCount, Color, PageCount};
 use superhue_sys::frames::Grain;
@@ -249,8 +251,23 @@ impl Pool {
 
     /// Gives back to the kernel a page that was taken and written, but not moved.
     pub fn scrap(&mut self, page: Page) {
-        if let Some(place) = self.place_of(page)
-            && let Some(chunk) = self.chunks.get_mut(place.chunk)
+        if let Some(place) = self.place_of(page) {
+            self.scrap_at(place);
+        }
+    }
+
+    /// Gives back to the kernel the page at index `at` of a run that was taken, but not moved.
+    pub fn scrap_of(&mut self, run: &Run, at: usize) {
+        if let Some(first) = self.place_of(run.start).filter(|_| at < run.pages) {
+            self.scrap_at(Place {
+                index: first.index + at,
+                ..first
+            });
+        }
+    }
+
+    fn scrap_at(&mut self, place: Place) {
+        if let Some(chunk) = self.chunks.get_mut(place.chunk)
             && chunk.slot(place.index) == Slot::Taken
         {
             chunk.discard_at(place.index);
@@ -290,6 +307,19 @@ impl Pool {
         }
         self.chunks.retain(|chunk| chunk.empty() < chunk.len());
         self.sort_again();
+    }
+
+    /// Gives back to the kernel the pages that were classified longer than `age` ago.
+    pub fn forget_older(&mut self, age: Duration) {
+        let mut is_any = false;
+        for chunk in &mut self.chunks {
+            if chunk.age() > age {
+                is_any |= chunk.discard(|_| true) > 0;
+            }
+        }
+        if is_any {
+            self.sort_again();
+        }
     }
 
     /// Gives all pages back to the kernel.

@@ -198,18 +198,35 @@ fn finished(
         });
     }
     let limit = problem.colors - problem.others;
-    let others: Vec<usize> = (limit..problem.colors).collect();
-    let unused: Vec<usize> = (0..limit).filter(|&color| !is_used[color]).collect();
-    let pairs = (0..graph.len()).flat_map(|one| {
+    let is_wrong = |(one, other): (usize, usize)| {
+        let sets = [one, other].map(|task| shares.get(task).map(|share: &Share| &share.colors));
+        match sets {
+            [Some(one), Some(other)] => one.iter().any(|color| other.contains(color)),
+            _ => true,
+        }
+    };
+    let conflicts = (0..graph.len()).flat_map(|one| {
         let later = graph.neighbours(one).filter(move |&other| other > one);
         later.map(move |other| (one, other))
     });
+    let conflicts: Vec<(usize, usize)> = conflicts.collect();
+    let beyond = |share: &Share| {
+        share
+            .colors
+            .iter()
+            .any(|color| usize::from(color.0) >= limit)
+    };
+    if conflicts.iter().copied().any(is_wrong) || shares.iter().any(beyond) {
+        return Err(ProblemError::Internal);
+    }
+    let others: Vec<usize> = (limit..problem.colors).collect();
+    let unused: Vec<usize> = (0..limit).filter(|&color| !is_used[color]).collect();
     let worst = shares.iter().filter_map(|share| share.of_deadline);
     let worst = worst.reduce(f64::max);
     Ok(Plan {
         others: set_of(&others, problem.colors),
         unused: set_of(&unused, problem.colors),
-        conflicts: pairs.collect(),
+        conflicts,
         cost: sizes.rate.map(|rate| Cost {
             value: choice.cost,
             bound: choice.bound,

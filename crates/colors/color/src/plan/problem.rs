@@ -80,6 +80,12 @@ pub struct Problem {
 /// Reason why a problem has no meaning.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProblemError {
+    /// The search gave colors that the plan does not allow.
+    #[error(
+        "the search gave tasks that may run together a common color, or one that does not exist: this is an error of superhue, please report it \
+         with the file"
+    )]
+    Internal,
     /// There is nothing to plan.
     #[error("there is no task: add [[task]] with name, cpu and colors")]
     NoTasks,

@@ -114,15 +114,18 @@ pub(crate) struct Keeper {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
     pub(crate) recolored: u64,
-    pub(crate) confirmed: u64,
+    /// Pages measured again, the part of them whose color was the known one, and those whose color could not be measured.
     pub(crate) checked: u64,
+    pub(crate) confirmed: u64,
+    pub(crate) unmeasured: u64,
     pub(crate) left: BTreeMap<KeptReason, u64>,
     /// Pages that were tried several times, and got frames of unknown colors each time.
     pub(crate) missed: u64,
     /// Pages that could not be chosen from, by reason.
     pub(crate) unchosen: BTreeMap<&'static str, u64>,
-    /// Pages that were considered, and the part of them on wanted colors.
+    /// Pages that were considered, the part of them whose colors are known, and the part on wanted colors.
     pub(crate) pages: u64,
+    pub(crate) known: u64,
     pub(crate) right: u64,
     /// The same, weighted by the rates of accesses.
     pub(crate) accesses: f64,
@@ -348,7 +351,7 @@ impl Keeper {
     /// Makes one step, if one is due and there is something to do.
     fn work(&mut self, id: ProcessId, program: &mut Program, now: Duration) -> bool {
         if let Some(recolorer) = self.ready.recolorer()
-            && program.look(id, recolorer).is_err()
+            && program.look(id, &self.aim, recolorer).is_err()
         {
             // The process has ended, or executes another program: the next sample shows which.
             program.rests_until = now + REST;
@@ -475,10 +478,12 @@ impl Figures {
         self.missed += other.missed;
         self.confirmed += other.confirmed;
         self.checked += other.checked;
+        self.unmeasured += other.unmeasured;
         for (why, pages) in &other.unchosen {
             *self.unchosen.entry(why).or_default() += pages;
         }
         self.pages += other.pages;
+        self.known += other.known;
         self.right += other.right;
         self.accesses += other.accesses;
         self.right_accesses += other.right_accesses;

@@ -70,8 +70,8 @@ pub(super) struct Page {
 pub(super) struct Program {
     pub(super) name: String,
     pub(super) colors: HashMap<u64, Color>,
-    /// Pages that were brought in again and not used since: their frames are not known yet.
-    pub(super) pending: HashSet<u64>,
+    /// Pages that were brought in again and not used since, whose frames are not known yet; the color that each was to get, `None` for one of the set.
+    pub(super) pending: HashMap<u64, Option<Color>>,
     /// Pages that did not get the wanted frame.
     pub(super) refused: HashMap<u64, Refusal>,
     pub(super) pages: Vec<Page>,
@@ -81,6 +81,8 @@ pub(super) struct Program {
     pub(super) samples: u64,
     pub(super) looked: Option<Duration>,
     pub(super) check_due: Option<Duration>,
+    /// Number of checks so far.
+    pub(super) checks: usize,
     pub(super) rest: Duration,
     pub(super) rests_until: Duration,
     /// True once it has used some CPU time.
@@ -153,7 +155,7 @@ impl Program {
         // A page that is not hot now may be hot again before its rest is over.
         (self.refused).retain(|page, it| there.contains(page) || it.until > now);
         let is_large = self.pending.len() > 16 * capacity;
-        (self.pending).retain(|page| !is_large || there.contains(page));
+        (self.pending).retain(|page, _| !is_large || there.contains(page));
         self.pages = pages;
         self.settled = false;
     }
@@ -162,6 +164,7 @@ impl Program {
     pub(super) fn look(
         &mut self,
         id: ProcessId,
+        aim: &PlacementGoal,
         recolorer: &mut Recolorer,
     ) -> Result<(), RecolorError> {
         let first = if self.next_look < self.pages.len() {
@@ -178,7 +181,13 @@ impl Program {
             match color {
                 Some(color) => {
                     self.colors.insert(page.0, color);
-                    self.figures.recolored += u64::from(self.pending.remove(&page.0));
+                    let is_wanted = match (self.pending.remove(&page.0), aim) {
+                        (None, _) => false,
+                        (Some(Some(wanted)), _) => wanted == color,
+                        (Some(None), PlacementGoal::Within(set)) => set.contains(color),
+                        (Some(None), PlacementGoal::Spread) => true,
+                    };
+                    self.figures.recolored += u64::from(is_wanted);
                 }
                 None => drop(self.colors.remove(&page.0)),
             }
@@ -207,7 +216,8 @@ impl Program {
             .collect();
         let step = (known.len() / CHECKED).max(1);
         // Other pages each time.
-        let first = usize::try_from(self.figures.checked).unwrap_or(0) % step;
+        let first = self.checks % step;
+        self.checks += 1;
         let pages: Vec<VirtAddr> = (known.iter().skip(first).step_by(step).take(CHECKED))
             .map(|page| VirtAddr(*page))
             .collect();
@@ -275,34 +285,48 @@ impl Program {
         match step {
             Step::Place { pages, want } => {
                 let placed = recolorer.place(id, pages, want, hold)?;
-                self.enter(pages, &placed, now);
+                self.enter(pages, want, &placed, now);
                 let none = RecolorResult::Kept(KeptReason::NoFrame);
                 Ok(placed.iter().any(|placed| *placed != none))
             }
             Step::Check { pages } => {
-                let (checked, confirmed) = recolorer.check(id, pages, hold)?;
-                self.figures.checked += checked;
-                self.figures.confirmed += confirmed;
+                let checked = recolorer.check(id, pages, hold)?;
+                self.figures.checked += checked.measured;
+                self.figures.confirmed += checked.confirmed;
+                self.figures.unmeasured += checked.unmeasured;
                 Ok(true)
             }
         }
     }
 
     /// Records the results for pages that were to be placed.
-    pub(super) fn enter(&mut self, pages: &[VirtAddr], placed: &[RecolorResult], now: Duration) {
-        for (page, placed) in pages.iter().zip(placed) {
+    pub(super) fn enter(
+        &mut self,
+        pages: &[VirtAddr],
+        want: &TargetColors,
+        placed: &[RecolorResult],
+        now: Duration,
+    ) {
+        for (at, (page, placed)) in pages.iter().zip(placed).enumerate() {
             // Counted here, unless its frame is not known yet.
             self.pending.remove(&page.0);
             match *placed {
                 RecolorResult::Recolored(color) => {
-                    self.figures.recolored += 1;
+                    // A new frame of another color is known now, too.
+                    self.figures.recolored += u64::from(want.accepts(at, color));
                     self.colors.insert(page.0, color);
                     self.refused.remove(&page.0);
                 }
                 RecolorResult::Already(color) => {
                     self.colors.insert(page.0, color);
                 }
-                RecolorResult::Unmapped => drop(self.pending.insert(page.0)),
+                RecolorResult::Unmapped => {
+                    let wanted = match want {
+                        TargetColors::Each(colors) => colors.get(at).copied(),
+                        TargetColors::Within(_) => None,
+                    };
+                    self.pending.insert(page.0, wanted);
+                }
                 RecolorResult::Missed => {
                     self.colors.remove(&page.0);
                     self.refuse(page.0, None, now);
@@ -340,7 +364,7 @@ impl Program {
                 None => figures.missed += 1,
             }
         }
-        (figures.pages, figures.right) = (0, 0);
+        (figures.pages, figures.known, figures.right) = (0, 0, 0);
         (figures.accesses, figures.right_accesses) = (0.0, 0.0);
         let mut hot = Vec::new();
         for page in &self.pages {
@@ -350,6 +374,7 @@ impl Program {
                 PlacementGoal::Within(set) => color.is_some_and(|color| set.contains(color)),
             };
             figures.pages += 1;
+            figures.known += u64::from(color.is_some());
             figures.accesses += f64::from(page.rate);
             if right {
                 figures.right += 1;

@@ -42,7 +42,7 @@ fn settle(program: &mut Program, aim: &PlacementGoal, most: usize) -> usize {
                 TargetColors::Within(set) => RecolorResult::Recolored(set.iter().next().unwrap()),
             })
             .collect();
-        program.enter(&pages, &placed, Duration::ZERO);
+        program.enter(&pages, &want, &placed, Duration::ZERO);
     }
     panic!("never settled");
 }
@@ -118,11 +118,11 @@ fn what_the_kernel_keeps_is_left_alone_after_some_attempts() {
         let mut program = Program::default();
         program.take(pages(3, false), &aim, (CAPACITY, false), Duration::ZERO);
         for attempt in 0..100 {
-            let Some((pages, _)) = asked(program.step_within(&set, Duration::ZERO)) else {
+            let Some((pages, want)) = asked(program.step_within(&set, Duration::ZERO)) else {
                 return (attempt, program);
             };
             let now = Duration::ZERO;
-            program.enter(&pages, &vec![placed; pages.len()], now);
+            program.enter(&pages, &want, &vec![placed; pages.len()], now);
             program.count(&aim, COLORS, now);
         }
         (100, program)
@@ -152,9 +152,9 @@ fn what_the_kernel_kept_is_tried_again_after_a_while() {
     let mut tried = Vec::new();
     for second in 0..200 {
         let now = Duration::from_secs(second);
-        while let Some((pages, _)) = asked(program.step_within(&set, now)) {
+        while let Some((pages, want)) = asked(program.step_within(&set, now)) {
             tried.push(second);
-            program.enter(&pages, &shared, now);
+            program.enter(&pages, &want, &shared, now);
         }
     }
     assert_eq!(tried, [0, 0, 0, 30, 90]);
@@ -162,8 +162,8 @@ fn what_the_kernel_kept_is_tried_again_after_a_while() {
     assert_eq!(program.figures.left[&KeptReason::Shared], 1);
     // The child that shared it has ended.
     let now = Duration::from_secs(300);
-    let (pages, _) = asked(program.step_within(&set, now)).unwrap();
-    program.enter(&pages, &[RecolorResult::Recolored(Color(0))], now);
+    let (pages, want) = asked(program.step_within(&set, now)).unwrap();
+    program.enter(&pages, &want, &[RecolorResult::Recolored(Color(0))], now);
     program.count(&aim, COLORS, now);
     assert!(program.figures.left.is_empty());
     assert_eq!(program.figures.recolored, 1);
@@ -173,11 +173,33 @@ fn what_the_kernel_kept_is_tried_again_after_a_while() {
 fn a_page_whose_frame_is_seen_late_counts_once() {
     let mut program = Program::default();
     let at = [VirtAddr(BASE_PAGE_SIZE)];
-    let mut enter = |result| program.enter(&at, &[result], Duration::ZERO);
+    let want = TargetColors::Each(vec![Color(1)]);
+    let mut enter = |result| program.enter(&at, &want, &[result], Duration::ZERO);
     enter(RecolorResult::Unmapped);
     enter(RecolorResult::Recolored(Color(1)));
     assert_eq!(program.figures.recolored, 1);
     assert!(program.pending.is_empty());
+}
+
+#[test]
+fn a_frame_of_another_color_is_known_and_does_not_count() {
+    let mut program = Program::default();
+    let at = [VirtAddr(BASE_PAGE_SIZE)];
+    let want = TargetColors::Each(vec![Color(1)]);
+    let other = RecolorResult::Recolored(Color(2));
+    program.enter(&at, &want, &[other], Duration::ZERO);
+    assert_eq!(program.figures.recolored, 0);
+    assert_eq!(program.colors[&BASE_PAGE_SIZE], Color(2));
+    // Nor does the color of a page that nothing was done with count as wrong.
+    program.take(
+        pages(3, false),
+        &PlacementGoal::Spread,
+        (CAPACITY, false),
+        Duration::ZERO,
+    );
+    program.count(&PlacementGoal::Spread, COLORS, Duration::ZERO);
+    let Figures { pages, known, .. } = program.figures;
+    assert!(pages == 3 && known < pages, "{pages} {known}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! JSON document of a plan: `superhue-plan/1`.
 
 use serde::Serialize;
+use superhue::ColorPlacement;
 use superhue::model::words;
+use superhue::page_colors::oracles::OracleKind;
 use superhue::page_colors::plan::{
     Change, Cost, Needs, Objective, Obstacle, Plan, PlanError, Preemption, Problem, Refusal, Share,
     Unit,
@@ -135,9 +137,10 @@ impl Document {
 
     fn add(&mut self, problem: &Problem, starts: &[Start], plan: &Plan) {
         let name = |task: usize| problem.tasks[task].name.clone();
+        let placement = placement(starts, self.oracle);
         let tasks = problem.tasks.iter().zip(starts).zip(&plan.shares);
         self.tasks = tasks
-            .map(|((task, start), share)| planned(task, start, share))
+            .map(|((task, start), share)| planned(task, start, share, placement))
             .collect();
         self.others = plan.others.as_ref().map(ToString::to_string);
         self.unused = plan.unused.as_ref().map(ToString::to_string);
@@ -179,19 +182,40 @@ fn cpus_of(task: &PlanTask) -> String {
     task.cpus.iter().copied().collect::<CpuList>().to_string()
 }
 
-fn planned(task: &PlanTask, start: &Start, share: &Share) -> PlannedTask {
+/// Returns the mechanism that all tasks must have in common: the kernel and recoloring number the colors differently. `None` where each command of one
+/// machine takes the same one by itself.
+pub(super) fn placement(starts: &[Start], oracle: Option<&str>) -> Option<ColorPlacement> {
+    // The kernel gives no colors to services that run already.
+    if starts.iter().any(|start| start.unit.is_some()) {
+        return Some(ColorPlacement::Recolor);
+    }
+    oracle.map(|oracle| match oracle == OracleKind::Kernel.name() {
+        true => ColorPlacement::Kernel,
+        false => ColorPlacement::Recolor,
+    })
+}
+
+fn planned(
+    task: &PlanTask,
+    start: &Start,
+    share: &Share,
+    placement: Option<ColorPlacement>,
+) -> PlannedTask {
     let (colors, cpus) = (share.colors.to_string(), cpus_of(task));
     let words = match (&start.command, &start.unit) {
         (Some(command), _) => Some(command.as_str()),
         (None, Some(_)) => None,
         (None, None) => Some("COMMAND"),
     };
+    let option = placement.map_or_else(String::new, |it| format!(" --placement {it}"));
     let command = words.map(|words| {
-        format!("superhue run --colors {colors} --strict --swap -- taskset -c {cpus} {words}")
+        format!(
+            "superhue run --colors {colors}{option} --strict --swap -- taskset -c {cpus} {words}"
+        )
     });
     let rule = start.unit.as_ref().map(|unit| {
         format!(
-            "[[rule]]\nname = \"{}\"\nunit = {}\ncolors = \"{colors}\"\nswap = true\n",
+            "[[rule]]\nname = \"{}\"\nunit = {}\ncolors = \"{colors}\"\nplacement = \"recolor\"\nswap = true\n",
             task.name,
             toml_string(unit)
         )

@@ -14,6 +14,9 @@ use superhue_measure::{Arm, Builtin, Comparison};
 
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 
+/// The share of a run's memory that must be on its colors for its time to count.
+const LEAST_SHARE: f64 = 0.9;
+
 /// Reads the curve of a program from a document of `superhue compare`.
 ///
 /// # Errors
@@ -23,13 +26,35 @@ pub(super) fn curve(path: &Path) -> Result<Curve, String> {
         let text = read_document(path, MAX_DOCUMENT_BYTES).map_err(|error| format!("{error:#}"))?;
         let comparison = Comparison::from_json(&text).map_err(|error| error.to_string())?;
         let runs = comparison.samples.iter().filter(|record| record.counts());
-        let times = runs.filter_map(|record| {
-            let arm = comparison.arms.get(record.arm)?;
-            Some((colors_of(arm)?, record.sample.get(Builtin::Wall.name())?))
-        });
-        of_times(times)
+        let mut times = Vec::new();
+        for record in runs {
+            let arm = comparison.arms.get(record.arm);
+            let Some((arm, colors)) = arm.and_then(|arm| Some((arm, colors_of(arm)?))) else {
+                continue;
+            };
+            had_its_colors(arm, record.sample.get(Builtin::ColorShare.name()))?;
+            let time = record.sample.get(Builtin::Wall.name());
+            times.extend(time.map(|time| (colors, time)));
+        }
+        of_times(times.into_iter())
     };
     read().map_err(|error| format!("cannot take a curve from {}: {error}", path.display()))
+}
+
+/// Checks that a run had its colors: the time of another one says nothing about them.
+///
+/// # Errors
+/// A sentence with the arm and the share.
+fn had_its_colors(arm: &Arm, share: Option<f64>) -> Result<(), String> {
+    let how = match share {
+        Some(share) if share >= LEAST_SHARE => return Ok(()),
+        Some(share) => format!("only {:.0} % of its memory on its colors", share * 100.0),
+        None => "no memory that is known to be on its colors".to_owned(),
+    };
+    Err(format!(
+        "a run of arm `{}` had {how}: superhue recolors a program after half a second, so compare runs of many seconds, or use --placement kernel",
+        arm.name
+    ))
 }
 
 /// The number of colors of an arm; `None` if its options have no list of colors.
@@ -96,6 +121,16 @@ mod tests {
         let mut scanned = Arm::new("arm", "--colors 0-{n}");
         scanned.parameters.insert("n".to_owned(), "7".to_owned());
         assert_eq!(colors_of(&scanned), Some(8));
+    }
+
+    #[test]
+    fn a_run_without_its_colors_is_no_point_of_a_curve() {
+        let arm = Arm::new("four", "--colors 0-3");
+        assert_eq!(had_its_colors(&arm, Some(0.97)), Ok(()));
+        let said = had_its_colors(&arm, Some(0.25)).unwrap_err();
+        assert!(said.contains("`four` had only 25 %"), "{said}");
+        let said = had_its_colors(&arm, None).unwrap_err();
+        assert!(said.contains("no memory that is known"), "{said}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A piece of a pool: one mapping, and the state of each of its pages.
 
+use std::time::{Duration, Instant};
+
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, VirtAddr, VirtRange};
 use superhue_sys::frames::{Frames, Grain};
@@ -24,6 +26,8 @@ pub(super) struct Chunk {
     frames: Frames,
     slots: Vec<Slot>,
     empty: usize,
+    /// Time at which the oldest of its pages were filled.
+    filled: Instant,
 }
 
 impl Chunk {
@@ -37,11 +41,17 @@ impl Chunk {
             frames,
             slots: vec![Slot::Empty; pages],
             empty: pages,
+            filled: Instant::now(),
         })
     }
 
     pub(super) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Time since its oldest pages were filled.
+    pub(super) fn age(&self) -> Duration {
+        self.filled.elapsed()
     }
 
     /// Places without a page.
@@ -84,7 +94,10 @@ impl Chunk {
     }
 
     /// Fills the empty places with pages of zeroes. After an error they are empty.
-    pub(super) fn populate(&self) -> Result<(), Errno> {
+    pub(super) fn populate(&mut self) -> Result<(), Errno> {
+        if self.empty == self.slots.len() {
+            self.filled = Instant::now();
+        }
         self.frames.populate().inspect_err(|_| {
             self.discard_runs(|slot| slot == Slot::Empty);
         })

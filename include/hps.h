@@ -171,7 +171,9 @@ int hps_set_functions(hps_decide_fn decide, hps_compact_fn compact, void *user);
 int hps_wait_signal(int timeout_ms);
 
 /**
- * Copies the newest list of active pages, hottest first. Async-signal-safe. Never waits.
+ * Copies the newest list of active pages, hottest first. Async-signal-safe. Never waits. In a program that loads the library
+ * with dlopen(3), a thread calls hps_reason(NULL, 0) once before its signal handler may call this: the first use of memory of
+ * the thread's own may allocate.
  *
  * The service keeps only the newest list, so a process that does not fetch for a while misses the lists in
  * between (hps_get_statistics() counts them). After a notice no other follows until the process fetches. The list may have
@@ -220,7 +222,7 @@ struct hps_statistics {
 /**
  * Reads the counters.
  *
- * @return 0, -ENOTCONN, -ESRCH, -EINVAL, -EAGAIN (the service was writing a list: call again)
+ * @return 0, -ENOTCONN, -ESRCH, -EINVAL, -EPIPE (the service ended), -EAGAIN (the service was writing a list: call again)
  */
 int hps_get_statistics(struct hps_statistics *statistics);
 

@@ -5,8 +5,11 @@
 //! finds its old entry, so the list grows only with the number of different combinations.
 
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use rustix::io::Errno;
 
 use crate::layout::{HpsPage, HpsRegion};
 
@@ -55,20 +58,28 @@ impl Functions {
     }
 
     /// Puts these callbacks in force.
-    pub fn set(self) {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn set(self) -> Result<(), Errno> {
         let mut at = KNOWN.load(Ordering::Acquire);
         // SAFETY: as above.
         while let Some(node) = unsafe { at.as_ref() } {
             if node.functions.is(&self) {
                 CURRENT.store(at, Ordering::Release);
-                return;
+                return Ok(());
             }
             at = node.next;
         }
-        let node = Box::into_raw(Box::new(Node {
+        // Unlike `Box::new`, it does not end the program when memory is short. The node is never freed.
+        let mut room = Vec::new();
+        room.try_reserve_exact(1).map_err(|_| Errno::NOMEM)?;
+        room.push(Node {
             functions: self,
             next: null_mut(),
-        }));
+        });
+        let mut room = ManuallyDrop::new(room);
+        let node = room.as_mut_ptr();
         let mut head = KNOWN.load(Ordering::Acquire);
         loop {
             // SAFETY: no other thread can find the node yet.
@@ -79,5 +90,6 @@ impl Functions {
             }
         }
         CURRENT.store(node, Ordering::Release);
+        Ok(())
     }
 }

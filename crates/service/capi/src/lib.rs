@@ -177,13 +177,13 @@ pub extern "C" fn hps_set_functions(
     user: *mut c_void,
 ) -> c_int {
     let _errno = ErrnoGuard::new();
-    Functions {
+    let functions = Functions {
         decide,
         compact,
         user,
-    }
-    .set();
-    0
+    };
+    forget_reason();
+    functions.set().map_or_else(negative, |()| 0)
 }
 
 #[unsafe(no_mangle)]
@@ -226,6 +226,7 @@ pub unsafe extern "C" fn hps_fetch(
     let room = if capacity == 0 {
         &mut []
     } else if pages.is_null() || capacity > isize::MAX as usize / size_of::<HpsPage>() {
+        forget_reason();
         return negative(Errno::INVAL);
     } else {
         // SAFETY: the caller passes memory for `capacity` pages. Any bytes are a valid `HpsPage`,
@@ -342,6 +343,7 @@ fn ask(functions: &Functions, region: &RegionPages<'_>) -> Decision {
 pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c_int {
     let _errno = ErrnoGuard::new();
     if statistics.is_null() {
+        forget_reason();
         return negative(Errno::INVAL);
     }
     let told = SLOT.enter().and_then(|entered| {
@@ -370,6 +372,7 @@ pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c_void {
     let _errno = ErrnoGuard::new();
+    forget_reason();
     let Ok(memory) = HugeMemory::new(size) else {
         return null_mut();
     };
@@ -383,6 +386,7 @@ pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_free(memory: *mut c_void, size: usize) -> c_int {
     let _errno = ErrnoGuard::new();
+    forget_reason();
     let Some(memory) = NonNull::new(memory) else {
         return 0;
     };

@@ -210,6 +210,12 @@ impl Header {
         Err(Errno::AGAIN)
     }
 
+    /// Returns the serial of the list that is being replaced; `None` if the file is whole, or cannot be read.
+    pub(crate) fn serial_being_replaced(file: impl AsFd) -> Option<u64> {
+        let header = Self::read_once(file).ok()?;
+        (header.sequence % 2 == 1).then_some(header.serial)
+    }
+
     fn read_once(file: impl AsFd) -> Result<Self, Errno> {
         let mut bytes = [0; HEADER_BYTES];
         if read_full(file, &mut bytes, 0)? != HEADER_BYTES {

@@ -28,6 +28,8 @@ pub const SOCKET_VARIABLE: &str = "SUPERHUE_TRACK_SOCKET";
 const MIN_HEAT_DEFAULT: u32 = 50;
 /// Attempts to fetch a list that grows meanwhile.
 const FETCH_TRIES: usize = 16;
+/// Attempts to read a list that is replaced meanwhile, each of which reads several times.
+const READ_TRIES: usize = 4;
 
 /// Options for tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,11 +282,12 @@ impl Tracking {
     /// Copies the newest list, hottest first, as much as fits. Async-signal-safe; never waits.
     ///
     /// # Errors
-    /// `Busy`; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
+    /// `Busy`, and another notice follows; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
     pub fn fetch(&self, pages: &mut [Page]) -> Result<FetchCounts, ClientError> {
         self.check()?;
-        let (count, header) = self.list_result(list::read(&self.list, pages))?;
+        let (count, header) = self.read_list(|| list::read(&self.list, pages))?;
         if pages.is_empty() && header.entries > 0 {
+            self.still_served()?;
             // Only the length was asked: the list was not read, and a notice that is due stays due.
             return Ok(FetchCounts {
                 count,
@@ -322,7 +325,7 @@ impl Tracking {
         let mut pages = Vec::new();
         for _ in 0..FETCH_TRIES {
             self.check()?;
-            let header = self.list_result(Header::read(&self.list))?;
+            let header = self.read_list(|| Header::read(&self.list))?;
             let entries = usize::try_from(header.entries).unwrap_or(usize::MAX);
             pages.clear();
             pages
@@ -341,9 +344,10 @@ impl Tracking {
     /// Returns the counters.
     ///
     /// # Errors
-    /// `Busy`, `Disabled`, `Forked`.
+    /// `Busy`, `ServiceGone`, `Disabled`, `Forked`.
     pub fn statistics(&self) -> Result<Statistics, ClientError> {
         self.check()?;
+        self.still_served()?;
         let header = self.list_result(Header::read(&self.list))?;
         Ok(Statistics {
             published: header.serial,
@@ -351,6 +355,44 @@ impl Tracking {
             active: header.active,
             cut: header.cut,
         })
+    }
+
+    /// Reads from the list. If the service is just replacing it, asks for a notice of the new one: the notice of the old one may be taken already.
+    fn read_list<T>(&self, mut read: impl FnMut() -> Result<T, Errno>) -> Result<T, ClientError> {
+        for _ in 0..READ_TRIES {
+            match read() {
+                Err(Errno::AGAIN) => {}
+                other => return self.list_result(other),
+            }
+            // A service that was killed leaves the list as it was.
+            self.still_served()?;
+            if let Some(serial) = Header::serial_being_replaced(&self.list) {
+                let _ = send(
+                    &self.socket,
+                    Request::Fetched { serial }.packet().bytes(),
+                    None,
+                );
+                break;
+            }
+        }
+        Err(ClientError::Busy)
+    }
+
+    /// Checks that the service holds the other end of the connection.
+    fn still_served(&self) -> Result<(), ClientError> {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let has_hung_up =
+            poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(ended);
+        if has_hung_up {
+            self.check()?;
+            return Err(ClientError::ServiceGone);
+        }
+        Ok(())
     }
 
     fn list_result<T>(&self, result: Result<T, Errno>) -> Result<T, ClientError> {
@@ -409,5 +451,78 @@ impl Drop for Tracking {
     /// Ends the tracking, also where a forked child still holds the connection.
     fn drop(&mut self) {
         self.disable();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::io::pwrite;
+    use rustix::net::socketpair;
+    use superhue_sys::seqpacket::receive_no_descriptors;
+
+    use super::*;
+
+    /// Makes a connection, and returns the service's end of it.
+    fn connected() -> (Tracking, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (socket, service) = pair.unwrap();
+        let list = memfd_create("list", MemfdFlags::CLOEXEC).unwrap();
+        let header = Header {
+            serial: 7,
+            active: 1,
+            ..Header::default()
+        };
+        let page = Page {
+            address: 0x1000,
+            heat: 1000,
+            ..Page::default()
+        };
+        list::write(&list, header, &[page]).unwrap();
+        let tracking = Tracking {
+            socket,
+            list,
+            owner: rustix::process::getpid(),
+            own: true,
+            disabled: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        };
+        (tracking, service)
+    }
+
+    fn requests(service: &OwnedFd) -> Vec<Request> {
+        let mut buffer = [0; MAX_MESSAGE_BYTES];
+        let next = || {
+            let received = receive_no_descriptors(service, &mut buffer).ok()?;
+            Request::parse(buffer.get(..received.bytes)?).ok()
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_list_that_is_being_replaced_is_announced_again() {
+        let (tracking, service) = connected();
+        assert_eq!(tracking.fetch_all().unwrap().len(), 1);
+        assert_eq!(requests(&service), [Request::Fetched { serial: 7 }]);
+        // The service writes list 8: until then the number is that of the old one.
+        pwrite(&tracking.list, &3_u64.to_le_bytes(), 0).unwrap();
+        for _ in 0..2 {
+            let fetched = tracking.fetch_all();
+            assert!(matches!(fetched, Err(ClientError::Busy)), "{fetched:?}");
+            assert_eq!(requests(&service), [Request::Fetched { serial: 7 }]);
+        }
+    }
+
+    #[test]
+    fn a_service_that_was_killed_is_noticed() {
+        let (tracking, service) = connected();
+        assert_eq!(tracking.fetch(&mut []).unwrap().available, 1);
+        drop(service);
+        let gone = |error| matches!(error, ClientError::ServiceGone);
+        assert!(tracking.fetch(&mut []).is_err_and(gone));
+        assert!(tracking.statistics().is_err_and(gone));
+        pwrite(&tracking.list, &3_u64.to_le_bytes(), 0).unwrap();
+        assert!(tracking.fetch(&mut [Page::default()]).is_err_and(gone));
     }
 }

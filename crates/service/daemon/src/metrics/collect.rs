@@ -21,7 +21,7 @@ pub(crate) struct MetricsInputs<'a> {
     pub(crate) started: SystemTime,
     /// Time when the rules in force were read.
     pub(crate) loaded: SystemTime,
-    /// Longest time since a watch of each rule was heard, in the order of the account; `None` without a watch.
+    /// Longest time since a watch of each rule published an account, in the order of the account; `None` without a watch.
     pub(crate) ages: &'a [Option<Duration>],
     /// The kernel's own counters; `None` where they cannot be read.
     pub(crate) kernel: Option<&'a ThpCounters>,
@@ -124,6 +124,13 @@ fn of_daemon(page: &mut Page, account: &DaemonAccount, beside: &MetricsInputs<'_
     page.number(Id::Cgroups, &["watched"], watched);
     let limited = flag(discovery.limited_because.is_some());
     page.number(Id::DiscoveryLimited, &[], limited);
+    if let Some(pods) = &account.discovery.pods {
+        page.number(Id::KubeletRequests, &[], float(pods.requests));
+        page.number(Id::KubeletFailed, &[], float(pods.failed));
+        if let Some(age) = pods.age_seconds {
+            page.number(Id::KubeletAge, &[], age);
+        }
+    }
 }
 
 fn of_cpu(page: &mut Page, account: &DaemonAccount, sums: &Sums, parts: &mut CpuParts) {
@@ -218,8 +225,6 @@ fn of_watch(page: &mut Page, name: &str, watch: &WatchAccount) {
             page.number(Id::RuleHot, &[name, share], float(bytes.0));
         }
     }
-    let denied = float(watch.processes_denied);
-    page.number(Id::RuleDenied, &[name], denied);
     for (reason, &count) in &watch.left_alone {
         page.number(Id::RuleLeftAlone, &[name, reason], float(count));
     }

@@ -96,6 +96,9 @@ families! {
     RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
     Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (a rule can match them).";
     DiscoveryLimited = Gauge "discovery_limited" NONE, [] "1 if services are found the slow way (superhue ctl status says why).";
+    KubeletRequests = Counter "kubelet_requests" NONE, [] "Requests to the kubelet for the names of pods; absent without [kubelet].";
+    KubeletFailed = Counter "kubelet_requests_failed" NONE, [] "Of these, requests without a valid answer (superhue ctl status says why).";
+    KubeletAge = Gauge "kubelet_answer_age" SECONDS, [] "Time since the last valid answer of the kubelet; absent before the first one.";
     UsersClients = Gauge "users_clients" NONE, [] "Programs of users that the daemon acts for now ([users]).";
     UsersStarted = Counter "users_clients_started" NONE, [] "Programs of users that the daemon has acted for.";
     UsersFailed = Counter "users_clients_failed" NONE, [] "Of these, those whose worker ended by an error.";
@@ -117,7 +120,7 @@ families! {
         "Age of the figures of a rule; those of a rule whose processes do nothing may be some minutes old.";
     RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";
     RuleProcessesSeen = Counter "rule_processes_seen" NONE, ["rule"] "Processes that have belonged to a rule.";
-    RuleDenied = Gauge "rule_processes_denied" NONE, ["rule"] "Processes that the daemon may not look at.";
+    RuleDenied = Counter "rule_processes_denied" NONE, ["rule"] "Of these, processes that the daemon may not look at.";
     RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes whose pages could not be recolored when last tried.";
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";

@@ -310,6 +310,7 @@ fn counters(account: &WatchAccount) -> Vec<(Counter, f64)> {
     let mut put = |id, what: &str, value: f64| all.push(((id, what.to_owned()), value));
     let (collapses, splits) = (&account.collapses, &account.splits);
     put(Id::RuleProcessesSeen, "", account.processes_seen as f64);
+    put(Id::RuleDenied, "", account.processes_denied as f64);
     put(Id::RuleCollapses, "", collapses.done as f64);
     put(Id::RuleSplits, "", splits.done as f64);
     for (id, counts) in [

@@ -143,6 +143,8 @@ struct RunningWorker {
     is_heard: bool,
     begun: Duration,
     heard: Duration,
+    /// Time at which its watch last published an account: a worker that says nothing new is heard, too.
+    renewed: Duration,
     /// The settings that it was sent last, without the members.
     told: Option<SentSettings>,
     /// CPU time at the last division.
@@ -223,10 +225,16 @@ impl RunningWorker {
                 WatchMessage::Account(account) => {
                     // The first one may be from before the watch has published anything.
                     self.is_heard |= account.at_seconds > 0.0 || account.trouble.is_some();
+                    if account.at_seconds > self.account.at_seconds {
+                        self.renewed = at;
+                    }
                     self.account = Arc::from(account);
                 }
                 WatchMessage::Beat { at_seconds, own } => {
                     let account = Arc::make_mut(&mut self.account);
+                    if at_seconds > account.at_seconds {
+                        self.renewed = at;
+                    }
                     account.at_seconds = at_seconds;
                     account.own = own;
                 }

@@ -162,6 +162,7 @@ impl Watches {
                         is_heard: false,
                         begun: at,
                         heard: at,
+                        renewed: at,
                         told: None,
                         used: Duration::ZERO,
                         memory: ByteCount(0),

@@ -90,7 +90,7 @@ impl Watches {
         std::mem::take(&mut self.ended)
     }
 
-    /// Returns the longest time since a watch of each rule of [`Self::account`] was heard.
+    /// Returns the longest time since a watch of each rule of [`Self::account`] published an account.
     pub(crate) fn ages(&self) -> Vec<Option<Duration>> {
         let rules = self.rules.iter();
         let kept = rules.filter_map(|rule| self.kept.get(&rule.name));
@@ -145,10 +145,11 @@ impl RuleState {
         any.then(|| Arc::new(all))
     }
 
-    /// Returns the longest time since a watch was heard; `None` without a watch.
+    /// Returns the longest time since a watch published an account; `None` without a watch.
     fn age(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.values().filter(|lane| !lane.members.is_empty());
-        let ages = lanes.filter_map(|lane| Some(now.saturating_sub(lane.running.as_ref()?.heard)));
+        let ages =
+            lanes.filter_map(|lane| Some(now.saturating_sub(lane.running.as_ref()?.renewed)));
         ages.max()
     }
 }

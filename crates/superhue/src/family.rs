@@ -130,6 +130,11 @@ impl Family {
         oldest.is_some_and(|id| running(roots, id.pid) != Some(*id))
     }
 
+    /// Returns true if it is made of processes that were named, and their descendants.
+    pub(crate) const fn is_named(&self) -> bool {
+        matches!(self.source, Source::Named { .. })
+    }
+
     /// Drops members that have ended and takes in new ones.
     pub(crate) fn update(&mut self, roots: &Roots, at: Duration) {
         match &mut self.source {

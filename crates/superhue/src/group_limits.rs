@@ -38,6 +38,7 @@ use superhue_model::{
 };
 use superhue_procfs::Roots;
 use superhue_procfs::hardware::CpuList;
+use superhue_procfs::process::resident_now;
 use superhue_sys::cgroup::{Group, RemovedCgroup, Usage, groups};
 
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
@@ -91,8 +92,8 @@ pub(crate) struct GroupLimits {
     homes: HashMap<ProcessId, ProcessGroups>,
     groups: HashMap<PathBuf, GroupState>,
     tended: Duration,
-    /// The last approved collapse, and the groups that count it.
-    last: Option<(Target, Arc<[PathBuf]>)>,
+    /// The last approved collapse, the groups that count it, and the bytes that it adds to each.
+    last: Option<(Target, Arc<[PathBuf]>, Vec<ByteCount>)>,
 }
 
 /// Groups of a process, its own first.
@@ -100,6 +101,8 @@ pub(crate) struct GroupLimits {
 struct ProcessGroups {
     looked: Duration,
     folders: Option<Arc<[PathBuf]>>,
+    /// Its anonymous memory then.
+    anonymous: ByteCount,
 }
 
 /// State of a group.
@@ -172,12 +175,13 @@ impl GroupLimits {
 
     /// Counts the last approved collapse as not made, if it is the one of `target`.
     pub(crate) fn take_back(&mut self, target: &Target) {
-        let Some((_, folders)) = self.last.take().filter(|(last, _)| last == target) else {
+        let last = self.last.take().filter(|(last, ..)| last == target);
+        let Some((_, folders, added)) = last else {
             return;
         };
-        for folder in folders.iter() {
+        for (folder, growth) in folders.iter().zip(added) {
             if let Some(known) = self.groups.get_mut(folder) {
-                known.take_back(target.growth.bytes());
+                known.take_back(growth);
             }
         }
     }
@@ -189,7 +193,12 @@ impl GroupLimits {
         let Some(folders) = self.home(at, target.process) else {
             return Ok(Some(SkipReason::NoHeadroom));
         };
+        let anonymous = match (target.object, self.homes.get(&target.process)) {
+            (None, Some(home)) => home.anonymous,
+            _ => ByteCount(0),
+        };
         let mut pressed = None;
+        let mut added = Vec::with_capacity(folders.len());
         for folder in folders.iter() {
             let known = known_of(&mut self.groups, folder, at);
             let is_short = known.is_short(at);
@@ -198,15 +207,15 @@ impl GroupLimits {
             if is_short || pressed == Some(true) {
                 return Ok(Some(SkipReason::MemoryPressure));
             }
-            let reason = known.object(at, growth, self.cpus, self.has_budget)?;
-            if reason.is_some() {
-                return Ok(reason);
+            match known.object(at, (growth, anonymous), self.cpus, self.has_budget)? {
+                Ok(growth) => added.push(growth),
+                Err(reason) => return Ok(Some(reason)),
             }
         }
-        for folder in folders.iter() {
+        for (folder, &growth) in folders.iter().zip(&added) {
             known_of(&mut self.groups, folder, at).expect(at, growth);
         }
-        self.last = Some((*target, folders));
+        self.last = Some((*target, folders, added));
         Ok(None)
     }
 
@@ -219,9 +228,11 @@ impl GroupLimits {
         let Roots { proc, sys } = &self.roots;
         let folders: Option<Arc<[PathBuf]>> =
             groups(proc, sys, &process.pid.to_string()).map(Into::into);
+        let resident = resident_now(&self.roots, process.pid);
         let home = ProcessGroups {
             looked: at,
             folders: folders.clone(),
+            anonymous: resident.map_or(ByteCount(0), |resident| resident.anonymous().bytes()),
         };
         self.homes.insert(process, home);
         folders
@@ -240,8 +251,10 @@ impl GroupLimits {
         self.tended = at;
         self.homes
             .retain(|_, home| !is_older(home.looked, HOME_KNOWN_FOR));
-        self.groups
-            .retain(|_, known| !is_older(known.asked, REMEMBERED));
+        // What was added without a budget counts for as long as the group exists.
+        self.groups.retain(|folder, known| {
+            !is_older(known.asked, REMEMBERED) || (known.added > 0 && folder.exists())
+        });
         let unused = self.groups.values_mut();
         unused
             .filter(|known| is_older(known.asked, HOME_KNOWN_FOR))
@@ -305,21 +318,28 @@ impl GroupState {
         at < self.short_until
     }
 
-    /// Returns the objection to a collapse that adds `growth`.
+    /// Returns the objection to a collapse that adds `growth` to a process with so much anonymous memory; without one, the bytes that it adds to the
+    /// charge of the group.
     fn object(
         &mut self,
         at: Duration,
-        growth: ByteCount,
+        (growth, anonymous): (ByteCount, ByteCount),
         cpus: u64,
         has_budget: bool,
-    ) -> Result<Option<SkipReason>, RemovedCgroup> {
+    ) -> Result<Result<ByteCount, SkipReason>, RemovedCgroup> {
         let Some(files) = &self.files else {
-            return Ok(None);
+            return Ok(Ok(growth));
         };
         let Some(usage) = files.usage()? else {
-            return Ok(None);
+            return Ok(Ok(growth));
         };
         let (limit, used) = (usage.limit.0, usage.used.0);
+        // A process that was moved leaves its memory charged to its former group, and a huge page is charged to the present one, whole
+        // ("cgroup-v2.rst", Memory Ownership).
+        let growth = match used < anonymous.0 {
+            true => ByteCount(HUGE_PAGE_SIZE),
+            false => growth,
+        };
         self.added = self.added.min(used);
         let is_over = |passed: Duration| at.saturating_sub(passed) >= PASSED;
         if self.passed.is_some_and(is_over) {
@@ -352,11 +372,11 @@ impl GroupState {
         }
         let is_spent = !has_budget && self.added + growth.0 > limit / PART_WITHOUT_BUDGET;
         Ok(if left < for_a_moment {
-            Some(SkipReason::NoHeadroom)
+            Err(SkipReason::NoHeadroom)
         } else if growth.0 > 0 && (left < for_good || is_growing || is_spent) {
-            Some(SkipReason::NoRoomToGrow)
+            Err(SkipReason::NoRoomToGrow)
         } else {
-            None
+            Ok(growth)
         })
     }
 
@@ -498,6 +518,26 @@ mod tests {
         fake.write("a/b", "memory.current", most);
         fake.limits.groups.clear();
         assert_eq!(fake.after(0, 0), NO_ROOM, "its own");
+    }
+
+    #[test]
+    fn memory_that_another_group_is_charged_for_is_growth() {
+        let mut fake = Fake::new();
+        fake.write("a/b", "memory.max", 1024 * MIB);
+        // Less than an eighth is left, and far more than a huge page.
+        fake.write("a/b", "memory.current", 960 * MIB);
+        assert_eq!(fake.after(0, 0), None);
+        let statm = fake.folder.path().join("proc/7/statm");
+        let pages = |mib: u64| format!("{0} {0} 0 0 0 0 0\n", mib << 8);
+        fs::write(&statm, pages(900)).unwrap();
+        assert_eq!(fake.after(2000, 0), None, "all of it may be its own");
+        fs::write(&statm, pages(2000)).unwrap();
+        assert_eq!(fake.after(2000, 0), NO_GROWTH);
+        fake.write("a/b", "memory.current", 100 * MIB);
+        assert_eq!(fake.after(2000, 0), None, "there is room");
+        // The next one counts this one, until it shows.
+        fake.limits.take_back(&target(0));
+        assert_eq!(fake.after(0, 0), None);
     }
 
     #[test]

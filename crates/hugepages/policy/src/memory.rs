@@ -49,7 +49,8 @@ pub(crate) struct Sums {
     pub(crate) behind_probe: u64,
     /// Earliest time at which one of the waiting regions will be ready.
     pub(crate) due: EarliestTick,
-    /// Pages that splits freed.
+    /// Splits that took effect, and the pages that they freed.
+    pub(crate) settled: u64,
     pub(crate) returned: u64,
     /// Splits of huge pages that were known to hold zeroes, and the pages that these freed.
     pub(crate) splits: u64,
@@ -184,6 +185,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
                     let RegionChange { expired, was_split } = record.see(&seen, now);
                     sums.expired += u64::from(expired);
                     if let Some(returned) = was_split {
+                        sums.settled += 1;
                         sums.returned += u64::from(returned);
                         if rule.knows_zeroes(&record.note) {
                             sums.splits += 1;
@@ -523,6 +525,7 @@ fn count_lost<N: Copy + Default>(lost: &Record<N>, view: &Memory<'_>, sums: &mut
     // A huge page of zeroes only leaves no pages behind when it is split.
     let whole = lost.region.range();
     if lost.is_split() && view.is_mapped(&whole) {
+        sums.settled += 1;
         sums.returned += u64::from(FULL);
         sums.splits += 1;
         sums.freed += u64::from(FULL);

@@ -653,7 +653,8 @@ impl<R: Rule> Policy for Promoter<R> {
         } else if self.splits_are_futile() && now.since(self.last_split) >= FORGOTTEN {
             self.splits = (0, 0);
         }
-        self.overdrawn.note_returned(sums.returned);
+        self.overdrawn
+            .note_settled(sums.settled, sums.returned, now);
         let news = self.torn.look(&views, now);
         sums.returned += news.returned;
         sums.expired += news.expired;

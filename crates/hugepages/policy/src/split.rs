@@ -147,7 +147,17 @@ impl Splitter {
         found
             .victims
             .sort_unstable_by_key(|victim| (victim.worth, victim.place));
-        let free = promoter.room().saturating_add(found.coming + released);
+        // What the charge exceeds the budget by has to come back first: until then no victim makes room for another region.
+        let excess = promoter.excess().unwrap_or(0);
+        let free = promoter
+            .room()
+            .saturating_add(found.coming + released)
+            .saturating_sub(excess);
+        let wanted = if excess > 0 && free == 0 {
+            Vec::new()
+        } else {
+            wanted
+        };
         let left = left - chosen.len();
         chosen.extend(give_way(&wanted, &found.victims, free, left));
 

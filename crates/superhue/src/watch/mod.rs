@@ -26,7 +26,7 @@ mod objects;
 mod publish;
 mod turns;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use superhue_act::Actuator;
@@ -37,7 +37,7 @@ use superhue_model::{
 };
 use superhue_policy::Ledger;
 use superhue_procfs::Roots;
-use superhue_procfs::process::{PageScanner, ZeroPages, stat};
+use superhue_procfs::process::{PageScanner, ZeroPages, resident_now, stat};
 use superhue_sys::busy::note_charged;
 
 use crate::account::WatchAccount;
@@ -50,7 +50,7 @@ use crate::given_back::{LazyFreeFinder, TornPageFinder};
 use crate::setup::Setup;
 use crate::stop::Stop;
 use crate::timeline::Timeline;
-use crate::{Config, Mechanism};
+use crate::{Config, Mechanism, Pages};
 use huge_pages::HugePages;
 use known::ProcessState;
 use objects::Objects;
@@ -556,8 +556,7 @@ impl Watch {
         self.watched.ledger = self.setup.policy.ledger().clone();
         self.watched.processes_unreachable = self.family.unreachable();
         self.conclude_tracking();
-        // This look shows the effect of the last collapses.
-        self.look_at_objects(true);
+        self.look_at_objects_at_the_end();
         self.watched.objects = std::mem::take(&mut self.objects.known);
     }
 
@@ -581,8 +580,9 @@ impl Watch {
         let mut changed = Vec::new();
         // A process may hold it up in the middle.
         note_charged(self.setup.policy.ledger().charged.0);
-        for chunk in plan.actions.chunks(CHUNK) {
-            // The rest of a plan that turns out to be out of date waits until the next look.
+        for (index, chunk) in plan.actions.chunks(CHUNK).enumerate() {
+            // The rest of a plan that turns out to be out of date waits until the next look; so does memory that is being filled again.
+            is_stale |= index > 0 && self.fills_again(chunk);
             let ends = || stop.is_set() || is_stale;
             let before = cpu_time();
             let _ = take_reads();
@@ -613,6 +613,29 @@ impl Watch {
         self.resample_changed(&changed);
         self.looks_at_once |= is_stale;
         !plan.actions.is_empty()
+    }
+
+    /// Returns true if a process whose memory the actions concern has begun to fill memory since the decision, under the policy that leaves it alone
+    /// then.
+    fn fills_again(&mut self, actions: &[Action]) -> bool {
+        if self.setup.pages != Pages::Auto || self.dry_run {
+            return false;
+        }
+        let at = self.begun.elapsed();
+        let owners = actions.iter().filter_map(|action| match action.owner() {
+            Owner::Process(id) => Some(id),
+            Owner::Object(_) => None,
+        });
+        let owners: BTreeSet<ProcessId> = owners.collect();
+        owners.into_iter().any(|id| {
+            let Ok(resident) = resident_now(&self.roots, id.pid) else {
+                return false;
+            };
+            self.known.get_mut(&id).is_some_and(|known| {
+                known.growth.see(at, resident.total);
+                known.growth.fills(at)
+            })
+        })
     }
 
     /// Marks processes and objects that have given memory back since the last look; returns true if there are any.

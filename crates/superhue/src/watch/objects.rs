@@ -17,6 +17,7 @@ use superhue_model::{
 use superhue_procfs::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 
 use super::Watch;
+use super::known::FIRST_LOOK;
 use super::look::FULL_LOOK_AT_LEAST;
 use crate::ceiling;
 use crate::objects::{mappers_by_object, misaligned_by, name_of, processes_of};
@@ -26,6 +27,12 @@ const WAYS: usize = 4;
 
 /// Mappers whose page tables each look reads; the first of them, through which regions are collapsed, is always included.
 const MAPPERS_GLANCED_AT: usize = 4;
+
+/// Number of objects from which on first looks at them wait for their turn.
+const CROWD_OBJECTS: usize = 64;
+
+/// Time that the looks at the end may take together, about: the end of Superhue waits for it.
+const LAST_LOOKS: Duration = Duration::from_millis(500);
 
 /// Objects that are kept for the report after their last mapper has gone.
 const REMEMBERED: usize = 64;
@@ -96,8 +103,8 @@ impl Objects {
 }
 
 impl Watch {
-    /// Gathers mappers, and looks at the objects that are due, or at all of them.
-    pub(super) fn look_at_objects(&mut self, all: bool) {
+    /// Gathers mappers, and looks at the objects that are due.
+    pub(super) fn look_at_objects(&mut self) {
         let changed = std::mem::take(&mut self.objects.maps_changed);
         if changed {
             self.gather_objects();
@@ -106,22 +113,46 @@ impl Watch {
         let at = self.snapshot.at;
         let due = |known: &KnownObject| {
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
-            let Some(looked) = known.looked.filter(|_| !all) else {
+            let Some(looked) = known.looked else {
                 return true;
             };
             let overdue = at.saturating_sub(looked) >= FULL_LOOK_AT_LEAST.max(affordable);
-            (changed || overdue || known.is_stale) && self.allowance.covers(at, known.cost)
+            changed || overdue || known.is_stale
         };
         let mapped = self.objects.known.iter();
         let mapped = mapped.filter(|(_, known)| known.mappers > 0 && due(known));
-        let ids: Vec<ObjectId> = mapped.map(|(&id, _)| id).collect();
-        let most = if all {
-            MAPPERS_READ
-        } else {
-            MAPPERS_GLANCED_AT
-        };
-        for id in ids {
-            self.look_at_object(id, most);
+        let mut waiting: Vec<_> = mapped
+            .map(|(&id, known)| (known.looked, known.cost, id))
+            .collect();
+        // The longest wait comes first. Where there are many, first looks wait until the share of looks pays for them, too.
+        waiting.sort_unstable();
+        let is_crowd = self.objects.known.len() >= CROWD_OBJECTS;
+        for (looked, cost, id) in waiting {
+            let is_free = looked.is_none() && !is_crowd;
+            if is_free || self.allowance.covers(at, cost.max(FIRST_LOOK)) {
+                self.look_at_object(id, MAPPERS_GLANCED_AT);
+            }
+        }
+    }
+
+    /// Looks at all objects, as far as a moment allows it. Those of which regions were collapsed come first: the looks show the effect of the last
+    /// collapses.
+    pub(super) fn look_at_objects_at_the_end(&mut self) {
+        if std::mem::take(&mut self.objects.maps_changed) {
+            self.gather_objects();
+        }
+        let known = self.objects.known.iter();
+        let mapped = known.filter(|(_, known)| known.mappers > 0);
+        let mut all: Vec<_> = mapped
+            .map(|(&id, known)| (known.collapsed == 0, known.looked, id))
+            .collect();
+        all.sort_unstable();
+        let begun = Instant::now();
+        for (_, _, id) in all {
+            if begun.elapsed() >= LAST_LOOKS {
+                break;
+            }
+            self.look_at_object(id, MAPPERS_READ);
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use superhue_model::Action;
 
-use super::{MAX_FUTILE_SPLITS, Promoter};
+use super::{FORGOTTEN, MAX_FUTILE_SPLITS, Promoter};
 use crate::backoff::REST;
 use crate::candidate::{PromotionValue, Rule};
 use crate::clock::Tick;
@@ -32,16 +32,31 @@ const MAX_PENDING_SPLITS: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct BudgetOverrun {
     since: Option<Tick>,
-    /// Number of splits planned.
-    asked: u64,
-    /// Pages that splits of charged huge pages have returned.
+    /// Number of splits that a look has settled: those that were cancelled or refused say nothing about what splits return.
+    settled: u64,
+    /// Pages that these have returned.
     returned: u64,
+    /// Time of the last of them.
+    last: Tick,
 }
 
 impl BudgetOverrun {
-    /// Counts pages that splits have returned. Those of torn huge pages do not belong here: they come back on every kernel.
-    pub(super) const fn note_returned(&mut self, pages: u64) {
-        self.returned = self.returned.saturating_add(pages);
+    /// Counts splits that a look has settled, and the pages that they have returned. Those of torn huge pages do not belong here: they come back on
+    /// every kernel.
+    pub(super) fn note_settled(&mut self, splits: u64, pages: u64, now: Tick) {
+        if splits > 0 {
+            self.settled = self.settled.saturating_add(splits);
+            self.returned = self.returned.saturating_add(pages);
+            self.last = now;
+        } else if self.is_in_vain() && now.since(self.last) >= FORGOTTEN {
+            // Pages that held data then may hold zeroes now.
+            (self.settled, self.returned) = (0, 0);
+        }
+    }
+
+    /// Returns true if splits have returned nothing so far.
+    const fn is_in_vain(&self) -> bool {
+        self.settled >= MAX_FUTILE_SPLITS && self.returned == 0
     }
 
     /// Plans splits that bring the charge down to the budget.
@@ -56,8 +71,7 @@ impl BudgetOverrun {
             promoter.look_after(GRACE.saturating_sub(now.since(since)));
             return Vec::new();
         }
-        let is_in_vain = self.asked >= MAX_FUTILE_SPLITS && self.returned == 0;
-        if is_in_vain || promoter.splits_are_futile() {
+        if self.is_in_vain() || promoter.splits_are_futile() {
             return Vec::new();
         }
         let chosen = choose(promoter, excess, now);
@@ -69,7 +83,6 @@ impl BudgetOverrun {
                 record.trouble.fail(now, &REST);
             }
         }
-        self.asked += u64::try_from(actions.len()).unwrap_or(u64::MAX);
         actions
     }
 }

@@ -111,8 +111,8 @@ pub use objects::{SharedObject, shared_objects};
 pub use options::PlacementOptions;
 pub use pages::{Pages, PolicyOption};
 pub use report::{
-    CollapseReport, CostReport, CoverageReport, CpuReport, Ending, MemoryReport, ProcessesReport,
-    Report, SCHEMA, StallReport,
+    CollapseReport, CostReport, CoverageReport, CpuReport, EarlierAttempts, Ending, MemoryReport,
+    ProcessesReport, Report, SCHEMA, StallReport,
 };
 pub use service::serve_user;
 pub use session::{Session, SessionError, Step};

@@ -331,12 +331,13 @@ fn allocator_report(
     mechanism: &Mechanism,
     command: &[OsString],
 ) -> Option<AllocatorReport> {
-    let name = command.first()?;
+    command.first()?;
     let result = match (config.allocator, mechanism.switch) {
         (AllocatorAdvice::Leave, _) => return None,
         (AllocatorAdvice::Ask, ThpSwitch::Never) => Err(NoRequest::SwitchedOff),
+        (AllocatorAdvice::Ask, _) if config.dry_run => Err(NoRequest::DryRun),
         (AllocatorAdvice::Ask, _) => {
-            AllocatorRequest::for_command(&config.roots, name, &config.environment)
+            AllocatorRequest::for_command(&config.roots, command, &config.environment)
         }
     };
     Some(AllocatorReport::new(&result))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use superhue::live::WatchAccount;
 use superhue::model::ByteCount;
 use superhue::procfs::{ReadError, Roots};
-use superhue::{AttachError, ColorsError, Pages};
+use superhue::{AttachError, ColorsError, EarlierAttempts, Pages, Report};
 
 use crate::args::AttachArgs;
 use crate::in_two;
@@ -42,7 +42,8 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
         .duration
         .or(config.dry_run.then_some(Duration::from_secs(1)));
     // A process held it up, and it begins anew: the budget and the time go on.
-    if let Some((passed, charged)) = in_two::earlier() {
+    let earlier = in_two::earlier();
+    if let Some((passed, charged)) = earlier {
         config.carried = ByteCount(charged);
         config.has_advance = false;
         limit = limit.map(|limit| limit.saturating_sub(passed));
@@ -59,7 +60,13 @@ pub fn attach(args: &AttachArgs) -> VerbResult {
     let result = superhue::attach(&config, &targets, limit, interrupted, tell);
     signals.release();
     let report = match result {
-        Ok(report) => report,
+        Ok(report) => Report {
+            earlier: earlier.map(|(passed, charged)| EarlierAttempts {
+                seconds: passed.as_secs_f64(),
+                charged_bytes: ByteCount(charged),
+            }),
+            ..report
+        },
         Err(error) => {
             if let Some(file) = report_file {
                 file.abandon();

@@ -73,9 +73,15 @@ pub enum NoRequest {
     /// Its memory would come from a pool that somebody reserved.
     #[error("mimalloc would take huge pages from the pool that is reserved here (vm.nr_hugepages)")]
     Pool,
-    /// The variable has a value already.
+    /// This variable, or another one for the same thing, has a value already.
     #[error("its environment has {0} already")]
     AlreadySet(String),
+    /// An argument decides about large pages.
+    #[error("its argument {0} decides about large pages")]
+    Argument(String),
+    /// Nothing is to change.
+    #[error("a dry run changes nothing")]
+    DryRun,
     /// The allocator has no such variable.
     #[error("its allocator, {0}, has no variable that asks for huge pages")]
     NoVariable(Allocator),
@@ -116,17 +122,26 @@ impl AllocatorRequest {
     /// The reason why there is none.
     pub(crate) fn for_command(
         roots: &Roots,
-        command: &OsStr,
+        command: &[OsString],
         added: &[(OsString, OsString)],
     ) -> Result<Self, NoRequest> {
+        let (name, arguments) = match command {
+            [name, arguments @ ..] => (name.as_os_str(), arguments),
+            [] => (OsStr::new(""), command),
+        };
         let mode = ThpSettings::read_huge_page_mode(roots);
         if mode != Some(ThpMode::Madvise) {
             return Err(NoRequest::Mode(mode));
         }
         let variable = |name: &str| value_of(name, added);
-        let program = path::find(command, variable("PATH").as_deref())?;
+        let program = path::find(name, variable("PATH").as_deref())?;
         let preloaded = variable("LD_PRELOAD").unwrap_or_default();
-        Self::for_program(roots, &program, &preloaded, |name| variable(name).is_some())
+        let request =
+            Self::for_program(roots, &program, &preloaded, |name| variable(name).is_some())?;
+        match request.argument_against(arguments) {
+            Some(argument) => Err(NoRequest::Argument(argument)),
+            None => Ok(request),
+        }
     }
 
     fn for_program(
@@ -138,13 +153,39 @@ impl AllocatorRequest {
         let allocator = program::allocator_of(program, preloaded)?;
         let request =
             Self::of(allocator.clone()).ok_or_else(|| NoRequest::NoVariable(allocator.clone()))?;
-        if is_set(&request.variable) {
-            return Err(NoRequest::AlreadySet(request.variable));
+        let names = request.other_names().iter().copied();
+        let mut names = std::iter::once(request.variable.as_str()).chain(names);
+        if let Some(name) = names.find(|name| is_set(name)) {
+            return Err(NoRequest::AlreadySet(name.to_owned()));
         }
         if allocator == Allocator::Mimalloc && may_have_pool(roots) {
             return Err(NoRequest::Pool);
         }
         Ok(request)
+    }
+
+    /// Returns the names of other variables by which a user decides the same.
+    const fn other_names(&self) -> &'static [&'static str] {
+        match self.allocator {
+            // The JVM reads these before and after its command line, to which `JDK_JAVA_OPTIONS` belongs.
+            Allocator::Jvm => &["JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"],
+            // The name in mimalloc 2 and later.
+            Allocator::Mimalloc => &["MIMALLOC_ALLOW_LARGE_OS_PAGES"],
+            _ => &[],
+        }
+    }
+
+    /// Returns an argument by which the user decides about large pages: transparent ones exclude those of a pool.
+    fn argument_against(&self, arguments: &[OsString]) -> Option<String> {
+        if !matches!(self.allocator, Allocator::Jvm) {
+            return None;
+        }
+        let words = ["LargePages", "HugePages", "HugeTLBFS"];
+        let mut arguments = arguments.iter().map(|argument| argument.to_string_lossy());
+        let argument = arguments.find(|argument| {
+            argument.starts_with("-XX:") && words.iter().any(|word| argument.contains(word))
+        })?;
+        Some(argument.into_owned())
     }
 
     /// Returns the variable as an environment has it.

@@ -152,3 +152,27 @@ fn other_allocators_have_variables_of_their_own() {
     );
     assert_eq!(of(Allocator::Tcmalloc), None);
 }
+
+#[test]
+fn what_the_user_decides_about_the_jvm_stays() {
+    let jvm = AllocatorRequest::of(Allocator::Jvm).unwrap();
+    assert!(jvm.other_names().contains(&"JAVA_TOOL_OPTIONS"));
+    let arguments = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+    for word in [
+        "-XX:+UseLargePages",
+        "-XX:-UseTransparentHugePages",
+        "-XX:+UseHugeTLBFS",
+    ] {
+        let found = jvm.argument_against(&arguments(&["-Xmx1g", word, "Main"]));
+        assert_eq!(found.as_deref(), Some(word));
+    }
+    assert_eq!(
+        jvm.argument_against(&arguments(&["-Xmx1g", "LargePages"])),
+        None
+    );
+    let glibc = AllocatorRequest::of(Allocator::Glibc).unwrap();
+    assert_eq!(
+        glibc.argument_against(&arguments(&["-XX:+UseLargePages"])),
+        None
+    );
+}

@@ -100,6 +100,12 @@ impl Report {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.time_line(), self.coverage_line()];
+        lines.extend(self.earlier.map(|earlier| {
+            format!(
+                "the figures are of the last {:.0} s: a process held superhue up, and it began anew; in {:.0} s before, memory grew by up to {}",
+                self.wall_seconds, earlier.seconds, earlier.charged_bytes
+            )
+        }));
         if self.pages.promotes() {
             lines.push(self.collapse_line());
         }

@@ -70,9 +70,21 @@ pub struct Report {
     pub superhue: CostReport,
     /// Machine settings that were restored, and swap in memory that was removed.
     pub settings: RestoreReport,
+    /// Earlier attempts, of which the report has nothing else: a process held Superhue up, and the verb began anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierAttempts>,
     /// Actions that a dry run planned (`--dry-run`), in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<Action>,
+}
+
+/// Attempts of a verb that ended because a process held Superhue up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct EarlierAttempts {
+    /// Seconds from the begin of the first to the begin of the last attempt.
+    pub seconds: f64,
+    /// Memory that they charged to the budget.
+    pub charged_bytes: ByteCount,
 }
 
 /// Ending of a command.
@@ -383,6 +395,7 @@ impl Report {
             },
             superhue,
             settings: frame.settings,
+            earlier: None,
             planned: watched.planned,
         }
     }

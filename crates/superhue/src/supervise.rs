@@ -69,8 +69,8 @@ impl Signals {
         self.before.apply();
     }
 
-    /// Lets signals through again, without those that ask for an end a second time: they are not to cost the result that the first one left.
-    pub(crate) fn release_without_repeats(self) {
+    /// Lets signals through again, without those that ask for an end and came by now: the runs are over, and they are not to cost the result.
+    pub(crate) fn release_without_interrupts(self) {
         SignalSet::of(&INTERRUPTS).take_repeats();
         self.before.apply();
     }

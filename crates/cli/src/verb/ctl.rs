@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use superhue::live::{LiveColors, LiveMemory, WatchAccount};
-use superhue::model::counted;
+use superhue::model::{ByteCount, counted};
 use superhue::procfs::Roots;
 use superhue_daemon::account::{
     DaemonAccount, HoldAccount, PodsAccount, RuleAccount, UsersAccount,
@@ -274,8 +274,17 @@ fn colors_text(colors: &LiveColors) -> String {
     } = colors;
     let share = colors.share.map_or(String::new(), |share| {
         let percent = share * 100.0;
-        let memory = colors.resident_bytes;
-        format!("; {percent:.1} % of {memory} accessed memory is on them")
+        // An earlier daemon does not tell the known part.
+        let known = match colors.known_bytes {
+            ByteCount(0) => colors.resident_bytes,
+            known => known,
+        };
+        let unknown = colors.resident_bytes.0.saturating_sub(known.0);
+        let rest = match unknown {
+            0 => String::new(),
+            unknown => format!(" (the colors of {} are not known)", ByteCount(unknown)),
+        };
+        format!("; {percent:.1} % of {known} accessed memory is on them{rest}")
     });
     format!(
         "{wanted} of {} colors ({request}), by oracle {oracle}{share}; {} recolored",

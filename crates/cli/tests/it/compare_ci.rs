@@ -7,7 +7,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{ChildGuard, User, folder, output, superhue, text, until};
+use crate::support::{ChildGuard, User, folder, output, skip, superhue, text, until};
 
 const ARMS: [&str; 6] = ["--arm", "never", "--arm", "kernel", "--warmup", "0"];
 
@@ -386,6 +386,83 @@ fn an_interrupt_ends_a_preparation() {
     });
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code(), Some(130));
+}
+
+/// Returns true if a process runs no more.
+fn has_ended(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.map_or(true, |stat| stat.contains(") Z "))
+}
+
+/// Starts a comparison whose preparation or run begins a process that outlives its shell, interrupts it, and waits for the end of both.
+fn interrupted(options: &[&str], command: &[&str], left: &Path) {
+    let arguments = [&["compare"], &ARMS[..], options, &["--"], command].concat();
+    let mut command = superhue(User::Same, &arguments);
+    command
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null());
+    let mut running = ChildGuard::start(&mut command);
+    let pid = until("the process has begun", || {
+        let pid = fs::read_to_string(left).ok()?;
+        pid.ends_with('\n').then(|| pid.trim().to_owned())
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(130));
+    until("nothing is left", || has_ended(&pid).then_some(()));
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_of_a_preparation() {
+    let folder = folder();
+    let left = folder.path().join("left");
+    let prepare = format!("sleep 600 & echo $! > {}; wait", left.display());
+    interrupted(&["-n", "2", "--prepare", &prepare], &["true"], &left);
+}
+
+#[test]
+fn a_preparation_that_a_signal_ends_has_failed() {
+    let said = compare(&["-n", "2", "--prepare", "kill -TERM $$"], &["true"]);
+    let error = text(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{error}");
+    assert!(error.contains("killed by signal 15"), "{error}");
+}
+
+/// Processes of a run that are no descendants of its command any more: its control group has them.
+#[test]
+fn a_run_that_takes_too_long_leaves_nothing_in_its_group() {
+    let folder = folder();
+    let left = folder.path().join("left");
+    let command = format!(
+        "(setsid sleep 600 & echo $! > {}); exec sleep 600",
+        left.display()
+    );
+    let arguments = [&["compare"], &ARMS[..], &["-n", "1", "--timeout", "2s"]].concat();
+    let report = folder.path().join("report.json");
+    let rest = [
+        "--report",
+        report.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        &command,
+    ];
+    let said = output(&mut superhue(User::Same, &[&arguments[..], &rest].concat()));
+    let pid = fs::read_to_string(&left).unwrap();
+    let error = text(&said.stderr);
+    assert!(error.contains("did not end within 2s"), "{error}");
+    if !has_group() {
+        let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        return skip("cgroup", "no control group that counts memory can be made");
+    }
+    until("nothing is left", || has_ended(pid.trim()).then_some(()));
+}
+
+/// Returns true if a run gets a control group of its own here.
+fn has_group() -> bool {
+    let said = compare(&["-n", "1", "--json"], &["true"]);
+    let result: Value = serde_json::from_slice(&said.stdout).unwrap();
+    result["samples"][0]["values"]["max_charged"].is_number()
 }
 
 #[test]

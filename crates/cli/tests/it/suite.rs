@@ -643,6 +643,30 @@ fn what_is_done_is_kept() {
     assert!(done > known, "{known}, {done}");
 }
 
+/// The time ends no run. A signal that ends one is an interrupt, also when the time is up.
+#[test]
+fn an_interrupt_after_the_time_is_an_interrupt() {
+    let scratch = Scratch::new(&format!(
+        "title = 'Long'\nruns = 2\nmost-runs = 2\nwarmup = 0\n{ARMS}\
+         [[program]]\nname = 'long'\nkind = 'x'\ncommand = \"sh -c 'echo x >> FOLDER/began; exec sleep 600'\"\n"
+    ));
+    let (suite, report) = (scratch.path("suite.toml"), scratch.path("report.json"));
+    let arguments = [
+        "compare", "--suite", &suite, "--report", &report, "--for", "2s",
+    ];
+    let mut command = superhue(User::Same, &arguments);
+    command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    let mut running = ChildGuard::start(&mut command);
+    until("the program runs", || {
+        (scratch.lines("began") > 0).then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(130));
+}
+
 /// Rounds are added while an interval is wide, and no longer.
 #[test]
 fn noise_decides_how_many_rounds_there_are() {

@@ -605,5 +605,5 @@ fn a_watch_that_has_used_its_ceiling_saves_and_ends_with_its_program() {
     assert!(has_saved(&report), "{own}");
     assert!(own["full_looks"].as_u64().unwrap() <= 2, "{own}");
     // The debt is hours.
-    assert!(report["wall_seconds"].as_f64().unwrap() < 60.0, "{own}");
+    assert!(report["wall_seconds"].as_f64().unwrap() < 600.0, "{own}");
 }

@@ -385,7 +385,7 @@ fn what_cannot_be_looked_at_is_said_with_what_to_do() {
     refused(
         User::Ordinary,
         &["status", "--why", &pid],
-        1,
+        3,
         &["CAP_SYS_PTRACE"],
     );
 }

@@ -75,7 +75,11 @@ impl Mover {
 
     /// Returns true if two pages are on different NUMA nodes, or it is not known: a policy of the program may want a page where it is.
     fn are_apart(&self, one: VirtAddr, other: VirtAddr) -> bool {
-        self.has_nodes && (node_of(one).is_none() || node_of(one) != node_of(other))
+        if !self.has_nodes {
+            return false;
+        }
+        let node = node_of(one);
+        node.is_none() || node != node_of(other)
     }
 
     /// Moves one page into a hole.
@@ -278,7 +282,9 @@ impl Work<'_> {
                 self.placement.refuse(Refusal::NoPage, 1);
                 continue;
             };
-            if resident && self.mover.are_apart(VirtAddr(at as u64), page.start()) {
+            // The page of zeroes belongs to no node of the program's choice.
+            let is_own = there.get(&at).is_some_and(|page| !page.zero);
+            if is_own && self.mover.are_apart(VirtAddr(at as u64), page.start()) {
                 self.placer.pool().put_back(page, color);
                 self.placement.refuse(Refusal::OtherNode, 1);
                 continue;

@@ -6,6 +6,7 @@
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::pagemap::last_errno;
@@ -198,6 +199,15 @@ pub fn receive_no_descriptors(
     buffer: &mut [u8],
 ) -> Result<ReceivedMessage, Errno> {
     receive_with(socket, buffer, CREDENTIALS_WORDS)
+}
+
+/// Returns true if the other end of a connection is closed, or was shut down. Never waits; async-signal-safe.
+#[must_use]
+pub fn has_hung_up(socket: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(ended)
 }
 
 /// Receives one message, with this many `words` at most for what comes beside it.

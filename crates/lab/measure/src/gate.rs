@@ -27,6 +27,8 @@
 //! No gate passes on an incomplete result: with failed runs, missing values or an early stop, the remaining values may be a flattering
 //! selection. The gate is then *not judged*, unless these values suffice to fail it.
 
+use std::collections::BTreeMap;
+
 use crate::condition::{Condition, Demand, Finding, GateResult, Judgement, Outcome, Side};
 use crate::design::references;
 use crate::human::{clean, ratio};
@@ -61,10 +63,15 @@ impl Comparison {
 /// Judges all conditions together.
 fn judge(comparison: &Comparison, conditions: &[Condition]) -> Vec<GateResult> {
     let questions = questions(conditions);
+    let needed = runs_needed(questions);
+    // A simulation for each number of runs.
+    let mut known = BTreeMap::new();
+    let mut detectable =
+        |runs: usize| *(known.entry(runs)).or_insert_with(|| power::detectable(runs, questions));
     let mut findings: Vec<Vec<Finding>> = (conditions.iter())
         .map(|condition| {
             let arms = condition.arms.iter();
-            arms.map(|arm| look(comparison, condition, *arm, questions))
+            arms.map(|arm| look(comparison, condition, *arm, needed, &mut detectable))
                 .collect()
         })
         .collect();
@@ -88,8 +95,13 @@ fn values(comparison: &Comparison, metric: &str, arm: usize) -> Vec<f64> {
 }
 
 /// Collects ratio and p-value for an arm, or the reason why it cannot be judged; without the judgement.
-fn look(comparison: &Comparison, condition: &Condition, arm: usize, questions: usize) -> Finding {
-    let needed = runs_needed(questions);
+fn look(
+    comparison: &Comparison,
+    condition: &Condition,
+    arm: usize,
+    needed: usize,
+    detectable: &mut dyn FnMut(usize) -> Option<f64>,
+) -> Finding {
     let reference = comparison.reference_of(arm);
     let [ours, theirs] = [arm, reference].map(|arm| values(comparison, &condition.metric, arm));
     let mut finding = Finding {
@@ -137,7 +149,8 @@ fn look(comparison: &Comparison, condition: &Condition, arm: usize, questions: u
     if let Some([ours, theirs]) = compared {
         let scaled: Vec<f64> = theirs.iter().map(|v| v * condition.threshold).collect();
         finding.p = rank_sum(&ours, &scaled).map(|test| test.p);
-        let shown = power::spread([&ours, &theirs]).zip(power::detectable(fewest, questions));
+        let spread = power::spread([&ours, &theirs]).filter(|spread| *spread > 0.0);
+        let shown = spread.zip(detectable(fewest));
         finding.detectable = shown.map(|(spread, deviations)| {
             let factor = (spread * deviations).exp();
             match condition.side {
@@ -199,8 +212,9 @@ fn decide(finding: &mut Finding, condition: &Condition) {
     let (Some(interval), None) = (interval, &finding.why_not_judged) else {
         return;
     };
-    // Without a p-value both arms are always 0, and nothing is left to chance.
-    let may_be_chance = finding.p_corrected.is_some_and(|p| p > LEVEL);
+    // Where both arms are always 0, there is no p-value, and nothing is left to chance.
+    let is_certain = interval.low == interval.high;
+    let may_be_chance = finding.p_corrected.map_or(!is_certain, |p| p > LEVEL);
     let below = interval.high < condition.threshold;
     let above = condition.threshold < interval.low;
     finding.judgement = match condition.side {

@@ -79,7 +79,7 @@ pub enum Builtin {
     SecondsTo95,
     /// CPU seconds that Superhue itself spent on the run.
     SuperhueCpu,
-    /// Share of the program's memory on the colors that it was to have, 0 to 1, of the memory whose color is known at the end.
+    /// Share of the program's memory, as far as Superhue looked at it, that is known to be on the colors that it was to have, 0 to 1, at the end.
     ColorShare,
 }
 

@@ -8,7 +8,8 @@
 //! - a shift brings pairs of values, one of each arm, in order, and the test needs a number of such pairs (Mann-Whitney U).
 //!
 //! The larger of the two shifts is that of one simulated comparison. The result is the shift that suffices in four of five of them: in units of the
-//! standard deviation that the runs of one arm have.
+//! standard deviation that the runs of one arm have. Of several questions it is that of the hardest case, in which no other one has an answer: Holm's
+//! correction asks less of the rest once one is answered.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};

@@ -389,9 +389,7 @@ pub enum ContinueError {
     )]
     Shown(&'static str),
     /// Its pairs showed a result, and the trial did not accept it.
-    #[error(
-        "its pairs were not accepted ({0}), and more of them do not mend that: start a trial without --continue"
-    )]
+    #[error("its result was not accepted ({0}): mend that, and start a trial without --continue")]
     Withheld(String),
 }
 

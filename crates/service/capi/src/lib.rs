@@ -64,6 +64,12 @@ const fn negative(errno: Errno) -> c_int {
     -errno.raw_os_error()
 }
 
+/// Returns the negative error number of a failure without a reason of its own; that of an earlier one would mislead.
+fn failed_silently(errno: Errno) -> c_int {
+    forget_reason();
+    negative(errno)
+}
+
 /// Notes the reason for `hps_reason` and returns the negative error number.
 fn failed(error: &ClientError) -> c_int {
     note_reason(error.to_string());
@@ -182,8 +188,7 @@ pub extern "C" fn hps_set_functions(
         compact,
         user,
     };
-    forget_reason();
-    functions.set().map_or_else(negative, |()| 0)
+    functions.set().map_or_else(failed_silently, |()| 0)
 }
 
 #[unsafe(no_mangle)]
@@ -226,8 +231,7 @@ pub unsafe extern "C" fn hps_fetch(
     let room = if capacity == 0 {
         &mut []
     } else if pages.is_null() || capacity > isize::MAX as usize / size_of::<HpsPage>() {
-        forget_reason();
-        return negative(Errno::INVAL);
+        return failed_silently(Errno::INVAL);
     } else {
         // SAFETY: the caller passes memory for `capacity` pages. Any bytes are a valid `HpsPage`,
         // and they are only written.
@@ -238,11 +242,8 @@ pub unsafe extern "C" fn hps_fetch(
         tracking.fetch(room)
     });
     match fetched {
-        // No reason is noted, as that would allocate; an earlier one would mislead.
-        Err(error) => {
-            forget_reason();
-            negative(error.errno())
-        }
+        // No reason is noted, as that would allocate.
+        Err(error) => failed_silently(error.errno()),
         Ok(fetched) => {
             if !available.is_null() {
                 // SAFETY: not null, so the caller's.
@@ -343,8 +344,7 @@ fn ask(functions: &Functions, region: &RegionPages<'_>) -> Decision {
 pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c_int {
     let _errno = ErrnoGuard::new();
     if statistics.is_null() {
-        forget_reason();
-        return negative(Errno::INVAL);
+        return failed_silently(Errno::INVAL);
     }
     let told = SLOT.enter().and_then(|entered| {
         let tracking = entered.tracking().ok_or(ClientError::Disabled)?;
@@ -372,8 +372,8 @@ pub unsafe extern "C" fn hps_get_statistics(statistics: *mut HpsStatistics) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c_void {
     let _errno = ErrnoGuard::new();
-    forget_reason();
     let Ok(memory) = HugeMemory::new(size) else {
+        forget_reason();
         return null_mut();
     };
     if !huge.is_null() {
@@ -386,7 +386,6 @@ pub unsafe extern "C" fn hps_huge_alloc(size: usize, huge: *mut usize) -> *mut c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hps_huge_free(memory: *mut c_void, size: usize) -> c_int {
     let _errno = ErrnoGuard::new();
-    forget_reason();
     let Some(memory) = NonNull::new(memory) else {
         return 0;
     };
@@ -396,6 +395,6 @@ pub unsafe extern "C" fn hps_huge_free(memory: *mut c_void, size: usize) -> c_in
             drop(memory);
             0
         }
-        Err(errno) => negative(errno),
+        Err(errno) => failed_silently(errno),
     }
 }

@@ -212,8 +212,10 @@ impl Header {
 
     /// Returns the serial of the list that is being replaced; `None` if the file is whole, or cannot be read.
     pub(crate) fn serial_being_replaced(file: impl AsFd) -> Option<u64> {
-        let header = Self::read_once(file).ok()?;
-        (header.sequence % 2 == 1).then_some(header.serial)
+        let header = Self::read_once(&file).ok()?;
+        // A read may see one word of a header that is being written and not the next; a second one shows that.
+        let is_whole = Self::read_once(&file).is_ok_and(|again| again == header);
+        (header.sequence % 2 == 1 && is_whole).then_some(header.serial)
     }
 
     fn read_once(file: impl AsFd) -> Result<Self, Errno> {

@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown,
     socket_with,
 };
-use superhue_sys::seqpacket::{receive, send};
+use superhue_sys::seqpacket::{has_hung_up, receive, send};
 
 use crate::ClientError;
 use crate::list::{self, Header, Page};
@@ -282,7 +282,7 @@ impl Tracking {
     /// Copies the newest list, hottest first, as much as fits. Async-signal-safe; never waits.
     ///
     /// # Errors
-    /// `Busy`, and another notice follows; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
+    /// `Busy`, and another notice follows if the next list reaches the threshold; `ServiceGone` if the service or the tracking ended; `Disabled`; `Forked`.
     pub fn fetch(&self, pages: &mut [Page]) -> Result<FetchCounts, ClientError> {
         self.check()?;
         let (count, header) = self.read_list(|| list::read(&self.list, pages))?;
@@ -380,15 +380,7 @@ impl Tracking {
 
     /// Checks that the service holds the other end of the connection.
     fn still_served(&self) -> Result<(), ClientError> {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let has_hung_up =
-            poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(ended);
-        if has_hung_up {
+        if has_hung_up(&self.socket) {
             self.check()?;
             return Err(ClientError::ServiceGone);
         }

@@ -3,14 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use superhue_client::Page;
 use superhue_client::protocol::{Answer, Reason, Track};
 use superhue_model::ProcessId;
 use superhue_procfs::Roots;
-use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_pidfd, send};
+use superhue_sys::seqpacket::{Credentials, has_hung_up, peer_credentials, peer_pidfd, send};
 use superhue_sys::signal::queue_signal;
 
 use crate::image::{Image, has_memory, same_pid_namespace};
@@ -332,14 +331,6 @@ impl TrackedClient {
         }
         Ok(false)
     }
-}
-
-/// Returns true if the other end of a connection is closed, or was shut down.
-fn has_hung_up(socket: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec::default();
-    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(ended)
 }
 
 fn another_program() -> Reason {

@@ -51,7 +51,7 @@ pub struct WatchAccount {
     pub memory: LiveMemory,
     /// Processes that ever belonged to it.
     pub processes_seen: u64,
-    /// Processes that Superhue may not look at.
+    /// Processes of it that Superhue might not look at, including those that have ended.
     pub processes_denied: u64,
     /// Processes whose pages could not be recolored when last tried, by reason.
     pub left_alone: BTreeMap<String, u64>,

@@ -94,6 +94,10 @@ fn others(folder: &Folder, set: &ColorSet, numbering: u64, own: &Path) -> Vec<St
         let Ok(text) = folder.read(&name, &file, MAX_CLAIM_BYTES) else {
             continue;
         };
+        // Its process has not written it yet, and looks at this one afterwards.
+        if text.is_empty() {
+            continue;
+        }
         let pid = name.to_string_lossy();
         let pid = pid.split('.').next().unwrap_or_default();
         match shared_with(&String::from_utf8_lossy(&text), set, numbering) {

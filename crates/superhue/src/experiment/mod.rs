@@ -202,7 +202,7 @@ impl Experiment {
 
 impl Drop for Experiment {
     fn drop(&mut self) {
-        self.signals.release_without_repeats();
+        self.signals.release_without_interrupts();
     }
 }
 
@@ -265,14 +265,15 @@ fn sample_of(report: &Report, group: &RunGroupResult) -> Sample {
     let colors = report.colors.as_ref();
     let without = match colors {
         None => "it asked for no colors",
-        Some(colors) => (colors.without.as_deref()).unwrap_or("no color of its memory is known"),
+        Some(colors) => (colors.without.as_deref()).unwrap_or("none of its memory was looked at"),
     };
+    // What was not recolored has a color that is not known, so it counts as a part that lies elsewhere.
     let share = colors.filter(|colors| colors.without.is_none());
-    set(
-        Builtin::ColorShare,
-        share.and_then(|colors| colors.share),
-        without,
-    );
+    #[allow(clippy::cast_precision_loss, reason = "bytes below 2^52")]
+    let share = share
+        .filter(|colors| colors.resident_bytes.0 > 0)
+        .map(|colors| colors.right_bytes.0 as f64 / colors.resident_bytes.0 as f64);
+    set(Builtin::ColorShare, share, without);
     sample
 }
 

@@ -46,7 +46,8 @@ pub(crate) fn run(
         run_load(&mut session, start, plan.patience, experiment.timeout)
     });
     let stopped = stop(&mut session, plan.patience);
-    if let (Ok(group), ServerEnd::ByKill | ServerEnd::Interrupted) = (&group, stopped) {
+    // A shell ends at once by SIGTERM, and leaves the server that it started, with its port.
+    if let Ok(group) = &group {
         group.kill();
     }
     let report = session.finish();
@@ -191,7 +192,7 @@ fn run_load(
     }
 }
 
-/// A load that does not outlive its run, with all that it started.
+/// A load that does not outlive its run. All that it started ends with it, unless it has ended itself before.
 struct Load(Child);
 
 impl Drop for Load {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use superhue_measure::RunnerError;
 
@@ -63,11 +63,7 @@ impl Experiment {
         let how = match ending {
             End::Exited(0) => return Ok(()),
             // The terminal's Ctrl-C reaches it as well, and may end it first. A signal to it alone is a failure of its own.
-            End::Killed(signal)
-                if INTERRUPTS.contains(&signal)
-                    && self.signals.step(u32::MAX, SAME_SIGNAL)
-                        == SupervisionEvent::Interrupted =>
-            {
+            End::Killed(signal) if INTERRUPTS.contains(&signal) && self.is_interrupted_soon() => {
                 return Err(RunnerError::Interrupted);
             }
             End::Exited(status) => format!("exit status {status}"),
@@ -77,5 +73,19 @@ impl Experiment {
         Err(RunnerError::Abort(format!(
             "the {what} `{command}` failed ({how}); last line of output: {last}"
         )))
+    }
+
+    /// Returns true if superhue itself receives a signal that asks for its end, now or within a moment.
+    fn is_interrupted_soon(&self) -> bool {
+        let until = Instant::now() + SAME_SIGNAL;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.signals.step(u32::MAX, left) == SupervisionEvent::Interrupted {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+        }
     }
 }

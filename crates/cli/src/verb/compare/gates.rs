@@ -60,10 +60,13 @@ const SPREADS: [f64; 2] = [0.02, 0.05];
 /// Prints the smallest difference that the runs show in four of five cases, before the first run.
 pub(super) fn say_what_is_shown(design: &Design, conditions: &[Condition]) {
     let runs = design.settings().runs;
-    let (what, questions) = match conditions.is_empty() {
-        true => ("a difference", design.questions()),
+    let settings = design.settings();
+    let (what, least_that_counts, questions) = match conditions.is_empty() {
+        // A smaller one is not called a difference, however sure it is.
+        true => ("differs by at least", settings.smallest, design.questions()),
         false => (
-            "a value beyond the threshold of a condition",
+            "lies beyond the threshold of a condition by at least",
+            0.0,
             gate::questions(conditions),
         ),
     };
@@ -71,11 +74,15 @@ pub(super) fn say_what_is_shown(design: &Design, conditions: &[Condition]) {
         return;
     };
     let [quiet, shared] = SPREADS.map(|spread| {
-        let least = ((deviations * spread).exp() - 1.0) * 100.0;
-        format!("{least:.0} % where runs vary by {:.0} %", spread * 100.0)
+        let least = ((deviations * spread).exp() - 1.0).max(least_that_counts) * 100.0;
+        let digits = usize::from(least < 10.0);
+        format!(
+            "{least:.digits$} % where runs vary by {:.0} %",
+            spread * 100.0
+        )
     });
     note(&format!(
-        "{runs} runs of each arm show {what} in 4 of 5 cases if it is at least {quiet}, or {shared} (standard deviation)"
+        "{runs} runs of each arm show in 4 of 5 cases, or more, a figure that {what} {quiet}, or {shared} (standard deviation)"
     ));
 }
 

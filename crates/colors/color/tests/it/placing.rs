@@ -154,7 +154,7 @@ fn what_takes_no_pages_is_left_with_the_reason() {
 #[test]
 fn an_ordinary_user_may_too() {
     if !superhue_testing::is_root() {
-        return;
+        return superhue_testing::skip("root", "only root can become another user");
     }
     as_nobody("placing");
 }

@@ -282,12 +282,13 @@ fn the_running_machine_can_be_read() {
     let hardware = Hardware::read(&Roots::default(), &Cpuid::native());
     assert!(!hardware.cpu.unwrap().online.is_empty());
     assert!(!hardware.virtualization.how.is_empty() || cfg!(not(target_arch = "x86_64")));
-    if let Ok(tlb) = hardware.tlb {
-        assert!(
+    match hardware.tlb {
+        Ok(tlb) => assert!(
             tlb.arrays
                 .iter()
                 .all(|array| array.entries > 0 && array.level > 0)
-        );
+        ),
+        Err(error) => superhue_testing::skip("tlb", &error.to_string()),
     }
 }
 

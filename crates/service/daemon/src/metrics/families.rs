@@ -96,7 +96,7 @@ families! {
     RequestsRefused = Counter "requests_refused" NONE, ["socket"] "Clients refused: malformed, not allowed, too many, too slow.";
     Cgroups = Gauge "cgroups" NONE, ["state"] "Cgroups: known, and of these watched (a rule can match them).";
     DiscoveryLimited = Gauge "discovery_limited" NONE, [] "1 if services are found the slow way (superhue ctl status says why).";
-    KubeletRequests = Counter "kubelet_requests" NONE, [] "Requests to the kubelet for the names of pods; absent without [kubelet].";
+    KubeletRequests = Counter "kubelet_requests" NONE, [] "Requests to the kubelet for the names of pods; absent without [kubernetes].";
     KubeletFailed = Counter "kubelet_requests_failed" NONE, [] "Of these, requests without a valid answer (superhue ctl status says why).";
     KubeletAge = Gauge "kubelet_answer_age" SECONDS, [] "Time since the last valid answer of the kubelet; absent before the first one.";
     UsersClients = Gauge "users_clients" NONE, [] "Programs of users that the daemon acts for now ([users]).";
@@ -120,7 +120,7 @@ families! {
         "Age of the figures of a rule; those of a rule whose processes do nothing may be some minutes old.";
     RuleProcesses = Gauge "rule_processes" NONE, ["rule"] "Processes that belong to a rule.";
     RuleProcessesSeen = Counter "rule_processes_seen" NONE, ["rule"] "Processes that have belonged to a rule.";
-    RuleDenied = Counter "rule_processes_denied" NONE, ["rule"] "Of these, processes that the daemon may not look at.";
+    RuleDenied = Counter "rule_processes_denied" NONE, ["rule"] "Of these, processes that the daemon might not look at.";
     RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes whose pages could not be recolored when last tried.";
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
@@ -139,7 +139,7 @@ families! {
     RuleBudgetUsed = Gauge "rule_budget_used" BYTES, ["rule"] "Added memory that is still there and charged to the budget.";
     RuleBudget = Gauge "rule_budget" BYTES, ["rule"] "The budget, for a rule that has one.";
     RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "Time for which programs were held up: collapse (splits included), tracking (estimated).";
-    RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share of accessed memory on wanted colors.";
+    RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share on wanted colors of the accessed memory whose color is known; what was not recolored yet is not.";
     RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Of a rule with colors: pages that were given a frame of a wanted color.";
     RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch. part: tracking (accesses), watching (other looks and decisions), acting (collapses, splits, moves of pages to other frames).";
     RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "Largest cost of the rule's watch now, as a share of one CPU.";

@@ -25,6 +25,13 @@ pub(super) fn curve(path: &Path) -> Result<Curve, String> {
     let read = || -> Result<Curve, String> {
         let text = read_document(path, MAX_DOCUMENT_BYTES).map_err(|error| format!("{error:#}"))?;
         let comparison = Comparison::from_json(&text).map_err(|error| error.to_string())?;
+        let share = Builtin::ColorShare.name();
+        if !comparison.metrics.iter().any(|metric| metric.name == share) {
+            return Err(
+                "it does not say whether the runs had their colors: measure it again, with --colors in an arm and this version of superhue"
+                    .to_owned(),
+            );
+        }
         let runs = comparison.samples.iter().filter(|record| record.counts());
         let mut times = Vec::new();
         for record in runs {
@@ -32,7 +39,7 @@ pub(super) fn curve(path: &Path) -> Result<Curve, String> {
             let Some((arm, colors)) = arm.and_then(|arm| Some((arm, colors_of(arm)?))) else {
                 continue;
             };
-            had_its_colors(arm, record.sample.get(Builtin::ColorShare.name()))?;
+            had_its_colors(arm, record.sample.get(share))?;
             let time = record.sample.get(Builtin::Wall.name());
             times.extend(time.map(|time| (colors, time)));
         }

@@ -56,7 +56,11 @@ pub fn allocate(
         filled.superpages = superpages(&mut buffer, above)?;
     }
     if arm.is_colored() && border < range.end {
-        let painter = painter.ok_or_else(|| BenchError("nobody knows colors here".to_owned()))?;
+        let painter = painter.ok_or_else(|| {
+            BenchError(
+                "no oracle finds page colors here; `superhue colors` shows the reasons".to_owned(),
+            )
+        })?;
         let all = ColorSet::all(painter.colors());
         let rest = VirtRange {
             start: border,
@@ -105,24 +109,20 @@ pub fn allocate_set(
 }
 
 /// Backs `range`, whole regions, with huge pages, and counts them. The fault handler gives them where it has free ones;
-/// a collapse asks again for the others.
+/// a collapse asks again for the others. Fails unless all are huge: the figures would be those of a mixture.
 fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, BenchError> {
     let lacking = |error| BenchError::during("no superpages", error);
     buffer.advise_superpages(range, true).map_err(lacking)?;
     buffer.populate(range).map_err(lacking)?;
     let mut count = 0;
-    let mut last = None;
     for region in range.regions() {
         // The call succeeds at once for a region that is a huge page already.
-        match own_collapse(region) {
-            Ok(()) => count += 1,
-            Err(error) => last = Some(error),
-        }
+        own_collapse(region).map_err(|error| {
+            BenchError::during(&format!("no superpages after the first {count}"), error)
+        })?;
+        count += 1;
     }
-    match last {
-        Some(error) if count == 0 => Err(lacking(error)),
-        _ => Ok(count),
-    }
+    Ok(count)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use superhue_color::choice::Walk;
 use superhue_color::oracles::{
     HardwareProbe, LocalOracle, MeasuredOracle, Oracle, OracleError, PaletteConfig,
 };
-use superhue_color::place::{PlacementCounts, Placer, Pool, PoolConfig};
+use superhue_color::place::{PlacementCounts, Placer, Pool, PoolConfig, Refusal};
 use superhue_model::{BASE_PAGE_SIZE, ByteCount, ColorSet, VirtRange};
 
 use crate::BenchError;
@@ -89,10 +89,16 @@ impl Painter for Colors {
         start: usize,
     ) -> Result<FillCounts, BenchError> {
         let mut walk = Walk::new(set, start);
-        let placed = self
-            .placer
-            .fill(range, &mut walk, &mut self.oracle)
-            .map_err(|error| BenchError::during("no page could be placed", error))?;
+        let placed = self.placer.fill(range, &mut walk, &mut self.oracle);
+        // The colors may have changed, and those of the pages in the pool with them.
+        let is_whole = placed
+            .as_ref()
+            .is_ok_and(|placed| !placed.refused.contains_key(&Refusal::NoPage));
+        if !is_whole {
+            self.placer.pool().release();
+        }
+        let placed =
+            placed.map_err(|error| BenchError::during("no page could be placed", error))?;
         Ok(filled(&placed))
     }
 }

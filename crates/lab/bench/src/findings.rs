@@ -174,6 +174,16 @@ pub fn of_isolation(isolation: &Isolation) -> Vec<String> {
             ));
         }
     }
+    let failed: usize = isolation.cases.iter().map(|case| case.failed.len()).sum();
+    if failed > 0 {
+        let rounds: usize = isolation.cases.iter().map(|case| case.rounds.len()).sum();
+        let first = isolation.cases.iter().find_map(|case| case.failed.first());
+        said.push(format!(
+            "isolation: {failed} of {} rounds failed and are left out: {}",
+            rounds + failed,
+            first.map_or("", String::as_str)
+        ));
+    }
     if let Some(given_up) = isolation.capacity_given_up {
         said.push(format!(
             "isolation: victims on their own colors give up {:.0} % of the L2",

@@ -47,7 +47,7 @@ pub enum DumpError {
     #[error("has no end: the guest that wrote it died")]
     NoEnd,
     /// The sum in the file is not that of its draws.
-    #[error("has another sum than it says")]
+    #[error("has a checksum that does not match its contents")]
     Sum,
 }
 

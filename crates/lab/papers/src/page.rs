@@ -23,7 +23,7 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
         "# The lab: the papers' figures beside ours\n\n\
          Papers P0 to P4 ([names](numbers.md)) measured machines that are gone. Real kernels place the pages, and models of those machines' caches\n\
          and TLBs count misses. `make lab` (`LAB=--quick` for less) makes this page again, byte for byte for the same frames and seed.\n\
-         [lab.json](lab.json) has all numbers; `superhue lab --from docs/lab/lab.json` prints them, `superhue lab FIGURE` replays one figure.\n\n\
+         [lab.json](lab.json) has all numbers; `superhue lab FIGURE` replays one figure.\n\n\
          **Misses** of caches and TLBs are counted; no cost enters them. **Modelled time** is a weighted sum of the counts by the costs\n\
          that the machine's file declares (`crates/lab/cachesim/machines`, with origins). No cost was fitted to the\n\
          papers. The effect of coloring is a matter of luck, so each point has many draws: in pictures the line is their median, the bar\n\
@@ -98,7 +98,7 @@ pub fn markdown(document: &Document, beside: &ExtraResults) -> String {
         "\n## Your own program\n\n\
          `superhue lab --machine here -- COMMAND` runs a program under an emulator and replays its loads and stores meanwhile, on a model of\n\
          the machine that it runs on: with any frames, by color, in huge pages, and both. Give `--machine pentium4-1600` for a machine of\n\
-         this page, or a file of your own. It says in a sentence how many misses coloring and huge pages would save. It needs Debian 12's qemu-user; in the sources, `make lab-trace` once.\n",
+         this page, or a file of your own. It needs Debian 12's qemu-user; in the sources, `make lab-trace` once.\n",
     );
     text.push_str("\n## The witness\n\n");
     match &beside.witness {

@@ -60,14 +60,8 @@ pub fn placed(document: &Document) -> String {
             "All {draws} draws were drawn by the kernels' rules: there are no files of frames that real kernels dealt (make them with kernel/frames)."
         );
     }
-    let sums: Vec<String> = document
-        .frames
-        .iter()
-        .map(|frames| format!("{} {}", frames.name, frames.sum))
-        .collect();
     format!(
-        "{real} of {draws} draws are of real kernels, the others drawn. Files and their sums: {}.",
-        sums.join(", ")
+        "{real} of {draws} draws are of real kernels, the others drawn; points of a figure share processes. The JSON has files and sums."
     )
 }
 

@@ -465,14 +465,14 @@ impl Witness {
         let _ = writeln!(
             text,
             "\nWhat must agree is what the loop does to its memory, which is what the lab replays. In a second run of each point the plugin models\n\
-             all that the program refers to: of {all} references {outside} were to other memory (its stack; `fft` spills registers there), and where\n\
+             all that the program refers to: of {all} references {outside} were to other memory (its stack), and where\n\
              the cache is just full, those lines cost a few misses more. A load of 16 bytes (`fft`) is two for the emulator. What neither sees: the\n\
              kernel's own references, and prefetching.\n",
         );
         text.push_str(
             "Valgrind's cachegrind on the same loops, misses of the last cache in a pass. It goes by virtual addresses, which amounts to\n\
              pages that lie one after the other in memory: what a kernel deals cannot be seen with it. It replaces by LRU, has no TLB, no\n\
-             sectors and no walks, and brings a line in for each store that misses.\n\n\
+             sectors and no walks, and brings a line in for each store that misses. Its pass of the product is a later one, whose rows are warm.\n\n\
              | machine | point | cachegrind | replay, pages in order | plugin, pages of the aged kernel |\n|---|---|---|---|---|\n",
         );
         for ground in &self.cachegrind {

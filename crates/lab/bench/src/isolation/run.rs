@@ -252,14 +252,27 @@ fn round(
 ) -> Result<Vec<u64>, BenchError> {
     let mut memory = |bytes: u64, set: Option<&ColorSet>| -> Result<Buffer, BenchError> {
         let size = ByteCount(bytes.max(BASE_PAGE_SIZE));
-        let (buffer, _) = match (case.placement, set, painter.as_deref_mut()) {
-            (Partition::Kernel, ..) => allocate(Arm::Kernel, size, None, rng)?,
+        match (case.placement, set, painter.as_deref_mut()) {
+            (Partition::Kernel, ..) => Ok(allocate(Arm::Kernel, size, None, rng)?.0),
             (placement, Some(set), Some(painter)) => {
-                allocate_set(size, set, placement == Partition::Shuffled, painter, rng)?
+                let shuffled = placement == Partition::Shuffled;
+                let (buffer, filled) = allocate_set(size, set, shuffled, painter, rng)?;
+                let pages = buffer.range().len().whole_pages().0;
+                // A round with other pages would count for colors that it did not have.
+                if filled.placed < pages {
+                    let reasons: Vec<&str> = filled.refused.keys().map(String::as_str).collect();
+                    return Err(BenchError(format!(
+                        "{} of {pages} pages got their colors ({})",
+                        filled.placed,
+                        reasons.join(", ")
+                    )));
+                }
+                Ok(buffer)
             }
-            _ => return Err(BenchError("nobody knows colors here".to_owned())),
-        };
-        Ok(buffer)
+            _ => Err(BenchError(
+                "no oracle finds page colors here; `superhue colors` shows the reasons".to_owned(),
+            )),
+        }
     };
     let mut mine = memory(case.victim_bytes, halves.map(|halves| &halves.victim))?;
     let mut theirs = memory(case.partner_bytes, halves.map(|halves| &halves.partner))?;

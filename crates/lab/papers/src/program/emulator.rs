@@ -46,7 +46,7 @@ const NAP: Duration = Duration::from_micros(300);
 pub enum EmulatorError {
     /// The emulator is not installed.
     #[error(
-        "there is no {EMULATOR} on the PATH, which runs the program and tells what it refers to: install it (Debian 12: apt-get install {PACKAGE})"
+        "cannot find {EMULATOR} on the PATH; superhue needs it to record memory references: install it (Debian 12: apt-get install {PACKAGE})"
     )]
     NoEmulator,
     /// The emulator is installed, but takes no plugins.
@@ -58,7 +58,7 @@ pub enum EmulatorError {
         why: String,
     },
     /// The plugin is not there.
-    #[error("there is no plugin at {}: packages of superhue and `make install` put it there, in the sources `make lab-trace` does; --plugin says where else it is", .0.display())]
+    #[error("there is no plugin at {}: install a package of superhue, or run `make lab-trace` in the sources; --plugin names another file", .0.display())]
     NoPlugin(PathBuf),
     /// There is no such command.
     #[error("cannot run `{name}`: {why}; check the name and PATH")]
@@ -97,7 +97,7 @@ pub enum EmulatorError {
     },
     /// The emulator ended before the first instruction of the program.
     #[error(
-        "{EMULATOR} ended before the program began ({ending}): what it said stands above; was the plugin built for this version?"
+        "{EMULATOR} ended before the program began ({ending}): see its message above; build the plugin for this version of the emulator"
     )]
     NotBegun {
         /// The emulator's end.

@@ -47,6 +47,9 @@ const LARGEST_BATCH: u64 = 1 << 20;
 /// Largest value; memcached's default limit is 1 MiB for an item with its key and header.
 const LARGEST_VALUE: u64 = 1_000_000;
 
+/// Bits in which the seed of a warm-up differs from that of the measurement.
+const WARM_UP: u64 = 0x7761_726d_2d75_7000;
+
 /// Options of `load`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("until").required(true).args(["requests", "seconds"]))]
@@ -156,7 +159,12 @@ pub fn run(options: &LoadOptions, report: &mut Report<impl Write>) -> Result<()>
     thread::sleep(options.settle);
     let mut warm = Answers::new()?;
     if !options.warmup.is_zero() {
-        warm = plan.measure(LoadEnd::Elapsed(options.warmup))?.tally;
+        // Other requests than those that are measured: a server that moves hot items would know these beforehand.
+        let before = Plan {
+            seed: options.seed ^ WARM_UP,
+            ..plan
+        };
+        warm = before.measure(LoadEnd::Elapsed(options.warmup))?.tally;
     }
     let pid = server.as_ref().map(Server::pid).or(options.pid);
     let pid = pid.map(|pid| pid.to_string());

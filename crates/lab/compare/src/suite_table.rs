@@ -242,7 +242,7 @@ impl SuiteView<'_> {
             several => format!("; on {} machines", several.len()),
         };
         format!(
-            "{measured} of {} programs measured, {runs} in interleaved rounds; differences below {} are not told apart{machine}",
+            "{measured} of {} programs measured, {runs} in interleaved rounds; differences below {} count as equal{machine}",
             self.programs.len(),
             exact_percent(self.smallest),
         )

@@ -10,15 +10,20 @@
 
 use superhue_act::Target;
 use superhue_model::{PAGES_PER_REGION, SkipReason, VmaKind};
-use superhue_procfs::Roots;
 use superhue_procfs::process::{Mapper, cached_region, maps};
+use superhue_procfs::{ReadError, Roots};
 
 /// Returns the objection to the collapse of `target` if it is a part of an object.
 pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
     let object = target.object?;
     let region = target.region.range();
-    // The collapse itself reports a process that is gone.
-    let mut maps = maps(roots, target.process.pid).ok()?.into_iter();
+    let mut maps = match maps(roots, target.process.pid) {
+        Ok(maps) => maps.into_iter(),
+        // The collapse itself reports a process that is gone.
+        Err(ReadError::Vanished { .. }) => return None,
+        // What is mapped there is not known.
+        Err(_) => return Some(SkipReason::Unmapped),
+    };
     let vma = maps.find(|vma| vma.range.contains(&region));
     let mapper = vma.and_then(|vma| {
         Some(Mapper {

@@ -183,7 +183,7 @@ impl Colors {
     /// [`Self::place`] for raw memory: `length` bytes at `start`.
     ///
     /// # Errors
-    /// Those of [`Self::place`], and an error for a range outside the address space.
+    /// Errors of [`Self::place`], and an error for a range outside the address space.
     ///
     /// # Safety
     /// The range is mapped and writable. Until this returns no other thread touches it, and no system call of another thread
@@ -241,7 +241,7 @@ impl Colors {
     /// [`Self::verify`] for raw memory: `length` bytes at `start`.
     ///
     /// # Errors
-    /// Those of [`Self::verify`].
+    /// Errors of [`Self::verify`].
     ///
     /// # Safety
     /// The range is mapped and may be read until this returns.

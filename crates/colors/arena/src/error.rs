@@ -28,7 +28,7 @@ pub enum ColorError {
     #[error("no memory is that large")]
     TooLarge,
     /// The machine's colors are not known and were not found.
-    #[error("the colors of this machine are not known: {0}; `superhue colors` tells more")]
+    #[error("the colors of this machine are not known: {0}; `superhue colors` shows the reason")]
     Unknown(String),
     /// The kernel does not support moving pages.
     #[error("pages cannot be moved ({errno}): {}", remedy(*errno))]

@@ -22,7 +22,7 @@ use superhue_model::{BASE_PAGE_SIZE, ByteCount, Color, ColorSet, PageCount, Virt
 use superhue_procfs::Roots;
 use superhue_procfs::process::has_nodes;
 use superhue_sys::frames::{Frames, Grain, copy_page, node_of};
-use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
+use superhue_sys::userfaultfd::{FEATURE_MOVE, Userfault};
 
 use crate::heap::PAGE;
 use crate::residence::{Residence, ResidentPage};
@@ -56,14 +56,12 @@ impl Mover {
         let no_moves = |errno| ColorError::NoMoves { errno };
         let bytes = ByteCount(BASE_PAGE_SIZE);
         let no_memory = |errno| ColorError::Memory { bytes, errno };
-        let userfault = Userfault::open(Faults::User).map_err(no_moves)?;
+        let userfault = Userfault::open().map_err(no_moves)?;
         if userfault.handshake().map_err(no_moves)? & FEATURE_MOVE == 0 {
             return Err(no_moves(Errno::NOTTY));
         }
         let staging = Frames::map(bytes, Grain::Base).map_err(no_memory)?;
-        userfault
-            .register(staging.range(), Mode::Nothing)
-            .map_err(no_moves)?;
+        userfault.register(staging.range()).map_err(no_moves)?;
         let residence = Residence::open().map_err(ColorError::unseen)?;
         Ok(Self {
             userfault,
@@ -169,7 +167,7 @@ pub unsafe fn exclusive(
     }
     let mut placement = Placement::default();
     let pages = usize::try_from(range.len().0).unwrap_or(usize::MAX) / PAGE;
-    if let Err(errno) = mover.userfault.register(range, Mode::Nothing) {
+    if let Err(errno) = mover.userfault.register(range) {
         placement.refuse(Refusal::of_registering(errno), pages);
         return Ok(placement);
     }
@@ -404,7 +402,7 @@ mod tests {
             }
         };
         let frames = Frames::map(ByteCount(2 * PAGE_LENGTH.0), Grain::Base).unwrap();
-        let registered = mover.userfault.register(frames.range(), Mode::Nothing);
+        let registered = mover.userfault.register(frames.range());
         registered.unwrap();
         Some((mover, frames))
     }

@@ -35,7 +35,7 @@ impl Residence {
     /// Opens the pagemap of this process, as the calling thread's: that of the process is empty once its first thread has ended.
     ///
     /// # Errors
-    /// Those of opening `/proc/self/pagemap`.
+    /// Errors of opening `/proc/self/pagemap`.
     pub fn open() -> Result<Self, Errno> {
         let pagemap = File::open("/proc/thread-self/pagemap");
         pagemap.map(Self).map_err(|error| errno_of(&error))

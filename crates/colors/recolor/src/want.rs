@@ -22,41 +22,41 @@ impl TargetColors {
     }
 }
 
-/// The result of one page.
+/// Result of one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecolorResult {
-    /// It has a new frame, of this color.
+    /// A new frame, of this color.
     Recolored(Color),
-    /// It had a frame of a wanted color already.
+    /// No move: the frame had a wanted color already.
     Already(Color),
-    /// It was brought in again, and the program has not used it since: its frame shows once it is mapped.
+    /// A move whose frame is not known yet: it shows once the program uses the page.
     Unmapped,
-    /// It has a new frame of unknown color: the dealt frame went to another page.
+    /// A new frame of unknown color: the dealt frame went to another page.
     Missed,
-    /// It was left in its frame.
+    /// No move, for this reason.
     Kept(KeptReason),
 }
 
 /// Reason why a page was left in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeptReason {
-    /// It was not in memory: never touched, given back, or swapped out.
+    /// Page not in memory: never touched, given back, or swapped out.
     Absent,
-    /// It is part of a larger folio, which would have to be split.
+    /// Part of a larger folio, which would have to be split.
     Large,
-    /// Other processes map it as well: since a fork, or as shared memory.
+    /// Page that other processes map as well: since a fork, or as shared memory.
     Shared,
-    /// It is locked in memory (`mlock(2)`).
+    /// Page locked in memory (`mlock(2)`).
     Locked,
-    /// KSM has merged it with equal pages.
+    /// Page that KSM has merged with equal pages.
     Merged,
-    /// The program has freed it lazily (`MADV_FREE`); taking it out would drop it.
+    /// Page that the program has freed lazily (`MADV_FREE`); taking it out would drop it.
     FreedLazily,
-    /// It belongs to a file, a device or the kernel.
+    /// Page of a file, a device or the kernel.
     Other,
-    /// The kernel did not take it out: it is pinned, in use by I/O, or there is no room in swap.
+    /// Page that the kernel did not take out: pinned, in use by I/O, or without room in swap.
     InUse,
-    /// No frame of a wanted color was found in time.
+    /// No frame of a wanted color in time.
     NoFrame,
 }
 

@@ -317,7 +317,7 @@ fn identity(folder: &Path) -> Option<(u64, u64)> {
 /// first that is not the root. `None` if `/proc/PID/cgroup` lists no cgroup. The path is a word of [`words::of_bytes`].
 ///
 /// # Errors
-/// Those of reading that file: `NotFound` or `ESRCH` if there is no such process.
+/// Errors of reading that file: `NotFound` or `ESRCH` if there is no such process.
 pub fn path_of_process(roots: &Roots, pid: u32) -> io::Result<Option<String>> {
     Ok(path_of(&fs::read(roots.of_process(pid, "cgroup"))?))
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchmod, fstat, fsync, mkdirat, openat,
-    renameat, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchmod, fstat, fsync, major, minor, mkdirat,
+    openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -335,15 +335,19 @@ fn belongs(stat: &Stat) -> String {
 
 /// Finds the process that holds the lock of a file, as far as `/proc/locks` names it.
 fn holder(file: &File) -> Option<u32> {
-    let inode = fstat(file).ok()?.st_ino;
+    let stat = fstat(file).ok()?;
+    let device = (major(stat.st_dev), minor(stat.st_dev));
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         // 3: FLOCK  ADVISORY  WRITE 28769 00:15:966340 0 EOF
         let mut words = line.split_ascii_whitespace().skip(1);
         let is_flock = words.next() == Some("FLOCK");
         let pid: u32 = words.nth(2)?.parse().ok()?;
-        let found: u64 = words.next()?.rsplit(':').next()?.parse().ok()?;
-        (is_flock && found == inode && pid > 0).then_some(pid)
+        let mut file = words.next()?.split(':');
+        let mut hex = || u32::from_str_radix(file.next()?, 16).ok();
+        let found = (hex()?, hex()?);
+        let inode: u64 = file.next()?.parse().ok()?;
+        (is_flock && found == device && inode == stat.st_ino && pid > 0).then_some(pid)
     })
 }
 

@@ -153,7 +153,7 @@ impl AnonymousMemory {
     /// if it was locked. Other memory stays as it is.
     ///
     /// # Errors
-    /// Those of `munlock(2)` and `madvise(2)`.
+    /// Errors of `munlock(2)` and `madvise(2)`.
     pub fn unlock_new(&self) -> Result<bool, Errno> {
         let start = self.start.as_ptr();
         // SAFETY: the mapping is this value's own. For anonymous memory the call only tests the lock: `mm/msync.c`.
@@ -172,7 +172,7 @@ impl AnonymousMemory {
     /// Leaves the memory out of forked children (`MADV_DONTFORK`).
     ///
     /// # Errors
-    /// Those of `madvise(2)`.
+    /// Errors of `madvise(2)`.
     pub fn keep_from_children(&self) -> Result<(), Errno> {
         self.advise(Advice::LinuxDontFork)
     }

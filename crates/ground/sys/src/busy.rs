@@ -116,7 +116,7 @@ impl BusyBoard {
     /// Makes a board for a program that is executed, and the file to pass to it (see [`tell`]).
     ///
     /// # Errors
-    /// Those of `memfd_create(2)` and `mmap(2)`.
+    /// Errors of `memfd_create(2)` and `mmap(2)`.
     pub fn in_file() -> Result<(Self, OwnedFd), Errno> {
         let file = memfd_create("superhue-board", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, SIZE as u64)?;

@@ -67,7 +67,7 @@ fn collapse_own_file() -> Result<(), Errno> {
 /// Returns true if a file is memory: on tmpfs or ramfs (`linux/magic.h`).
 ///
 /// # Errors
-/// Those of `fstatfs(2)`.
+/// Errors of `fstatfs(2)`.
 pub fn is_in_memory(file: impl AsFd) -> Result<bool, Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     const RAMFS_MAGIC: u64 = 0x8584_58f6;

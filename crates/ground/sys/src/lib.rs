@@ -40,7 +40,6 @@ pub mod page_color;
 pub mod pagemap;
 pub mod perf;
 pub mod process;
-pub mod procmap;
 pub mod scheduling;
 pub mod scratch;
 pub mod scratch_child;

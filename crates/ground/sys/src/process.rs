@@ -306,7 +306,7 @@ pub struct Signal {
 /// (`PR_SET_PDEATHSIG`).
 ///
 /// # Errors
-/// Those of `prctl(2)`.
+/// Errors of `prctl(2)`.
 pub fn die_with_parent(parent: u32) -> Result<bool, Errno> {
     let death = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(death)?;

@@ -15,7 +15,6 @@
 //!
 //! No function here allocates or locks: a child after `fork` may use all of them.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 use rustix::io::Errno;
@@ -175,17 +174,6 @@ impl Scratch {
         self.read_word(0)
     }
 
-    /// Makes the kernel read the first byte, by `write(2)` to `sink`, which faults it in from kernel
-    /// mode.
-    ///
-    /// # Errors
-    /// `EFAULT` if the kernel's fault was not resolved; those of `write(2)` on `sink`.
-    pub fn peek_by_kernel(&self, sink: impl AsFd) -> Result<(), Errno> {
-        // SAFETY: the kernel reads one byte of our own mapping.
-        let done = unsafe { libc::write(sink.as_fd().as_raw_fd(), self.start.cast(), 1) };
-        if done < 0 { Err(last_errno()) } else { Ok(()) }
-    }
-
     /// Requests huge pages at faults (`MADV_HUGEPAGE`).
     ///
     /// # Errors
@@ -200,7 +188,7 @@ impl Scratch {
     /// contiguous. `mprotect(2)` of one page and back makes the kernel split the entry, not the page.
     ///
     /// # Errors
-    /// Those of `mprotect(2)`: `ENOMEM` past the limit on the number of mappings.
+    /// Errors of `mprotect(2)`: `ENOMEM` past the limit on the number of mappings.
     pub fn map_by_base_pages(&mut self) -> Result<(), Errno> {
         for region in (0..self.length).step_by(HUGE) {
             let start = self.start.wrapping_add(region);

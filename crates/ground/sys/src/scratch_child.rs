@@ -78,7 +78,7 @@ impl ScratchChild {
     /// It ends at the latest when the calling *thread* ends.
     ///
     /// # Errors
-    /// `EAGAIN` past a limit on processes; `EMFILE`, `ENOMEM`; `EPERM` from a seccomp filter.
+    /// `EAGAIN` past a limit on processes; `EMFILE`, `ENOMEM`; `EPERM` from a seccomp filter; `ENOSYS` before Linux 5.2.
     pub fn start() -> Result<Self, Errno> {
         let (socket, childs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -221,9 +221,21 @@ impl Drop for ScratchChild {
                 let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
                 libc::waitid(libc::P_PIDFD, id, info.as_mut_ptr(), options)
             };
-            if done == 0 || last_errno() != Errno::INTR {
+            if done == 0 {
                 return;
             }
+            match last_errno() {
+                Errno::INTR => {}
+                // Linux before 5.4 waits for no pidfd. The number is the child's until somebody has waited for it.
+                Errno::INVAL => break,
+                _ => return,
+            }
+        }
+        if let Ok(pid) = libc::pid_t::try_from(self.pid) {
+            // SAFETY: the child is ours, and no other code waits for it; no status is asked for.
+            while unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } < 0
+                && last_errno() == Errno::INTR
+            {}
         }
     }
 }
@@ -272,11 +284,22 @@ fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
     let error = last_errno();
     // SAFETY: `before` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    match u32::try_from(pid) {
-        // SAFETY: the kernel just gave us this descriptor.
-        Ok(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
-        Err(_) => Err(error),
+    let Ok(number) = u32::try_from(pid) else {
+        return Err(error);
+    };
+    // Linux before 5.2 takes the flag for one of its own and gives no descriptor.
+    if pidfd < 0 {
+        if let Ok(pid) = libc::pid_t::try_from(pid) {
+            // SAFETY: the child is ours, and no other code waits for it.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, ptr::null_mut(), libc::__WALL);
+            }
+        }
+        return Err(Errno::NOSYS);
     }
+    // SAFETY: the kernel just gave us this descriptor.
+    Ok((number, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
 /// Main loop of the child.

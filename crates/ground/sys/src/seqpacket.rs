@@ -149,7 +149,7 @@ pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
 /// Makes every message received on this socket carry its sender (`SO_PASSCRED`).
 ///
 /// # Errors
-/// Those of `setsockopt(2)`.
+/// Errors of `setsockopt(2)`.
 pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
     set_switch(socket, libc::SO_PASSCRED, true)
 }
@@ -193,7 +193,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<ReceivedMessage, 
 /// Receives one message as [`receive`] does, but takes no descriptors, for a service that anybody may connect to: the kernel closes those that came.
 ///
 /// # Errors
-/// Those of [`receive`].
+/// Errors of [`receive`].
 pub fn receive_no_descriptors(
     socket: impl AsFd,
     buffer: &mut [u8],

@@ -63,7 +63,7 @@ pub fn queue_signal(pidfd: impl AsFd, signal: i32, value: i32) -> Result<(), Err
 /// Returns a descriptor that is readable while one of `signals` (which the caller has blocked) is pending.
 ///
 /// # Errors
-/// Those of `signalfd(2)`.
+/// Errors of `signalfd(2)`.
 pub fn signal_descriptor(signals: &SignalSet) -> Result<OwnedFd, Errno> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: the set is initialised and lives across the call.

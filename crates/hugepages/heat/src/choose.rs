@@ -25,7 +25,7 @@ impl std::fmt::Debug for TrackerChoice {
 #[derive(Debug, thiserror::Error)]
 pub enum ChooseError {
     /// The requested tracker does not work.
-    #[error("the tracker {kind}, which was asked for, does not work here: {why}; {remedy}")]
+    #[error("the tracker {kind} does not work here: {why}; {remedy}")]
     Wanted {
         /// Its kind.
         kind: TrackerKind,
@@ -88,7 +88,7 @@ fn choose_of(
         return match build(kind) {
             Ok(tracker) => Ok(TrackerChoice {
                 tracker,
-                why: "as asked for".to_owned(),
+                why: "chosen by --tracker".to_owned(),
             }),
             Err(why) => Err(ChooseError::Wanted {
                 kind,
@@ -199,7 +199,7 @@ mod tests {
     fn what_is_asked_for_is_taken_or_refused() {
         assert_eq!(
             choice(SOME, Some(TrackerKind::Damon)),
-            Ok((TrackerKind::Damon, "as asked for".to_owned()))
+            Ok((TrackerKind::Damon, "chosen by --tracker".to_owned()))
         );
         let error = choice(SOME, Some(TrackerKind::Ptwalk)).unwrap_err();
         assert!(

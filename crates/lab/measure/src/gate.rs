@@ -22,7 +22,7 @@
 //! | `fail-unless` | is not shown to hold             | fail           |
 //!
 //! A `fail-if` that passes may have missed a loss. So each finding has the smallest ratio beyond the threshold that the runs show in four of five cases
-//! ([`power`](crate::power)), by the spread that the runs had.
+//! ([`power`]), by the spread that the runs had.
 //!
 //! No gate passes on an incomplete result: with failed runs, missing values or an early stop, the remaining values may be a flattering
 //! selection. The gate is then *not judged*, unless these values suffice to fail it.

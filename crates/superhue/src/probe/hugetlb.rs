@@ -11,7 +11,7 @@ pub(super) const HUGETLB: Probe = Probe {
     id: "hugetlb",
     name: "Explicit huge page pools (hugetlb)",
     how: "read the pools; where one has a free page, mapped it (MAP_HUGETLB) and gave it back",
-    used_for: "knowing how much memory no huge page policy can have",
+    used_for: "the memory reserved for hugetlbfs, which no policy can use",
     run: |around| match read_hugetlb_pools(&around.roots) {
         Ok(pools) => Ok(conclude(&pools, |pool| borrow_page(pool.page_size))),
         Err(error) => Err(Finding::no(error.to_string())

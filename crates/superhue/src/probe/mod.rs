@@ -126,8 +126,6 @@ const PROBES: &[&Probe] = &[
     &kernel_colors::KERNEL,
     &cache_allocation::ALLOCATION,
     &swap::SWAP,
-    &userfault::USER,
-    &userfault::FULL,
     &userfault::MOVE,
     &pmu::PMU,
 ];

@@ -18,7 +18,7 @@ pub(super) const PMU: Probe = Probe {
     name: "Hardware counters",
     how: "counted own cycles and data-TLB load misses (perf_event_open) while reading 2 MiB of \
           base pages",
-    used_for: "TLB misses as evidence in compare; without them time decides",
+    used_for: "TLB misses counted in place of the model (advise)",
     run: pmu,
 };
 

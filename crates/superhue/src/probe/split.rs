@@ -34,7 +34,7 @@ pub(super) const SPLIT: Probe = Probe {
     how: "collapsed 2 MiB of own memory and of a scratch child, called one base page cold \
           (MADV_COLD), named own memory to debugfs' split_huge_pages; looked at page tables and \
           bytes, and whether pages of zeroes returned",
-    used_for: "splitting: giving back what a promotion made resident",
+    used_for: "splits, which free memory that collapses added",
     run: split,
 };
 

@@ -18,7 +18,7 @@ pub(super) const MODE: Probe = Probe {
     name: "Huge pages by the kernel itself",
     how: "read /sys/kernel/mm/transparent_hugepage, then touched fresh memory with and without \
           MADV_HUGEPAGE",
-    used_for: "what --pages kernel comes to, the baseline of every comparison",
+    used_for: "the effect of --pages kernel, the baseline of comparisons",
     run: mode,
 };
 

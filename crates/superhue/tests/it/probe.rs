@@ -133,8 +133,8 @@ fn without_proc_and_sys_it_still_answers() {
     // This needs neither.
     assert_eq!(availability("page-size"), Availability::Yes);
     assert_eq!(
-        availability("uffd-user"),
-        probe::one("uffd-user", &Roots::default())
+        availability("uffd-move"),
+        probe::one("uffd-move", &Roots::default())
             .unwrap()
             .availability
     );
@@ -170,7 +170,6 @@ fn an_ordinary_user_is_told_what_is_missing() {
         "collapse",
         "thp-mode",
         "thp-per-process",
-        "uffd-user",
         "uffd-move",
         "pagemap-scan",
     ] {
@@ -184,15 +183,6 @@ fn an_ordinary_user_is_told_what_is_missing() {
         );
     }
     assert_eq!(report.held_before, report.held_after);
-
-    let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
-    if setting.trim() == "0" {
-        report.assert_no(
-            "uffd-full",
-            "userfaultfd(2): EPERM",
-            "vm.unprivileged_userfaultfd=1",
-        );
-    }
 }
 
 #[test]
@@ -220,11 +210,9 @@ fn a_filter_that_kills_is_reported_and_not_run_into() {
         Ok(report) => report,
         Err(reason) => return skip("seccomp", &reason),
     };
-    for id in ["bpf", "pmu", "remote-collapse", "uffd-user", "uffd-move"] {
+    for id in ["bpf", "pmu", "remote-collapse", "uffd-move"] {
         report.assert_no(id, "kills the caller", "a seccomp profile that allows");
     }
-    // The device is another way to a userfaultfd, which filters on system calls do not see.
-    assert!(report.verdict("uffd-full") == "yes" || report.found("uffd-full").contains("kills"));
     assert_eq!(report.held_before, report.held_after);
 }
 
@@ -234,7 +222,7 @@ fn a_filter_that_refuses_is_named_in_the_remedy() {
         Ok(report) => report,
         Err(reason) => return skip("seccomp", &reason),
     };
-    for id in ["bpf", "pmu", "remote-collapse", "uffd-user", "uffd-move"] {
+    for id in ["bpf", "pmu", "remote-collapse", "uffd-move"] {
         report.assert_no(id, "EPERM", "a seccomp profile that allows");
     }
 }

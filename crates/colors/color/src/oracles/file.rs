@@ -153,7 +153,7 @@ impl Draft {
     /// Makes an empty file of `length` bytes, all of them in memory, under the lock of its place.
     ///
     /// # Errors
-    /// Those of `open(2)` and `fallocate(2)`: `ENOSPC` where the file system is full.
+    /// Errors of `open(2)` and `fallocate(2)`: `ENOSPC` where the file system is full.
     pub(super) fn new(place: &Path, lock: File, length: u64) -> Result<Self, PaletteError> {
         let path = beside(place, ".new");
         // A process that was killed may have left one behind: we hold the lock.
@@ -188,7 +188,7 @@ impl Draft {
     /// Makes one without a name, for this process alone.
     ///
     /// # Errors
-    /// Those of `memfd_create(2)` and `fallocate(2)`.
+    /// Errors of `memfd_create(2)` and `fallocate(2)`.
     pub(super) fn unnamed(length: u64) -> Result<Self, PaletteError> {
         let path = PathBuf::from("memory of this process");
         let file = memfd_create("superhue-palette", MemfdFlags::CLOEXEC)
@@ -219,7 +219,7 @@ impl Draft {
     /// Gives back the pages that are not in `used` (numbers in the file), except the first `head`.
     ///
     /// # Errors
-    /// Those of `fallocate(2)`.
+    /// Errors of `fallocate(2)`.
     pub(super) fn punch(&self, head: u32, used: &[u32], pages: u32) -> Result<(), PaletteError> {
         let mut used = used.to_vec();
         used.sort_unstable();
@@ -240,7 +240,7 @@ impl Draft {
     /// Writes the start of the file.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`.
+    /// Errors of `pwrite(2)`.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<(), PaletteError> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -257,7 +257,7 @@ impl Draft {
     /// Moves it to its place, if it has one; processes that use the previous file keep that.
     ///
     /// # Errors
-    /// Those of `rename(2)`.
+    /// Errors of `rename(2)`.
     pub(super) fn finish(mut self) -> Result<OwnedFd, PaletteError> {
         if let Some(named) = &mut self.named {
             renameat(CWD, &named.path, CWD, &named.place).map_err(failed("rename", &named.path))?;
@@ -291,7 +291,7 @@ impl Drop for TempPaletteFile {
 /// Removes a palette file and its lock and leftovers; returns true if there was one. Files of other users stay.
 ///
 /// # Errors
-/// Those of `unlink(2)`.
+/// Errors of `unlink(2)`.
 pub(super) fn remove(place: &Path) -> Result<bool, PaletteError> {
     let us = geteuid();
     let theirs = |stat: Stat| stat.st_uid != us.as_raw();

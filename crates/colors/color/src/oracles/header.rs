@@ -116,7 +116,7 @@ impl Header {
         };
         reader.word()?;
         if !(1..=MOST_COLORS).contains(&colors) || ways > LARGEST_SET {
-            return Err(Nonsense("so many colors or ways no cache has"));
+            return Err(Nonsense("no cache has that many colors or ways"));
         }
         if !(1..=64).contains(&strength) || contrast.kept >= contrast.evicted {
             return Err(Nonsense("its times or its strength"));

@@ -26,7 +26,7 @@ impl Mapping {
     /// Maps the first `length` bytes of a file (whole pages, at least one), shared: the frames are the file's own.
     ///
     /// # Errors
-    /// Those of `mmap(2)`.
+    /// Errors of `mmap(2)`.
     pub fn new(file: impl AsFd, length: usize) -> Result<Self, Errno> {
         let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -51,7 +51,7 @@ impl Sample {
     /// thread gets.
     ///
     /// # Errors
-    /// Those of [`Self::new`]; `EINVAL` for no parts, or more than there are pages.
+    /// Errors of [`Self::new`]; `EINVAL` for no parts, or more than there are pages.
     pub fn in_parts(
         size: ByteCount,
         backing: Backing,

@@ -4,7 +4,7 @@
 //! shows whether the page has gone. The destination belongs to the program, and may change at any time.
 
 use rustix::io::Errno;
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr, VirtRange};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, VirtAddr};
 use superhue_sys::userfaultfd::Userfault;
 
 use super::own::OwnPages;
@@ -99,18 +99,9 @@ impl Mover {
         }
     }
 
-    /// Counts the first pages that have been moved although the kernel reported an error; wakes the threads that wait for them.
+    /// Counts the first pages that have been moved although the kernel reported an error.
     fn denied_pages(&self, rest: Move) -> usize {
         let gone = |done: &usize| self.own.is_occupied(rest.after(*done).from) == Some(false);
-        let count = (0..rest.pages).take_while(gone).count();
-        if count > 0 {
-            let length = count as u64 * BASE_PAGE_SIZE;
-            // Cannot fail for a range that a page could be moved to.
-            let _ = self.userfault.wake(VirtRange {
-                start: rest.to,
-                end: VirtAddr(rest.to.0.saturating_add(length)),
-            });
-        }
-        count
+        (0..rest.pages).take_while(gone).count()
     }
 }

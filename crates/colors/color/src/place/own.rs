@@ -31,7 +31,7 @@ impl OwnPages {
     /// The first run of holes in `range`.
     ///
     /// # Errors
-    /// Those of `pread(2)`.
+    /// Errors of `pread(2)`.
     pub(super) fn next_holes(&self, range: VirtRange) -> Result<Option<VirtRange>, Errno> {
         let mut words = [0_u8; BLOCK * WORD];
         let mut start = None;

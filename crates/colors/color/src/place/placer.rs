@@ -5,7 +5,7 @@
 
 use rustix::io::Errno;
 use superhue_model::{BASE_PAGE_SIZE, VirtAddr, VirtRange};
-use superhue_sys::userfaultfd::{FEATURE_MOVE, Faults, Mode, Userfault};
+use superhue_sys::userfaultfd::{FEATURE_MOVE, Userfault};
 
 use super::mapping::obstacle_at;
 use super::mover::{Move, MoveResult, Mover};
@@ -30,9 +30,9 @@ impl Placer {
     /// Opens a userfaultfd of its own, which receives no faults.
     ///
     /// # Errors
-    /// Those of `userfaultfd(2)`; `ENOTTY` where the kernel has no `UFFDIO_MOVE`; `ENOENT`, `EACCES` without `/proc`.
+    /// Errors of `userfaultfd(2)`; `ENOTTY` where the kernel has no `UFFDIO_MOVE`; `ENOENT`, `EACCES` without `/proc`.
     pub fn new(pool: Pool) -> Result<Self, Errno> {
-        let userfault = Userfault::open(Faults::User)?;
+        let userfault = Userfault::open()?;
         if userfault.handshake()? & FEATURE_MOVE == 0 {
             return Err(Errno::NOTTY);
         }
@@ -63,7 +63,7 @@ impl Placer {
         if range.is_empty() {
             return Ok(placed);
         }
-        if let Err(errno) = self.mover.userfault().register(range, Mode::Nothing) {
+        if let Err(errno) = self.mover.userfault().register(range) {
             let why = Refusal::of_registering(errno);
             placed.refuse(why, range.len().whole_pages().0);
             return Ok(placed);

@@ -10,7 +10,7 @@ use superhue_procfs::process::identify;
 use superhue_recolor::{KeptReason, RecolorError, RecolorResult, Recolorer, TargetColors};
 use superhue_sys::scratch::Scratch;
 use superhue_sys::scratch_child::{Backing, ScratchChild};
-use superhue_sys::userfaultfd::{Faults, Mode, Userfault};
+use superhue_sys::userfaultfd::Userfault;
 use superhue_testing::{is_root, skip};
 
 const SEED: u64 = 0x1234;
@@ -137,7 +137,7 @@ fn what_is_not_there_or_gone_is_left_alone(recolorer: &mut Recolorer) {
 }
 
 fn who_uses_a_userfaultfd_is_left_alone(recolorer: &mut Recolorer) {
-    let userfault = Userfault::open(Faults::All).unwrap();
+    let userfault = Userfault::open().unwrap();
     userfault.handshake().unwrap();
     let mut mine = Scratch::in_base_pages(2 << 20).unwrap();
     mine.fill(SEED);
@@ -145,7 +145,7 @@ fn who_uses_a_userfaultfd_is_left_alone(recolorer: &mut Recolorer) {
     let pages: Vec<VirtAddr> = (0..8)
         .map(|at| VirtAddr(range.start.0 + at * BASE_PAGE_SIZE))
         .collect();
-    userfault.register(range, Mode::Nothing).unwrap();
+    userfault.register(range).unwrap();
     let id = identify(&Roots::default(), std::process::id()).unwrap();
     let want = TargetColors::Each(vec![Color(0); pages.len()]);
     let before = recolorer.price().attempts;

@@ -219,11 +219,11 @@ fn about_the_machine(cache: &Cache, virtualization: &Virtualization) -> Option<S
 fn about_the_sharing(cache: &Cache) -> Option<String> {
     let cpus = cache.shared_by.as_ref()?;
     if cpus.is_empty() {
-        return Some("no CPU is said to use it".to_owned());
+        return Some("the system lists no CPU for it".to_owned());
     }
     (cache.level == Some(1) && cpus.len() > MOST_THREADS).then(|| {
         format!(
-            "{} CPUs are said to share this L1, more than any core has",
+            "the system lists {} CPUs for this L1, more than a core has",
             cpus.len()
         )
     })
@@ -408,10 +408,10 @@ mod tests {
             crowded
                 .reason()
                 .unwrap()
-                .starts_with("64 CPUs are said to share this L1")
+                .starts_with("the system lists 64 CPUs for this L1")
         );
         let nobody = verdict(cache(2, MIB, 8, ""), Machine::Bare, None);
-        assert_eq!(nobody.reason(), Some("no CPU is said to use it"));
+        assert_eq!(nobody.reason(), Some("the system lists no CPU for it"));
     }
 
     #[test]

@@ -67,6 +67,28 @@ pub fn maps(roots: &Roots, pid: u32) -> Result<Vec<Vma>, ReadError> {
     })
 }
 
+/// Like [`maps`], for the VMAs that `keep` accepts. Names of other VMAs take no memory.
+///
+/// # Errors
+/// As for [`maps`].
+pub fn maps_where(
+    roots: &Roots,
+    pid: u32,
+    keep: impl Fn(&NamedVma) -> bool,
+) -> Result<Vec<Vma>, ReadError> {
+    across_exec(roots, pid, || {
+        let mut kept = Vec::new();
+        for_each(roots, pid, |line, devices| {
+            let mut one = line.named();
+            devices.refine(&mut one.vma, line.part());
+            if keep(&one) {
+                kept.push(one.vma);
+            }
+        })?;
+        Ok(kept)
+    })
+}
+
 /// Like [`maps`], with names. Allocates one string for every name.
 ///
 /// # Errors
@@ -111,24 +133,38 @@ fn read<T>(
     make: impl Fn(&MapsLine<'_>) -> T,
     vma_of: impl Fn(&mut T) -> &mut Vma,
 ) -> Result<Vec<T>, ReadError> {
+    let mut found = Vec::new();
+    for_each(roots, pid, |line, devices| {
+        let mut one = make(line);
+        devices.refine(vma_of(&mut one), line.part());
+        found.push(one);
+    })?;
+    Ok(found)
+}
+
+/// Calls `each` with every line of a process's `maps`, and the devices that its objects may be on.
+fn for_each(
+    roots: &Roots,
+    pid: u32,
+    mut each: impl FnMut(&MapsLine<'_>, &mut FileDevices<'_>),
+) -> Result<(), ReadError> {
     let path = roots.of_process(pid, "maps");
     let mut order = Order::default();
     let mut devices = FileDevices::of(roots, pid);
-    let mut found = Vec::new();
+    let mut is_empty = true;
     for_each_line(pid, &path, |number, line| {
         let line = MapsLine::parse(line)
             .and_then(|line| order.check(line))
             .map_err(|what| ParseError::new(number, what))?;
-        let mut one = make(&line);
-        devices.refine(vma_of(&mut one), line.part());
-        found.push(one);
+        is_empty = false;
+        each(&line, &mut devices);
         Ok(())
     })?;
     // A user process has at least a stack. The file of a process without memory exists, but is empty.
-    if found.is_empty() {
+    if is_empty {
         return Err(without_memory(roots, pid));
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Keeps lines ascending and disjoint.
@@ -145,7 +181,17 @@ impl Order {
             .filter(|range| !range.is_empty())
             .ok_or("the addresses go backwards")?;
         self.end = range.end;
-        Ok(MapsLine { range, ..line })
+        let cut = start.0 - line.range.start.0;
+        let offset = if line.inode == 0 {
+            line.offset
+        } else {
+            line.offset.saturating_add(cut)
+        };
+        Ok(MapsLine {
+            range,
+            offset,
+            ..line
+        })
     }
 }
 
@@ -238,10 +284,7 @@ impl<'a> MapsLine<'a> {
         NamedVma {
             vma: self.vma(),
             permissions: self.permissions,
-            name: (!self.name.is_empty()).then(|| {
-                let kept = self.name.get(..LONGEST_NAME).unwrap_or(self.name);
-                text::shown(kept)
-            }),
+            name: (!self.name.is_empty()).then(|| text::shown_within(self.name, LONGEST_NAME)),
             part: self.part(),
         }
     }
@@ -369,6 +412,17 @@ mod tests {
         .unwrap();
         let ranges: Vec<_> = maps.iter().map(|vma| vma.range.to_string()).collect();
         assert_eq!(ranges, ["1000-2000", "2000-4000", "5000-6000"]);
+
+        let maps = parse_named_maps(
+            b"1000-2000 rw-p 5000 fe:00 7 /a\n1000-4000 rw-p 5000 fe:00 7 /a\n5000-6000 rw-p 0 00:00 0\n",
+        )
+        .unwrap();
+        let offsets: Vec<_> = maps.iter().map(|vma| vma.part.offset).collect();
+        assert_eq!(
+            offsets,
+            [0x5000, 0x6000, 0],
+            "the part of the file is cut too"
+        );
 
         let error = parse_maps(b"3000-4000 rw-p 0 00:00 0\n1000-2000 rw-p 0 00:00 0\n");
         assert_eq!(error, Err(ParseError::new(2, "the addresses go backwards")));

@@ -51,7 +51,7 @@ pub use fast::{
     waited_for_cpu,
 };
 pub use identity::{identify, numbers_are_ours, still_is, still_runs};
-pub use maps::{NamedVma, maps, named_maps, parse_maps, parse_named_maps};
+pub use maps::{NamedVma, maps, maps_where, named_maps, parse_maps, parse_named_maps};
 pub use numa::{has_nodes, interleaved, parse_interleaved};
 pub use page_color::{ProcessColors, ResidentColor};
 pub use pages::{

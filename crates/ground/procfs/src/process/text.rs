@@ -98,6 +98,17 @@ pub(super) fn shown(name: &[u8]) -> String {
     shown
 }
 
+/// Like [`shown`], with at most `most` bytes of text: an escape is longer than what it stands for.
+pub(super) fn shown_within(name: &[u8], most: usize) -> String {
+    let mut text = shown(name.get(..most).unwrap_or(name));
+    if text.len() > most {
+        let end = (0..=most).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(end.unwrap_or(0));
+        text.shrink_to_fit();
+    }
+    text
+}
+
 /// Splits a text that is wholly in memory into lines, numbered from 1, without their newlines and without empty lines.
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     text.split(|&byte| byte == b'\n')
@@ -139,6 +150,11 @@ mod tests {
             prop_assert_eq!(decimal(n.to_string().as_bytes()), Some(n));
             prop_assert_eq!(hex(format!("{n:x}").as_bytes()), Some(n));
             prop_assert_eq!(hex(format!("{n:016x}").as_bytes()), Some(n));
+        }
+
+        #[test]
+        fn shown_names_keep_to_their_bound(name: Vec<u8>, most in 0_usize..64) {
+            prop_assert!(shown_within(&name, most).len() <= most);
         }
 
         #[test]

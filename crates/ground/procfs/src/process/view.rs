@@ -30,7 +30,7 @@ pub fn view(
 /// Finds out whether [`view`] of `id` would succeed now, at the cost of reading its mappings and one region: a view reads all page tables.
 ///
 /// # Errors
-/// Those of [`view`].
+/// Errors of [`view`].
 pub fn check_view(
     roots: &Roots,
     scanner: &mut PageScanner,

@@ -145,7 +145,7 @@ impl PtwalkTracker {
         });
         if let Some(errno) = refused {
             return Err(unusable(format!(
-                "process_madvise(MADV_COLD) said {errno}; it needs CAP_SYS_NICE and Linux 5.10"
+                "process_madvise(MADV_COLD) failed: {errno}; it needs CAP_SYS_NICE and Linux 5.10"
             )));
         }
         let (arming, cpu_armed) = (begun.elapsed(), clock());

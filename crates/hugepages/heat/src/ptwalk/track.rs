@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use superhue_model::{ProcessId, VirtRange, VmaKind};
+use superhue_model::{ProcessId, VirtRange, Vma, VmaKind};
 use superhue_procfs::process::{self, NamedVma, VmFlags};
 use superhue_procfs::{ReadError, Roots};
 
@@ -129,10 +129,10 @@ impl PtwalkTracker {
     }
 
     /// Returns the process's mappings whose accessed bits arming clears, ascending.
-    fn mappings(&self, process: ProcessId) -> Result<Vec<NamedVma>, ReadError> {
-        let mut mappings = process::named_maps(&self.roots, process.pid)?;
-        mappings.retain(|mapping| is_cleared(mapping, self.scope));
-        Ok(mappings)
+    fn mappings(&self, process: ProcessId) -> Result<Vec<Vma>, ReadError> {
+        process::maps_where(&self.roots, process.pid, |mapping| {
+            is_cleared(mapping, self.scope)
+        })
     }
 }
 
@@ -152,9 +152,8 @@ fn is_cleared(mapping: &NamedVma, scope: Scope) -> bool {
 }
 
 /// Returns the ranges of mappings of files that hold a huge entry: pages of a file system, or hugetlb.
-fn with_huge_entries(mappings: &[NamedVma], found: &[RegionBits]) -> Vec<VirtRange> {
-    let files = mappings.iter().map(|mapping| &mapping.vma);
-    let files = files.filter(|vma| {
+fn with_huge_entries(mappings: &[Vma], found: &[RegionBits]) -> Vec<VirtRange> {
+    let files = mappings.iter().filter(|vma| {
         matches!(
             vma.kind,
             VmaKind::PrivateFile | VmaKind::Shared | VmaKind::File(_)
@@ -176,7 +175,7 @@ impl Hugetlb {
         &mut self,
         roots: &Roots,
         process: ProcessId,
-        mappings: &mut Vec<NamedVma>,
+        mappings: &mut Vec<Vma>,
         found: &[RegionBits],
     ) -> Result<(), ReadError> {
         let candidates = with_huge_entries(mappings, found);
@@ -195,7 +194,7 @@ impl Hugetlb {
         }
         if !self.found.is_empty() {
             mappings.retain(|mapping| {
-                let range = mapping.vma.range;
+                let range = mapping.range;
                 !self
                     .found
                     .iter()
@@ -278,9 +277,9 @@ impl Tracker for PtwalkTracker {
         // The mappings are read after the walk, so that memory that went is left out, whatever its page tables still held or became.
         let mut mappings = self.mappings(process)?;
         if let Some(watched) = self.watched.get_mut(&process) {
-            watched.maps_objects = Some(self.scope.has_objects(mappings.iter().map(|it| &it.vma)));
+            watched.maps_objects = Some(self.scope.has_objects(&mappings));
             if !watched.all_cleared {
-                mappings.retain(|mapping| mapping.vma.kind.part().is_none());
+                mappings.retain(|mapping| mapping.kind.part().is_none());
             }
             if self.scope == Scope::All {
                 let found = &walked.regions;
@@ -294,7 +293,7 @@ impl Tracker for PtwalkTracker {
             Ok(_) => return Err(TrackError::Replaced(process)),
             Err(why) => return Err(self.explain(process, why)),
         }
-        let mapped: Vec<VirtRange> = mappings.iter().map(|mapping| mapping.vma.range).collect();
+        let mapped: Vec<VirtRange> = mappings.iter().map(|mapping| mapping.range).collect();
         decode::confine(&mut walked.regions, &decode::intersect(ranges, &mapped));
         Ok(Reading::Pages(walked.regions))
     }

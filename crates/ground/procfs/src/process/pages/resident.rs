@@ -41,7 +41,7 @@ pub fn resident_pages(
 /// Needs ptrace read access to the process.
 ///
 /// # Errors
-/// Those of [`resident_pages`].
+/// Errors of [`resident_pages`].
 pub fn swapped_pages(roots: &Roots, id: ProcessId, region: Region) -> Result<PageCount, ReadError> {
     let (path, pagemap) = open(roots, id)?;
     let words = region_words(&pagemap, region)

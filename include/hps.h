@@ -19,8 +19,9 @@
  * hps_strerror() explains a value. No function sets errno or blocks signals.
  *
  * Threads. Every function may be called from any thread at any time, also from the callbacks, except
- * that a callback must not unload the library. The library holds no lock while a callback runs. Do not cancel
- * a thread that is inside a function (pthread_cancel): hps_disable_track() ends hps_wait_signal().
+ * that a callback must not unload the library. The library holds no lock while a callback runs. A callback returns:
+ * it may not leave by longjmp(3), a C++ exception or pthread_exit(3). Do not cancel a thread that is inside a function
+ * (pthread_cancel): hps_disable_track() ends hps_wait_signal().
  *
  * Signals. Only hps_fetch() and hps_strerror() may be called in a signal handler.
  *

@@ -61,11 +61,14 @@ pub const AFTER_INTERRUPT: [(&str, &str); 7] = [
 /// Meaning of the exit status, unless a page or a help has its own.
 pub const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "Done."),
-    ("1", "Failed; standard error says at what, and what to do."),
+    (
+        "1",
+        "Failed; standard error names the failed step and the remedy.",
+    ),
     ("2", "Wrong usage, or a wrong configuration."),
     (
         "3",
-        "This machine, or this user, lacks what is needed; standard error says what, and what would change it.",
+        "This machine or this user lacks a requirement; standard error names it and the change that would help.",
     ),
 ];
 
@@ -153,8 +156,8 @@ pub enum Verb {
     /// counts, weighted by the costs that a machine's file declares. The same seed and frames give the same result, byte for byte.
     ///
     /// With a command, it predicts the misses of that program by the placement of its pages, on this machine (--machine here) or
-    /// another one. The command runs under an emulator while its references are replayed, many draws at once, without files on a disk. It has its
-    /// own input and output. It takes some hundred times as long.
+    /// another one. The command runs under an emulator while its references are replayed, many draws at once, without files on a disk. The command
+    /// keeps its standard input and output. It runs about a hundred times slower.
     ///
     /// Capability: none.
     #[command(after_help = lab_args::EXIT_HELP)]
@@ -264,7 +267,7 @@ pub enum Verb {
     Colors(ColorsArgs),
     /// Undo the changes that a killed superhue left behind. Harmless when there are none.
     ///
-    /// Users other than root may not see what root's superhue has changed. For them `restore` undoes nothing of it, says so, and ends with status 3.
+    /// Users other than root may not see what root's superhue has changed. For them `restore` changes nothing, prints that, and ends with status 3.
     ///
     /// Capability: root, if there is something to undo.
     Restore(RestoreArgs),

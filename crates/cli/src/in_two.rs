@@ -175,7 +175,14 @@ pub fn kind(
         }
         "attach" => Some(Kind::Lasting),
         "trial" => Some(Kind::Unique),
-        "ctl" => says(&["trial"]).then_some(Kind::Unique),
+        "ctl" => loop {
+            let word = arguments.next()?;
+            if word == "--socket" {
+                arguments.next()?;
+            } else if !word.as_encoded_bytes().starts_with(b"-") {
+                break (word == "trial").then_some(Kind::Unique);
+            }
+        },
         _ => None,
     }
 }
@@ -534,6 +541,8 @@ mod tests {
             &[],
             &["daemon", "--check"],
             &["ctl", "status"],
+            &["ctl", "why", "trial"],
+            &["ctl", "--socket", "trial", "status"],
         ] {
             assert_eq!(of(other), None, "{other:?}");
         }

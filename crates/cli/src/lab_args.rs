@@ -12,7 +12,7 @@ use crate::values::{parse_count, parse_some_time};
 
 /// Meaning of the exit status.
 pub const EXIT_HELP: &str = "\
-Exit status with a command: 0 there is a prediction, whatever the command's own status (the output has it); 1 failed, or the command \
+Exit status with a command: 0 the prediction is complete (the output has the command's own status); 1 failed, or the command \
 ended at once; 2 wrong usage; 3 there is no emulator or no plugin, or this machine is not known; 126 the command cannot be traced; 127 it was not found.
 Exit status otherwise: 0 done, 1 failed, 2 wrong usage.";
 

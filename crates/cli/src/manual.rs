@@ -30,7 +30,7 @@ const JOURNAL: &str = "/run/superhue/journal/";
 const PALETTE: &str = "/run/superhue/palette";
 const TLB: &str = "/var/cache/superhue/tlb.json";
 const TLB_IS: &str = "The TLB as timing found it on this machine; for ordinary users superhue/tlb.json below $XDG_CACHE_HOME (~/.cache).";
-const JOURNAL_IS: &str = "What has to be undone if superhue is killed: superhue-restore(1).";
+const JOURNAL_IS: &str = "Changes that superhue-restore(1) undoes after a kill.";
 const PALETTE_IS: &str = "Eviction sets that processes share, made when they are needed; those of ordinary users are below \
                           $XDG_RUNTIME_DIR.";
 
@@ -190,7 +190,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue lab --quick --output lab",
                 ),
                 (
-                    "What a program would miss on this machine, by where its pages lie:",
+                    "Predict the cache and TLB misses of a program by the placement of its pages:",
                     "superhue lab --machine here -- ls -R /usr/share",
                 ),
                 (
@@ -205,8 +205,8 @@ pub fn page(verb: &str) -> Page {
                 ),
                 (
                     "/usr/lib/superhue/trace.so",
-                    "The plugin of the emulator that a command is run under, of a package; below another prefix lib/superhue beside the folder \
-                     of the command. `make lab-trace` builds it in the sources; --plugin.",
+                    "Emulator plugin for `lab -- COMMAND`, as packages install it; with another prefix, lib/superhue beside the folder of the \
+                     command. `make lab-trace` builds it in the sources. --plugin names another file.",
                 ),
             ],
             see_also: &[("superhue-bench", 1), ("superhue-colors", 1)],
@@ -252,7 +252,7 @@ pub fn page(verb: &str) -> Page {
                     "superhue heat redis-server --follow",
                 ),
                 (
-                    "What was kept, page by page:",
+                    "Show a kept result page by page:",
                     "superhue heat --from heat.json --list-pages",
                 ),
             ],
@@ -331,7 +331,7 @@ pub fn page(verb: &str) -> Page {
                 ),
                 ("Stop all actions:", "superhue ctl pause"),
                 ("Apply changed rules:", "superhue ctl reload"),
-                ("Whether a rule is worth it:", "superhue ctl trial redis"),
+                ("Measure the gain of a rule:", "superhue ctl trial redis"),
             ],
             files: CTL_FILES,
             see_also: &[("superhue-daemon", 1)],
@@ -368,10 +368,7 @@ pub fn page(verb: &str) -> Page {
         ]),
         "advise" => Page {
             examples: &[
-                (
-                    "Who on this machine would gain, and how much:",
-                    "superhue advise",
-                ),
+                ("Estimate the gain of each service:", "superhue advise"),
                 (
                     "One service, watched for longer:",
                     "superhue advise --unit redis-server --for 20s",

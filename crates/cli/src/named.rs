@@ -160,13 +160,17 @@ pub fn metric_kinds() -> OneOf<MetricKind> {
 
 /// Ways of placing memory in a benchmark.
 pub fn arms() -> OneOf<Arm> {
-    let meaning = |arm| match arm {
+    OneOf::new(Arm::ALL.map(|arm| (arm, arm.name(), meaning_of_arm(arm))))
+}
+
+/// Returns the meaning of a way of placing memory in a benchmark.
+pub const fn meaning_of_arm(arm: Arm) -> &'static str {
+    match arm {
         Arm::Kernel => "base pages as the kernel gives them",
         Arm::Superpage => "huge pages",
         Arm::Colored => "base pages that go through all colors in turn",
         Arm::Both => "huge pages for whole 2 MiB regions, colored base pages for the rest",
-    };
-    OneOf::new(Arm::ALL.map(|arm| (arm, arm.name(), meaning(arm))))
+    }
 }
 
 #[cfg(test)]

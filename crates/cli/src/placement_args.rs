@@ -36,8 +36,8 @@ pub struct PlacementArgs {
     /// 512 pages need no access.
     #[arg(long, value_name = "PERCENT", default_value_t = MIN_ACTIVE_DEFAULT, value_parser = parse::percent)]
     pub min_active: u8,
-    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only time under observation
-    /// counts, and --max-overhead limits it, so the split comes several times later by the clock. Before Linux 6.12 a split gives no memory back.
+    /// With --pages auto or hot: split a huge page of mostly zeroes after this time without an access. Only observed time counts.
+    /// --max-overhead limits it, so the split takes several times longer. Before Linux 6.12 a split gives no memory back.
     ///
     /// With auto, observation begins after a third of this time. It leaves out huge pages that superhue made of full or nearly full regions.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse::time)]
@@ -45,13 +45,13 @@ pub struct PlacementArgs {
     #[command(flatten)]
     pub tracking: TrackingArgs,
     /// Collapses may hold a process up for this long in every 100 ms: 100us to 100ms; 0: no bound. [default: 10ms; none in the first 30 s of `run`
-    /// and while the process grows fast]
+    /// (with auto only where accesses can be tracked) and while the process grows fast]
     ///
     /// During a collapse the process can neither map nor fault in memory. A collapse takes about 1 ms (0.44 s at most, as measured). A collapse that
-    /// takes longer than the bound is not cut short: a rest in proportion follows it, and the report shows the longest time reached. Private memory
-    /// and each shared object count by themselves. For a server that maps memory for each answer, try 100us; its huge pages then come late (3 MiB/s).
+    /// takes longer than the bound is not cut short: a rest in proportion follows it, and the report shows the longest time reached. The bound applies
+    /// separately to private memory and to each shared object. For a server that maps memory for each answer, try 100us; its huge pages then come late (3 MiB/s).
     ///
-    /// A sample of accesses holds the same lock, once for all base pages, 20 to 110 ns each. Superhue does not sample a process that this would hold
+    /// A sample of accesses holds the same lock once, for 20 to 110 ns per base page. Superhue does not sample a process that this would hold
     /// up for longer than the bound (100 ms without the option): `hot` makes none of its memory huge, and `auto` only full and nearly full regions.
     ///
     /// A process grows fast if it grows by an eighth beyond its largest size within a second.

@@ -3,7 +3,7 @@
 //! The ceiling (`--max-overhead`) is a share of one CPU's time. Deciding has no share of its own: it takes the time it needs, which is little once
 //! memory is placed. A tenth is left for it. The shares divide the time fairly, and `TotalCost` bounds the sum: work of the loop that no share knows is
 //! in it. While the sum is too large, the loop looks at no page tables, begins no samples, reads sizes and decides less often, and goes on acting. Actions
-//! are no part of the sum: `--max-stall` bounds collapses, and recoloring has a pace of its own; of splits 32 are under way at once. The checks of
+//! are no part of the sum: `--max-stall` bounds collapses, and recoloring has a pace of its own; few splits are under way at once. The checks of
 //! a region right before an action are part of it, and so is a read of its process's mappings at first and after each
 //! doubling of its memory; others are in the sum.
 

@@ -82,7 +82,7 @@ impl Means {
             format!(", and to collapse {rate} in a second")
         });
         Some(format!(
-            "huge pages are made by the daemon at {}, which allows them to add {} of memory{rate}",
+            "the daemon at {} makes the huge pages; they may add {} of memory{rate}",
             service.path().display(),
             terms.budget
         ))
@@ -130,7 +130,7 @@ mod tests {
         };
         let note = served(None).note().unwrap();
         assert!(
-            note.ends_with("at /run/x.sock, which allows them to add 5% of memory"),
+            note.ends_with("at /run/x.sock makes the huge pages; they may add 5% of memory"),
             "{note}"
         );
         let note = served(Some(ByteCount(1 << 30))).note().unwrap();

@@ -70,7 +70,7 @@ pub fn open_private(path: &Path) -> io::Result<(File, bool)> {
 /// Opens `path` for writing, and makes it if it is missing.
 ///
 /// # Errors
-/// Those of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
+/// Errors of `open(2)`; `ELOOP`, `EACCES` with a sentence about the link or file of another user.
 pub fn find_place(path: &Path) -> io::Result<Place> {
     find_place_of(path, USUAL)
 }

@@ -43,8 +43,7 @@ fn state(coloring: &ColoringStatus) -> String {
     }
     text.push('\n');
     if coloring.by_color.is_empty() {
-        return text
-            + "  how many pages of each color are free, and were given, is told to root alone\n";
+        return text + "  the kernel shows free and allocated pages by color only to root\n";
     }
     let free = summary(coloring.by_color.iter().map(|color| color.free));
     if let Some((least, median, most)) = free {
@@ -196,7 +195,7 @@ mod tests {
             by_color: Vec::new(),
             ..coloring()
         };
-        assert!(state(&user).contains("told to root alone"));
+        assert!(state(&user).contains("only to root"));
         assert!(!state(&user).contains("got their color"));
         let off = ColoringStatus {
             enabled: false,

@@ -216,7 +216,7 @@ pub(super) fn plan(options: &TrialOptions, config: Config) -> Result<TrialPlan, 
     }
     if config.dry_run {
         return Err(
-            "--dry-run has nothing to measure: superhue attach --dry-run says what would be done"
+            "trial cannot measure a dry run; `superhue attach --dry-run` lists the planned actions"
                 .to_owned(),
         );
     }

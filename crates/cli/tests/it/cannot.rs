@@ -381,4 +381,13 @@ fn the_tree_holds_no_such_call_and_the_lint_would_find_one() {
         assert!(said.contains(&format!("{name}:2: ")), "{line}: {said}");
     }
     assert_eq!(said.lines().count(), wrong.len(), "{said}");
+    // Tests may call what they test against; the code behind them may not.
+    let tree = folder();
+    let mixed = tree.path().join("crates/x/src/mixed.rs");
+    fs::create_dir_all(mixed.parent().unwrap()).unwrap();
+    let text = "#[cfg(test)]\nmod tests;\n#[cfg(test)]\nmod inner {\n    fn f() { libc::ptrace(1) }\n}\nfn g() { libc::ptrace(2) }\n";
+    fs::write(mixed, text).unwrap();
+    let (_, said) = lint(tree.path());
+    assert!(said.contains("mixed.rs:7: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }

@@ -210,7 +210,10 @@ fn what_is_not_there_is_left_out_with_what_brings_it() {
     let error = text(&said.stderr);
     // What is missing is left out, and what failed is a failure.
     assert_eq!(said.status.code(), Some(1), "{error}");
-    assert!(error.contains("given up: failing, hanging; why"), "{error}");
+    assert!(
+        error.contains("gave up on failing, hanging; see"),
+        "{error}"
+    );
     let table = text(&said.stdout);
     for expected in [
         "1 of 6 programs measured, 1 run of each arm",

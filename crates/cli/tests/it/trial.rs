@@ -256,7 +256,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
     let metric = metric(target.pid(), 1000, 1000);
     let common = ["--smallest", "0.1%", "--alpha", "0.01%", "--json"];
     // On a busy machine one collapse may take seconds, and no pair be complete in time.
-    let (first, pairs) = ["20s", "90s"]
+    let (first, pairs) = ["5s", "20s", "90s"]
         .iter()
         .map(|time| {
             let short = ["--for", time, "--seed", "1", "--report", report];
@@ -268,7 +268,7 @@ fn a_second_trial_goes_on_with_the_pairs_of_the_first() {
         .find(|(_, pairs)| *pairs > 0)
         .expect("a complete pair");
 
-    let again = ["--for", "8s", "--seed", "2", "--continue", report];
+    let again = ["--for", "3s", "--seed", "2", "--continue", report];
     let second = document(&trial_of(&metric, &[&common[..], &again, &[&pid]].concat()));
     assert_eq!(second["settings"]["earlier_pairs"], pairs);
     let all = second["pairs"].as_array().unwrap();

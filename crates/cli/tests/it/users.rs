@@ -630,7 +630,7 @@ fn a_command_of_an_ordinary_user_gets_huge_pages_by_the_daemon() {
     let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     let notes = report["mechanism"]["notes"].to_string();
     assert!(
-        notes.contains("made by the daemon at") && notes.contains("1.0 GiB"),
+        notes.contains("makes the huge pages") && notes.contains("1.0 GiB"),
         "{notes}"
     );
     assert!(report["collapses"]["done"].as_u64() > Some(100), "{report}");

@@ -1,4 +1,5 @@
-//! Plan to [`Outcome`]: the only code that changes a process or the machine.
+//! Plan to [`Outcome`]: the code that changes a process or the machine. Apart from it only `superhue-recolor` changes programs, and
+//! `superhue-heat` clears accessed bits and sets up DAMON.
 //!
 //! * [`Actuator`] carries out plans: [`KernelActuator`] for real, [`DryRun`] for `--dry-run`.
 //! * [`RemoteActuator`] sends plans to a worker of the daemon, for users who lack the capability; [`serve`] and [`LimitedActuator`] are the worker's side.

@@ -291,7 +291,7 @@ fn copy_words(file: impl AsFd, pages: &mut [Page], wanted: usize) -> Result<usiz
 /// Replaces the list. `header` holds all fields but the sequence and the number of entries.
 ///
 /// # Errors
-/// Those of `pwrite(2)`; then the sequence stays odd and no reader takes the list.
+/// Errors of `pwrite(2)`; then the sequence stays odd and no reader takes the list.
 pub fn write(file: impl AsFd, header: Header, pages: &[Page]) -> Result<(), Errno> {
     let before = Header::read_once(&file).unwrap_or_default();
     let writing = Header {

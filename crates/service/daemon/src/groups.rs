@@ -93,7 +93,7 @@ impl Groups {
     /// Opens the tree below the mount of version 2 at `mount`, and walks it once.
     ///
     /// # Errors
-    /// Those of `inotify_init1(2)`, and of listing the mount itself.
+    /// Errors of `inotify_init1(2)`, and of listing the mount itself.
     pub fn open(mount: &Path) -> io::Result<(Self, Changes)> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         fs::read_dir(mount)?;

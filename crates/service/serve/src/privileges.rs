@@ -30,7 +30,7 @@ impl fmt::Display for HeldCapabilities {
 /// ensures that no program executed from it gets more (`no_new_privs`).
 ///
 /// # Errors
-/// Those of `capset(2)` and `prctl(2)`; then nothing must be served.
+/// Errors of `capset(2)` and `prctl(2)`; then nothing must be served.
 pub fn drop_privileges(needed: CapabilitySet) -> Result<HeldCapabilities, Errno> {
     set_no_new_privs(true)?;
     match clear_ambient_capability_set() {

@@ -19,17 +19,17 @@ const NEARLY_ALL: f64 = 0.95;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoGain {
-    /// It hardly uses the CPU.
+    /// Hardly any use of the CPU.
     Sleeps,
-    /// It has hardly any memory.
+    /// Hardly any memory.
     Small,
-    /// Its memory is huge already.
+    /// Memory that is huge already.
     Huge,
-    /// Nothing of it could be huge.
+    /// No memory that could be huge.
     Impossible,
-    /// Its touched memory fits the TLB, or it touches too little.
+    /// Touched memory that fits the TLB, or too few accesses.
     FewMisses,
-    /// It has ended meanwhile.
+    /// End of the process before the answer.
     Ended,
 }
 
@@ -37,21 +37,21 @@ pub enum NoGain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It uses the CPU, and its gain is estimated.
+    /// In use, with an estimate of the gain.
     Measured,
-    /// Its memory could be huge, but it hardly uses the CPU: its gain shows under load.
+    /// Memory that could be huge, but hardly any use of the CPU: the gain shows under load.
     Idle,
-    /// The caller may not read its page tables.
+    /// Page tables that the caller may not read.
     Unreadable,
-    /// Something keeps its memory from being huge.
+    /// Memory that cannot be huge, for a reason that `status --why` names.
     Blocked,
-    /// Its memory is huge already.
+    /// Memory that is huge already.
     Huge,
-    /// It has less memory than is worth a policy.
+    /// Less memory than is worth a policy.
     Small,
-    /// It has ended.
+    /// End of the process.
     Ended,
-    /// Its gain is not known.
+    /// Unknown gain.
     Unknown,
 }
 

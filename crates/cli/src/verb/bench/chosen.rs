@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use superhue_bench::arm::Arm;
 use superhue_bench::workload::{Workload, all};
 
+use crate::named::meaning_of_arm;
+
 /// A workload of its own kind: not a figure by size, but jobs beside partners.
 const ISOLATION: &str = "isolation";
 const ABOUT_ISOLATION: &str = "jobs of a victim while a partner has the CPU in between";
@@ -50,12 +52,7 @@ pub(super) fn list() -> String {
     let _ = writeln!(out, "  {ALL:<16} all of these");
     out.push_str("arms:\n");
     for arm in Arm::ALL {
-        let about = match arm {
-            Arm::Kernel => "base pages as the kernel deals them",
-            Arm::Superpage => "huge pages",
-            Arm::Colored => "base pages that walk through all colors",
-            Arm::Both => "huge pages for whole 2 MiB regions, colored base pages for the rest",
-        };
+        let about = meaning_of_arm(arm);
         let _ = writeln!(out, "  {:<16} {about}", arm.name());
     }
     out

@@ -106,7 +106,7 @@ fn describe(
     }
     let tlbs = tlbs(hardware, &mut notes);
     notes.push(
-        "Replacement (LRU), latencies and the costs of walks are assumed, as no system tells them: counts hardly depend on them, time does."
+        "Replacement (LRU), latencies and the costs of walks are assumptions, because no system reports them. Counts hardly depend on them. Times do."
             .to_owned(),
     );
     let processor = hardware.cpu.as_ref().ok().and_then(|cpu| cpu.model.clone());
@@ -174,7 +174,7 @@ fn measure(caches: &mut [CacheDescription], measured: Option<ColorMeasurement>) 
     // A model selects sets by address bits.
     if !colors.is_power_of_two() {
         return format!(
-            "`superhue colors` measured {colors} colors of the L2, which are no power of two and are not modelled: it is as the system describes it, {said} colors."
+            "`superhue colors` measured {colors} colors of the L2. That is no power of two, so the model uses the {said} colors that the system reports."
         );
     }
     let before = ByteCount(cache.size);
@@ -245,7 +245,7 @@ fn tlbs(hardware: &Hardware, notes: &mut Vec<String>) -> Vec<Entries> {
             else {
                 if level == 1 {
                     notes.push(format!(
-                        "The processor tells no first TLB for pages of {}: 64 entries are taken.",
+                        "The processor reports no first-level TLB for pages of {}. The model assumes 64 entries.",
                         page(large)
                     ));
                     made.push(usual(1, large));
@@ -370,7 +370,7 @@ mod tests {
             "L3 is left out",
             "TLBs are not known",
             "`superhue colors` would measure it",
-            "are assumed",
+            "are assumptions",
         ] {
             assert!(notes.contains(words), "{words}: {notes}");
         }

@@ -46,7 +46,7 @@ fn ink(index: usize) -> Ink {
 fn draw_head(svg: &mut Svg, latency: &Latency) {
     let room = WIDTH - 2 * MARGIN;
     let title = format!(
-        "{} colors of the {}, {} ways, told by oracle {}",
+        "{} colors of the {}, {} ways, found by oracle {}",
         latency.colors, latency.cache, latency.ways, latency.oracle
     );
     svg.bold(MARGIN, 42, 22, Ink::Text, &fit(&title, 24, room));

@@ -124,7 +124,7 @@ families! {
     RuleLeftAlone = Gauge "rule_processes_left_alone" NONE, ["rule", "reason"] "Processes whose pages could not be recolored when last tried.";
     RuleResident = Gauge "rule_resident" BYTES, ["rule"] "Resident memory; what processes share counts for each.";
     RuleAnonymous = Gauge "rule_anonymous" BYTES, ["rule"] "Resident anonymous memory.";
-    RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Of the anonymous memory, that which huge pages map: the quotient is the coverage.";
+    RuleHuge = Gauge "rule_huge" BYTES, ["rule"] "Anonymous memory that huge pages map; divided by the anonymous memory it is the coverage.";
     RuleHeld = Gauge "rule_held" BYTES, ["rule"] "Memory that the kernel holds beside the resident memory: huge pages of which parts were given back, until they are split. Absent where it is unknown (it takes `CAP_SYS_ADMIN`).";
     RuleHot = Gauge "rule_hot_set" BYTES, ["rule", "share"] "The memory that receives this share of all sampled accesses, over the processes that are sampled.";
     RuleCollapses = Counter "rule_collapses" NONE, ["rule"] "Regions collapsed to huge pages.";
@@ -134,13 +134,13 @@ families! {
         "Time that the kernel took for a collapse, in which the process can neither map nor fault in memory.";
     RuleSplits = Counter "rule_splits" NONE, ["rule"] "Huge pages split again.";
     RuleSplitsFailed = Counter "rule_splits_failed" NONE, ["rule", "reason"] "Splits that the kernel refused, by errno.";
-    RuleWaiting = Gauge "rule_regions_waiting" NONE, ["rule", "reason"] "Regions fit to be collapsed that wait, by what for.";
+    RuleWaiting = Gauge "rule_regions_waiting" NONE, ["rule", "reason"] "Regions that are ready for a collapse, by the reason why they wait.";
     RuleAdded = Counter "rule_added" BYTES, ["rule"] "Memory that collapses have added, over all time: the bound of the bloat they made.";
     RuleBudgetUsed = Gauge "rule_budget_used" BYTES, ["rule"] "Added memory that is still there and charged to the budget.";
     RuleBudget = Gauge "rule_budget" BYTES, ["rule"] "The budget, for a rule that has one.";
     RuleStall = Counter "rule_stall" SECONDS, ["rule", "cause"] "Time for which programs were held up: collapse (splits included), tracking (estimated).";
-    RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Of a rule with colors: the share on wanted colors of the accessed memory whose color is known; what was not recolored yet is not.";
-    RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Of a rule with colors: pages that were given a frame of a wanted color.";
+    RuleColorShare = Gauge "rule_color_share" RATIO, ["rule"] "Share of the accessed memory of known color that has a wanted color. Pages that are not recolored yet have no known color.";
+    RuleColorPages = Counter "rule_color_pages_recolored" NONE, ["rule"] "Pages that were moved to a frame of a wanted color.";
     RuleCpu = Counter "rule_cpu" SECONDS, ["rule", "part"] "CPU time of the rule's watch. part: tracking (accesses), watching (other looks and decisions), acting (collapses, splits, moves of pages to other frames).";
     RuleCpuCeiling = Gauge "rule_cpu_ceiling" RATIO, ["rule"] "Largest cost of the rule's watch now, as a share of one CPU.";
     RuleLooks = Counter "rule_looks" NONE, ["rule", "kind"] "Looks at processes: full (page tables), and quick.";
@@ -148,7 +148,7 @@ families! {
     ServiceProcesses = Gauge "service_processes" NONE, ["rule", "service"] "Processes of a service.";
     ServiceResident = Gauge "service_resident" BYTES, ["rule", "service"] "Resident memory of a service.";
     ServiceAnonymous = Gauge "service_anonymous" BYTES, ["rule", "service"] "Resident anonymous memory of a service.";
-    ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Of the anonymous memory, that which huge pages map.";
+    ServiceHuge = Gauge "service_huge" BYTES, ["rule", "service"] "Anonymous memory of a service that huge pages map.";
     ServiceHeld = Gauge "service_held" BYTES, ["rule", "service"] "Memory that the kernel holds beside the resident memory of a service: huge pages of which parts were given back. Absent likewise.";
     ServiceConverged = Gauge "service_converged" SECONDS, ["rule", "service"] "Time from the start of a service until 95 % of its present huge memory was there, made by superhue or by the kernel. Absent for a service that had begun before the daemon saw it.";
     ServiceCollapses = Counter "service_collapses" NONE, ["rule", "service"] "Regions of a service collapsed to huge pages.";

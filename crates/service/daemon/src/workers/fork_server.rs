@@ -90,7 +90,7 @@ pub(super) struct ForkedWorker {
 /// Starts a worker that keeps `kept` of our capabilities, and has these as its standard input and output.
 ///
 /// # Errors
-/// Those of making a socket and a process.
+/// Errors of making a socket and a process.
 pub(super) fn fork(
     kept: CapabilitySet,
     input: &OwnedFd,

@@ -216,7 +216,7 @@ impl Worker {
     /// Starts a worker that keeps `kept` of our capabilities.
     ///
     /// # Errors
-    /// Those of making a socket, a file in memory, a process.
+    /// Errors of making a socket, a file in memory, a process.
     pub(crate) fn start(
         task: &Task,
         kept: CapabilitySet,

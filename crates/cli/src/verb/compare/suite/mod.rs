@@ -68,9 +68,9 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState
     let told = publish(args, &suite, files);
     if let Some(why) = &suite.unfinished {
         let hint = if args.report.is_some() {
-            "; the same command goes on from here"
+            "; run the same command again to continue"
         } else {
-            " (with --report, the same command would go on from here)"
+            " (with --report, the same command would continue from here)"
         };
         note(&format!("not finished: {why}{hint}"));
     }
@@ -80,7 +80,7 @@ pub(super) fn measure(args: &CompareArgs, path: &Path, preserved: InheritedState
     if given_up.is_empty() || is_interrupted {
         return Ok(status);
     }
-    let text = format!("given up: {given_up}; why is said above");
+    let text = format!("gave up on {given_up}; see the reasons above");
     Err(Failure::new(FAILED, text))
 }
 

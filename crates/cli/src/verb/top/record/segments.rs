@@ -99,7 +99,7 @@ impl From<io::Error> for SegmentFault {
 /// Opens a segment for reading; `None` if it is not there.
 ///
 /// # Errors
-/// Those of `open(2)`; a sentence if it is no regular file, which may have no end.
+/// Errors of `open(2)`; a sentence if it is no regular file, which may have no end.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
     // Without the flag, opening a pipe waits for a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;

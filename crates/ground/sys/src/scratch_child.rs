@@ -287,7 +287,7 @@ fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {
     let Ok(number) = u32::try_from(pid) else {
         return Err(error);
     };
-    // Linux before 5.2 takes the flag for one of its own and gives no descriptor.
+    // Linux before 5.2 ignores the flag and gives no descriptor.
     if pidfd < 0 {
         if let Ok(pid) = libc::pid_t::try_from(pid) {
             // SAFETY: the child is ours, and no other code waits for it.

@@ -36,7 +36,7 @@ use superhue::sys::process::{
 };
 
 use crate::output::{leave_out, note};
-use crate::verb::restore::recover;
+use crate::undo::recover;
 
 /// Signals that are passed on to the process that does the work, and `SIGCHLD`, which reports its changes. Stop signals
 /// and signals of the terminal reach it directly.

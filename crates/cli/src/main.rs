@@ -19,6 +19,7 @@ mod terminal;
 mod tlb_args;
 mod top_args;
 mod trial_args;
+mod undo;
 mod utc;
 mod values;
 mod verb;

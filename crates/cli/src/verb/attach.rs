@@ -12,13 +12,13 @@ use crate::args::AttachArgs;
 use crate::in_two;
 use crate::output::{FAILED, Failure, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
+use crate::undo::recover;
 use crate::verb::attach_news::News;
 use crate::verb::ending::EndingSignals;
 use crate::verb::members::{check_follow, code_of, targets};
 use crate::verb::outputs::write_if_given;
 use crate::verb::report_file::ReportFile;
 use crate::verb::resctrl_hint;
-use crate::verb::restore::recover;
 
 /// Watches processes until interrupted.
 pub fn attach(args: &AttachArgs) -> VerbResult {

@@ -26,10 +26,10 @@ use crate::args::CompareArgs;
 use crate::output::{
     FAILED, Failure, INTERRUPTED, USAGE, VerbResult, note, print, print_document, room,
 };
+use crate::undo::recover;
 use crate::utc;
 use crate::verb::document::{MAX_DOCUMENT_BYTES, read_document};
 use crate::verb::outputs::first_of;
-use crate::verb::restore::recover;
 
 /// Default number of measured runs of each arm.
 const RUNS: u32 = 8;

@@ -19,8 +19,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::DaemonArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print_as_it_is, print_json};
+use crate::undo::recover;
 use crate::verb::ctl::rules_table;
-use crate::verb::restore::recover;
 
 /// `SIGHUP`, `SIGINT`, `SIGTERM`.
 const SIGNALS: [i32; 3] = [1, 2, 15];

@@ -12,9 +12,9 @@ use superhue::{
 use crate::args::RunArgs;
 use crate::output::{Failure, SUPERHUE_FAILED, UNABLE, USAGE, VerbResult, note, print_json};
 use crate::size_check::check_budget;
+use crate::undo::recover;
 use crate::verb::report_file::ReportFile;
 use crate::verb::resctrl_hint;
-use crate::verb::restore::recover;
 
 /// Runs the command; returns its status, or ends superhue by the signal that ended the command.
 pub fn run(args: RunArgs, preserved: InheritedState) -> VerbResult {

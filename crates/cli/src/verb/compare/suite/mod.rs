@@ -32,8 +32,8 @@ use super::suite_file::SuiteFile;
 use super::{cannot_show, cut_short};
 use crate::args::CompareArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print, print_document, room};
+use crate::undo::recover;
 use crate::verb::outputs::first_of;
-use crate::verb::restore::recover;
 
 /// Reasons why a session ends before all is done.
 const INTERRUPTED: &str = "interrupted";

@@ -248,7 +248,7 @@ impl PlacementArgs {
         Config {
             follow: !self.no_follow,
             dry_run: self.dry_run,
-            ..options.config()
+            ..Config::from(&options)
         }
     }
 }

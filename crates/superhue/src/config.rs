@@ -9,14 +9,8 @@ use superhue_policy::StallBound;
 use superhue_procfs::Roots;
 
 use crate::allocator::AllocatorAdvice;
-use crate::{Pages, PlacementOptions};
-
-/// Share of a region's base pages that must be resident before `resident` promotes it, in percent.
-pub const MIN_RESIDENT_DEFAULT: u8 = 75;
-
-/// Share of a region's base pages that must be active before `hot` promotes it, in percent: a
-/// quarter, as in the HPS paper.
-pub const MIN_ACTIVE_DEFAULT: u8 = 25;
+use crate::options::PlacementOptions;
+use crate::pages::Pages;
 
 /// Time that collapses may take out of every 100 ms of a process.
 pub const MAX_STALL_DEFAULT: Duration = Duration::from_millis(10);
@@ -108,6 +102,16 @@ impl Config {
 pub fn lock_bound(max_stall: Option<Duration>) -> Option<Duration> {
     let allowed = max_stall.unwrap_or(MAX_LOCK_DEFAULT);
     (!allowed.is_zero()).then_some(allowed)
+}
+
+impl From<&PlacementOptions> for Config {
+    /// Makes the configuration of a watch with these options.
+    fn from(options: &PlacementOptions) -> Self {
+        Self {
+            options: options.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Config {

@@ -1,12 +1,9 @@
 //! Start of a command in the state in which its caller would have started it.
 
-use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -16,6 +13,7 @@ use superhue_sys::process::{SignalSet, close_raw, is_ignored, is_open, is_secure
 use superhue_sys::thp::{ThpSwitch, set_thp_switch, thp_switch};
 
 use crate::colors::KernelPolicy;
+use crate::dropped::dropped_variables;
 
 /// `SIGPIPE`, the one disposition that Rust's runtime changes at start.
 const SIGPIPE: i32 = 13;
@@ -188,29 +186,6 @@ impl Launch<'_> {
             }
         })
     }
-}
-
-/// Returns the variables that the C library dropped from this process' environment, or cut, because Superhue was started with capabilities of its file. The command
-/// has no such rights, and gets them.
-pub(crate) fn dropped_variables() -> Vec<(OsString, OsString)> {
-    if !is_secure() {
-        return Vec::new();
-    }
-    let first = fs::read("/proc/self/environ").unwrap_or_default();
-    let words = first.split(|byte| *byte == 0);
-    let mut seen = BTreeSet::new();
-    let variables = words.filter_map(|word| {
-        let at = word.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (word.get(..at)?, word.get(at + 1..)?);
-        Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
-    });
-    variables
-        // The C library also cuts `GLIBC_TUNABLES`. Of variables with one name the first counts (`getenv(3)`).
-        .filter(|(name, value)| {
-            !name.is_empty() && seen.insert(*name) && env::var_os(name).as_deref() != Some(value)
-        })
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }
 
 /// Returns the limits on the stack that the command should have, if the kernel cut that of Superhue because of capabilities of its file. The caller's limit is

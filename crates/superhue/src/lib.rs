@@ -49,6 +49,7 @@ mod colors;
 mod config;
 mod controls;
 mod cpu;
+mod dropped;
 pub mod experiment;
 mod family;
 mod given_back;
@@ -100,15 +101,14 @@ pub use attach::{AttachError, attach};
 pub use cache_allocation::CacheAllocationAdvice;
 pub use coloring::{ColoringStatus, ProcessColoring, of_machine as coloring_of_machine};
 pub use colors::{
-    ColorPlacement, ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring,
-    pool_for_colors,
+    ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring, pool_for_colors,
 };
-pub use config::{Config, MAX_STALL_DEFAULT, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, lock_bound};
+pub use config::{Config, MAX_STALL_DEFAULT, lock_bound};
 pub use cpu::{cpu_time, since_boot};
 pub use launch::{InheritedState, LaunchError, PassedDescriptors};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};
-pub use options::PlacementOptions;
+pub use options::{ColorPlacement, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, PlacementOptions};
 pub use pages::{Pages, PolicyOption};
 pub use report::{
     CollapseReport, CostReport, CoverageReport, CpuReport, EarlierAttempts, Ending, MemoryReport,

@@ -217,7 +217,7 @@ mod tests {
             pages: Some(crate::Pages::Kernel),
             ..PlacementOptions::default()
         };
-        let config = options.config();
+        let config = Config::from(&options);
         let watch = LiveWatch::start(&config, "test").unwrap();
         let child = |_| {
             let mut command = Command::new("sleep");
@@ -264,7 +264,7 @@ mod tests {
                 "this kernel has page_idle, and lets it be used",
             );
         }
-        let watch = LiveWatch::start(&options.config(), "test").unwrap();
+        let watch = LiveWatch::start(&Config::from(&options), "test").unwrap();
         let account = wait_for(&watch, |account| account.trouble.is_some());
         let trouble = account.trouble.as_ref().unwrap();
         assert!(trouble.contains("idle"), "{trouble}");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   --min-resident 90          PlacementArgs (clap) ---.
-//!                                                       >--- PlacementOptions --- config() ---> Config
+//!                                                       >--- PlacementOptions --- Config::from() ---> Config
 //!   min-resident = "90%"       [[rule]] (TOML) --------'
 //! ```
 
@@ -13,8 +13,48 @@ use serde::{Deserialize, Serialize};
 use superhue_heat::TrackerKind;
 use superhue_model::{ByteCount, ColorRequest, Share};
 
-use crate::report::in_percent;
-use crate::{ColorPlacement, Config, MIN_ACTIVE_DEFAULT, MIN_RESIDENT_DEFAULT, Pages};
+use crate::pages::Pages;
+
+/// Share of a region's base pages that must be resident before `resident` promotes it, in percent.
+pub const MIN_RESIDENT_DEFAULT: u8 = 75;
+
+/// Share of a region's base pages that must be active before `hot` promotes it, in percent: a
+/// quarter, as in the HPS paper.
+pub const MIN_ACTIVE_DEFAULT: u8 = 25;
+
+/// Mechanism that places memory by color.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ColorPlacement {
+    /// The kernel, where it colors pages and its geometry is not refuted; else recoloring.
+    #[default]
+    Auto,
+    /// The kernel, or no placement.
+    Kernel,
+    /// Superhue, which gives pages other frames (see `superhue_recolor`).
+    Recolor,
+}
+
+impl ColorPlacement {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Recolor];
+
+    /// Its name in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Recolor => "recolor",
+        }
+    }
+}
+
+impl fmt::Display for ColorPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// Options of placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,7 +78,7 @@ pub struct PlacementOptions {
     /// Cost that looking and tracking may have in the long run, as a share of one CPU's time and, for tracking, of the target's: 0 to 1.
     pub max_overhead: f64,
     /// Time that collapses may take out of every 100 ms of a process; zero is no bound, and `None` the default one with its exemptions (see
-    /// [`Config::stall_bound`]).
+    /// [`crate::Config::stall_bound`]).
     pub max_stall: Option<Duration>,
     /// Bytes that may be collapsed per second; `None` is the policy's own default.
     pub rate: Option<ByteCount>,
@@ -66,17 +106,6 @@ impl Default for PlacementOptions {
             colors: ColorRequest::Off,
             placement: ColorPlacement::Auto,
             swap: false,
-        }
-    }
-}
-
-impl PlacementOptions {
-    /// Returns the configuration of a watch with these options.
-    #[must_use]
-    pub fn config(&self) -> Config {
-        Config {
-            options: self.clone(),
-            ..Config::default()
         }
     }
 }
@@ -124,6 +153,12 @@ impl fmt::Display for PlacementOptions {
         }
         Ok(())
     }
+}
+
+/// Returns a share in percent, as people write it: without the error of the last binary digit.
+pub(crate) fn in_percent(share: f64) -> f64 {
+    let percent = share * 100.0;
+    format!("{percent:.9}").parse().unwrap_or(percent)
 }
 
 #[cfg(test)]

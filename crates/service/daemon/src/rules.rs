@@ -394,7 +394,7 @@ impl Rule {
 pub fn config_of(placement: &PlacementOptions, roots: &Roots) -> Config {
     Config {
         roots: roots.clone(),
-        ..placement.config()
+        ..Config::from(placement)
     }
 }
 

@@ -27,7 +27,7 @@ use superhue_procfs::system::hugetlb::read_hugetlb_pools;
 use superhue_procfs::system::thp::ThpMode;
 use superhue_procfs::{ReadError, Roots};
 
-use crate::launch::dropped_variables;
+use crate::dropped::dropped_variables;
 
 pub use program::{Allocator, ProgramError};
 

@@ -24,7 +24,6 @@ pub use geometry::pool_for_colors;
 pub(crate) use keeper::Keeper;
 pub use kernel_report::KernelColors;
 pub(crate) use kernel_report::report as kernel_report;
-pub use placement::ColorPlacement;
 pub(crate) use policy::KernelPolicy;
 pub(crate) use prepare::ColorSetup;
 pub use prepare::ColorsError;

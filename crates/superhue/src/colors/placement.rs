@@ -1,47 +1,11 @@
 //! Choice of the mechanism that places memory by color: the kernel itself, or Superhue by recoloring pages.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
 use superhue_color::oracles::{Judgement, Trust};
 use superhue_procfs::ReadError;
 use superhue_procfs::system::PageColors;
 
 use super::ColorsError;
-
-/// Mechanism that places memory by color.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ColorPlacement {
-    /// The kernel, where it colors pages and its geometry is not refuted; else recoloring.
-    #[default]
-    Auto,
-    /// The kernel, or no placement.
-    Kernel,
-    /// Superhue, which gives pages other frames (see `superhue_recolor`).
-    Recolor,
-}
-
-impl ColorPlacement {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Recolor];
-
-    /// Its name in options.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::Recolor => "recolor",
-        }
-    }
-}
-
-impl fmt::Display for ColorPlacement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+use crate::options::ColorPlacement;
 
 /// Result of [`decide`].
 #[derive(Debug, Clone, PartialEq)]

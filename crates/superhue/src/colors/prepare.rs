@@ -343,7 +343,7 @@ mod tests {
         Config {
             strict,
             dry_run,
-            ..options.config()
+            ..Config::from(&options)
         }
     }
 

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use superhue_model::{Action, counted};
 
-use super::{CostReport, Report, StallReport, in_percent};
+use super::{CostReport, Report, StallReport};
 use crate::Pages;
 use crate::account::ActionCounts;
 use crate::allocator::AllocatorReport;
 use crate::colors::ColorsReport;
+use crate::options::in_percent;
 use crate::shared_report::object_lines;
 
 impl StallReport {

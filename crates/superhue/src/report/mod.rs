@@ -410,9 +410,3 @@ impl Report {
         self
     }
 }
-
-/// Returns a share in percent, as people write it: without the error of the last binary digit.
-pub(crate) fn in_percent(share: f64) -> f64 {
-    let percent = share * 100.0;
-    format!("{percent:.9}").parse().unwrap_or(percent)
-}

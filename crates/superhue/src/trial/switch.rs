@@ -644,7 +644,7 @@ mod tests {
             seed: 1,
         };
         let mut switch =
-            PolicySwitch::new(&options.config(), &Means::Own, options_of_switch).unwrap();
+            PolicySwitch::new(&Config::from(&options), &Means::Own, options_of_switch).unwrap();
         let performed = Arc::new(AtomicU64::new(0));
         switch.actuator = Box::new(CountingActuator(Arc::clone(&performed)));
         (switch, performed)
@@ -713,7 +713,7 @@ mod tests {
     fn nothing_is_split_while_the_watch_does_not_stand_still() {
         let (mut switch, performed) = own_switch();
         let (begin, begins) = std::sync::mpsc::channel::<()>();
-        let config = crate::PlacementOptions::default().config();
+        let config = Config::from(&crate::PlacementOptions::default());
         // It is held up before its first step.
         switch.watch = LiveWatch::start_with(&config, "test", move |actuator| {
             let _ = begins.recv();

@@ -408,7 +408,7 @@ mod tests {
             pages: Some(Pages::Kernel),
             ..crate::PlacementOptions::default()
         };
-        let config = options.config().for_running();
+        let config = crate::Config::from(&options).for_running();
         let id = identify(&config.roots, child.pid()).unwrap();
         let mechanism = running_mechanism(&config).unwrap();
         let mut watch = new_watch(&config, &mechanism, Family::new([id], false), None);

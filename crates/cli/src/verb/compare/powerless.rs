@@ -73,7 +73,7 @@ mod tests {
             pages: Some(pages),
             ..PlacementOptions::default()
         };
-        options.config()
+        Config::from(&options)
     }
 
     #[test]

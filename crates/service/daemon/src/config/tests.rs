@@ -106,7 +106,7 @@ pages = "off"
         "auto, budget 64.0 MiB, at most 0.5% of a CPU, max-stall 2ms, rate 256.0 MiB, min-resident 90%, settle 1s, min-active 50%, \
          cold-after 120s, tracker idle, colors spread, placement recolor, swap"
     );
-    let config = placement.config();
+    let config = superhue::Config::from(placement);
     assert_eq!(config.options.tracker, Some(TrackerKind::Idle));
     assert_eq!(
         (config.options.min_resident, config.options.min_active),

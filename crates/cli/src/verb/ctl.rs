@@ -274,7 +274,7 @@ fn colors_text(colors: &LiveColors) -> String {
     } = colors;
     let share = colors.share.map_or(String::new(), |share| {
         let percent = share * 100.0;
-        // An earlier daemon does not tell the known part.
+        // An earlier daemon does not report the known part.
         let known = match colors.known_bytes {
             ByteCount(0) => colors.resident_bytes,
             known => known,

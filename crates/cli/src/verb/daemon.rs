@@ -19,11 +19,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::DaemonArgs;
 use crate::output::{FAILED, Failure, USAGE, VerbResult, note, print_as_it_is, print_json};
+use crate::terminal::ENDING;
 use crate::undo::recover;
 use crate::verb::ctl::rules_table;
-
-/// `SIGHUP`, `SIGINT`, `SIGTERM`.
-const SIGNALS: [i32; 3] = [1, 2, 15];
 
 #[derive(Serialize)]
 struct Document {
@@ -48,7 +46,7 @@ pub fn daemon(args: &DaemonArgs) -> VerbResult {
         return checked(args);
     }
     // From here on these signals make the descriptor readable, whenever they arrive.
-    let signals = SignalSet::of(&SIGNALS);
+    let signals = SignalSet::of(&ENDING);
     let _ = signals.block();
     let failed = |errno: Errno| Failure::new(FAILED, format!("signalfd: {errno}"));
     let signals = signal_descriptor(&signals).map_err(failed)?;

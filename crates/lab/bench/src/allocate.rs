@@ -111,14 +111,14 @@ pub fn allocate_set(
 /// Backs `range`, whole regions, with huge pages, and counts them. The fault handler gives them where it has free ones;
 /// a collapse asks again for the others. Fails unless all are huge: the figures would be those of a mixture.
 fn superpages(buffer: &mut Buffer, range: VirtRange) -> Result<u64, BenchError> {
-    let lacking = |error| BenchError::during("no superpages", error);
+    let lacking = |error| BenchError::during("no huge pages", error);
     buffer.advise_superpages(range, true).map_err(lacking)?;
     buffer.populate(range).map_err(lacking)?;
     let mut count = 0;
     for region in range.regions() {
         // The call succeeds at once for a region that is a huge page already.
         own_collapse(region).map_err(|error| {
-            BenchError::during(&format!("no superpages after the first {count}"), error)
+            BenchError::during(&format!("no huge pages after the first {count}"), error)
         })?;
         count += 1;
     }

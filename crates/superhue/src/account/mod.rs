@@ -225,15 +225,13 @@ pub struct LiveColors {
 impl From<ColorsReport> for LiveColors {
     fn from(report: ColorsReport) -> Self {
         Self {
+            known_bytes: report.known_bytes(),
             colors: report.colors as u64,
             wanted: report.wanted_count as u64,
             request: report.request,
             oracle: report.oracle,
             without: report.without,
             resident_bytes: report.resident_bytes,
-            known_bytes: ByteCount(
-                (report.resident_bytes.0).saturating_sub(report.unknown_bytes.0),
-            ),
             share: report.share,
             recolored_pages: report.recoloring.map_or(0, |it| it.recolored_pages),
         }

@@ -110,6 +110,11 @@ pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
 }
 
 impl ColorsReport {
+    /// Returns the part of the memory whose color is known.
+    pub(crate) const fn known_bytes(&self) -> ByteCount {
+        ByteCount(self.resident_bytes.0.saturating_sub(self.unknown_bytes.0))
+    }
+
     /// Makes the report on the state before anything was placed.
     pub(crate) fn of(prepared: &ColorSetup) -> Self {
         let set = prepared.set.as_ref();
@@ -222,7 +227,7 @@ impl ColorsReport {
                     line,
                     "; {:.1} % of {} {}memory is on them",
                     share * 100.0,
-                    ByteCount(self.resident_bytes.0.saturating_sub(self.unknown_bytes.0)),
+                    self.known_bytes(),
                     match &self.recoloring {
                         Some(it) if it.chosen_by == "accesses" => "accessed ",
                         _ => "",

@@ -3,16 +3,10 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::process::Signal;
 use superhue::sys::process::SignalSet;
 use superhue_bench::measure::Watcher;
 
-/// Signals that end it early; the measured part is kept.
-const ENDING: [i32; 3] = [
-    Signal::INT.as_raw(),
-    Signal::TERM.as_raw(),
-    Signal::HUP.as_raw(),
-];
+use crate::terminal::ENDING;
 
 /// A bar on a terminal.
 pub(super) struct Progress {

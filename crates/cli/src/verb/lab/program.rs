@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::process::Signal;
 use superhue::sys::process::SignalSet;
 use superhue_papers::document::{Document, SCHEMA};
 use superhue_papers::program::{self, Emulator, EmulatorError, Plan, ProgramError, Watcher};
@@ -13,13 +12,8 @@ use superhue_papers::program::{self, Emulator, EmulatorError, Plan, ProgramError
 use super::{finish, here, keep, machine, plugin, prepare, write};
 use crate::lab_args::LabArgs;
 use crate::output::{FAILED, Failure, UNABLE, VerbResult};
+use crate::terminal::ENDING;
 
-/// Signals that end it early; the results so far are kept.
-const ENDING: [i32; 3] = [
-    Signal::INT.as_raw(),
-    Signal::TERM.as_raw(),
-    Signal::HUP.as_raw(),
-];
 /// The file of this machine, in the folder of the result.
 const MACHINE: &str = "machine.toml";
 

@@ -29,7 +29,7 @@ static FILES: Mutex<Option<Vec<Weak<File>>>> = Mutex::new(Some(Vec::new()));
 /// The right to track a process, until it is dropped or the holder dies.
 #[derive(Debug)]
 pub struct TargetLock {
-    _file: Arc<File>,
+    file: Arc<File>,
 }
 
 impl TargetLock {
@@ -55,11 +55,18 @@ impl TargetLock {
             Ok(()) => {
                 files.retain(|file| file.strong_count() > 0);
                 files.push(Arc::downgrade(&file));
-                Ok(Self { _file: file })
+                Ok(Self { file })
             }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(roots, pid, &file)),
             Err(errno) => Err(sort(io::Error::from(errno)).into()),
         }
+    }
+}
+
+impl Drop for TargetLock {
+    /// Unlocks the file. Closing it would not do: a child that a thread has just forked holds it open until it executes its program.
+    fn drop(&mut self) {
+        let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }
 
@@ -152,9 +159,26 @@ mod tests {
         drop(lock);
         let held = TargetLock::take(&roots, process).unwrap();
         // Other tests of this process hold locks, too.
-        release(&[Arc::downgrade(&held._file)]);
+        release(&[Arc::downgrade(&held.file)]);
         TargetLock::take(&roots, process).unwrap();
         drop(held);
+    }
+
+    #[test]
+    fn a_dropped_lock_is_free_although_a_child_has_the_file() {
+        let roots = Roots::default();
+        let child = std::process::Command::new("sleep").arg("600").spawn();
+        let mut child = child.unwrap();
+        let process = identify(&roots, child.id()).unwrap();
+        let lock = TargetLock::take(&roots, process).unwrap();
+        // As fork does it.
+        let inherited = lock.file.try_clone().unwrap();
+        drop(lock);
+        let again = TargetLock::take(&roots, process);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(again.is_ok(), "{again:?}");
+        drop(inherited);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+use std::io::{Read, Write};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use superhue_heat::{Reading, RegionBits};
@@ -77,11 +79,20 @@ impl Tracker for Fake {
 struct Child(std::process::Child);
 
 impl Child {
+    /// Returns it once it has answered: the memory that it uses changes no more.
     fn start() -> (Self, ProcessId) {
-        let child = std::process::Command::new("sleep").arg("600").spawn();
-        let child = child.unwrap();
-        let id = identify(&Roots::default(), child.id()).unwrap();
-        (Self(child), id)
+        let mut cat = std::process::Command::new("cat");
+        let mut child = Self(
+            cat.stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let id = identify(&Roots::default(), child.0.id()).unwrap();
+        let (input, output) = (child.0.stdin.as_mut(), child.0.stdout.as_mut());
+        input.unwrap().write_all(b"?").unwrap();
+        output.unwrap().read_exact(&mut [0]).unwrap();
+        (child, id)
     }
 }
 
@@ -167,7 +178,8 @@ fn sampling_settles_and_is_taken_up_again() {
     assert!(!sampler.is_settled(id));
     run(&mut sampler, 2 * MINUTE);
     assert!(sampler.is_settled(id));
-    assert!(sampler.samples() > before + 25);
+    // Work that this thread is charged with on a busy machine puts samples off.
+    assert!(sampler.samples() > before + 10);
 
     sampler.retain(|_| false);
     assert_eq!(sampler.due(), None);
@@ -230,7 +242,7 @@ fn a_process_that_replaced_its_memory_is_looked_at_anew() {
     assert!(sampler.map(id).unwrap().samples() > 2);
     sampler.resample_soon(id);
     fake.with(|script| script.replaced = true);
-    let sampled = run(&mut sampler, Duration::from_millis(5_500));
+    let sampled = run(&mut sampler, MINUTE / 2);
     let replaced =
         |sampled: &&SampleOutcome| matches!(sampled.result, Err(TrackError::Replaced(_)));
     assert_eq!(sampled.iter().filter(replaced).count(), 1);
@@ -291,7 +303,7 @@ fn a_sample_that_would_hold_the_lock_for_too_long_is_not_taken() {
     fake.with(|script| script.costs = Duration::from_micros(1));
     let taken = run(&mut sampler, MINUTE);
     assert!(taken.len() > 10, "{taken:?}");
-    sampler.config.max_lock = Some(*expected / 2);
+    sampler.config.max_lock = Some(QUICK_CLEARING * u32::try_from(*entries).unwrap());
     sampler.resample_soon(id);
     let taken = run(&mut sampler, 2 * MINUTE);
     assert!(!taken.is_empty() && taken.iter().all(|sampled| sampled.result.is_ok()));

@@ -293,7 +293,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns true for verbs that watch other programs until they are ended, and start none. They give up calls for good (`main`).
+    /// Returns true for verbs that watch other programs until they are ended, and start none. They give up calls permanently (`main`).
     #[must_use]
     pub const fn runs_for_long(&self) -> bool {
         matches!(

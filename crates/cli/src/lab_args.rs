@@ -69,7 +69,7 @@ pub struct LabArgs {
     /// Draw all placements by the kernels' rules, even where frames exist.
     #[arg(long, conflicts_with = "frames")]
     pub drawn: bool,
-    /// Replay nothing: show a result written by --json or --output again, or redraw it with --output.
+    /// Replay nothing: show a result written by --json or --output again, in the words of this version, or write it all again with --output.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["figures", "quick", "draws", "machine", "seed", "frames", "drawn"])]
     pub from: Option<PathBuf>,

@@ -9,13 +9,13 @@ use std::io::{IsTerminal, stdout};
 /// Meaning of a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shade {
-    /// It works.
+    /// The text tells of something that works.
     Good,
     /// Part of it works, or attention is due.
     Doubtful,
-    /// It does not work.
+    /// The text tells of something that does not work.
     Bad,
-    /// It matters most.
+    /// The text matters most.
     Strong,
 }
 

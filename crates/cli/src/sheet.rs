@@ -36,11 +36,11 @@ const PADDING: usize = 2;
 /// Treatment of a column's text that is wider than the room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// It keeps its width.
+    /// The text keeps its width.
     Whole,
-    /// It loses its middle.
+    /// The text loses its middle.
     Cut,
-    /// It continues on the next line.
+    /// The text continues on the next line.
     Wrap,
 }
 

@@ -1,6 +1,6 @@
 //! Gives libsuperhue its soname.
 
-/// The version of the C interface: changes when programs have to be built anew. `make install` names
+/// The version of the C interface: changes when programs have to be rebuilt. `make install` names
 /// the library by it.
 const SOVERSION: u32 = 1;
 

@@ -2,10 +2,10 @@
 //!
 //! The ceiling (`--max-overhead`) is a share of one CPU's time. Deciding has no share of its own: it takes the time it needs, which is little once
 //! memory is placed. A tenth is left for it. The shares divide the time fairly, and `TotalCost` bounds the sum: work of the loop that no share knows is
-//! in it. While the sum is too large, the loop looks at no page tables, begins no samples, reads sizes and decides less often, and goes on acting. Actions
-//! are no part of the sum: `--max-stall` bounds collapses, and recoloring has a pace of its own; few splits are under way at once. The checks of
-//! a region right before an action are part of it, and so is a read of its process's mappings at first and after each
-//! doubling of its memory; others are in the sum.
+//! in it. While the sum is too large, the loop looks at no page tables, begins no samples, reads sizes and decides less often, and still acts.
+//! Actions are no part of the sum: `--max-stall` bounds collapses, and recoloring has a pace of its own; few splits are under way at once. The checks
+//! of a region right before an action are part of it, and so is a read of its process's mappings at first and after
+//! each doubling of its memory; others are in the sum.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub const SEARCHES: f64 = 0.05;
 /// Deciding, while the sum is too large; and while it is, and decisions lead to actions.
 pub(crate) const DECISIONS: f64 = 0.09;
 pub(crate) const FRUITFUL_DECISIONS: f64 = 0.25;
-/// Turns that only go on with the last decision, while the sum is too large.
+/// Turns that only continue the last decision, while the sum is too large.
 pub(crate) const RESUMPTIONS: f64 = 0.15;
 
 const _: () = assert!(SAMPLES + LOOKS + GLANCES + SEARCHES + DECISIONS < 1.0);

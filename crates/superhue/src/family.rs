@@ -45,7 +45,7 @@ enum Source {
         /// Sessions opened by a member; the session has the member's number.
         sessions: BTreeMap<u32, ProcessId>,
     },
-    /// They belong to this population.
+    /// Processes of a population.
     Population(Population),
     /// Another part of the program supplies them.
     MemberFeed(MemberFeed),

@@ -7,8 +7,8 @@
 //!   freed during a collapse        the collapse fills the holes          the policy has it split                         TornPageFinder
 //! ```
 //!
-//! Each full look at a process searches for both kinds. Programs go on freeing between looks, so right before each collapse lazily freed pages are
-//! searched for once more, if a process on the machine has freed some since.
+//! Each full look at a process searches for both kinds. Programs continue to free memory between looks. So Superhue searches for lazily freed pages
+//! once more right before each collapse, if a process on the machine has freed some since.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -57,7 +57,7 @@ const PARTIALLY_MAPPED: &str =
 pub(crate) struct LazyFreeFinder {
     roots: Roots,
     pages: LazyPages,
-    /// The machine's count of lazily freed pages when it was last asked for.
+    /// The machine's count of lazily freed pages at the last reading.
     freed: Option<u64>,
     /// Processes without such pages, at that count.
     without: HashSet<ProcessId>,

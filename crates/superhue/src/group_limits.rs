@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   for a moment    2 MiB + 64 pages for each CPU + 1/64 of the limit; + 32 MiB if the group has grown by itself within a second
-//!   for good        the growth + 1/8 of the limit, and the group has not grown by itself for a second
+//!   permanently     the growth + 1/8 of the limit, and the group has not grown by itself for a second
 //! ```
 //!
 //! * The kernel charges a group in batches of 64 pages for each CPU that works for it (`MEMCG_CHARGE_BATCH`), so that much can be
@@ -44,7 +44,7 @@ use superhue_sys::cgroup::{Group, RemovedCgroup, Usage, groups};
 /// Pages that the kernel charges to a group at once, for each CPU (`MEMCG_CHARGE_BATCH` in include/linux/memcontrol.h).
 const BATCH: u64 = 64;
 
-/// Parts of a limit that are left free: when memory is taken for a moment, and when it is taken for good.
+/// Parts of a limit that are left free: when memory is taken for a moment, and when it is taken permanently.
 const PART_FOR_A_MOMENT: u64 = 64;
 const PART_FOR_GOOD: u64 = 8;
 
@@ -101,7 +101,7 @@ pub(crate) struct GroupLimits {
 struct ProcessGroups {
     looked: Duration,
     folders: Option<Arc<[PathBuf]>>,
-    /// Its anonymous memory then.
+    /// Anonymous memory of the process at the time `looked`.
     anonymous: ByteCount,
 }
 
@@ -396,7 +396,7 @@ impl GroupState {
     }
 }
 
-/// Returns true if a limit was met lately: the count was `before` at that time, and is `times` now. Between readings far apart nobody knows when it
+/// Returns true if a limit was met lately: the count was `before` at that time, and is `times` now. Readings far apart do not show when it
 /// happened, except that a group that meets its limit all the time has met it lately.
 fn is_new(before: (u64, Duration), times: u64, at: Duration) -> bool {
     const LATELY: Duration = SHORTAGE.saturating_mul(2);
@@ -624,7 +624,7 @@ mod tests {
             assert_eq!(fake.after(1000, 512), None);
             fake.limits.take_back(&target(512));
         }
-        // Those that are made count, each once, and no other one is taken back.
+        // Collapses that are made count, each once, and no other one is taken back.
         for _ in 0..4 {
             assert_eq!(fake.after(1000, 512), None);
             fake.limits.take_back(&target(511));

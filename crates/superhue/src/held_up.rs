@@ -21,14 +21,14 @@ use superhue_sys::busy::{BusyBoard, BusyThread};
 pub struct SleepLimits {
     /// In an uninterruptible sleep, which only its own end or the worker's ends: on the locks of a process, and in the file systems below it.
     pub uninterruptible: Duration,
-    /// In a sleep that a signal would end: in a file system in user space that has just been asked.
+    /// In a sleep that a signal would end: in a request to a file system in user space.
     pub in_files: Duration,
 }
 
 /// A process that holds a worker up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockingProcess {
-    /// Its number.
+    /// Process number.
     pub process: u32,
     /// Time since the first look at this sleep.
     pub lasts: Duration,

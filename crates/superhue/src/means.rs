@@ -37,7 +37,7 @@ pub(crate) struct ServiceAccess {
 pub(crate) enum MeansError {
     /// The caller has no permission, and no daemon acts for it.
     NotPermitted(String),
-    /// It does not work here for any caller.
+    /// Collapses of another process's memory do not work here, for any caller.
     Impossible(String),
 }
 

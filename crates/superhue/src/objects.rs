@@ -20,7 +20,7 @@ const ASKED_FOR_NAME: usize = 4;
 pub struct SharedObject {
     /// Name that the kernel shows for it.
     pub name: String,
-    /// Its device and inode.
+    /// Device and inode of the object.
     pub object: ObjectId,
     /// Processes that map it.
     pub mappers: u64,

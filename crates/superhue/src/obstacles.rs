@@ -1,4 +1,4 @@
-//! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that no collapse is tried in vain.
+//! Obstacles to huge pages, checked right before each collapse with the reasons of [`crate::why`], so that Superhue tries none that must fail.
 //!
 //! The flags of mappings are in `smaps` alone, which walks all page tables: 60 ms for 8 GiB. So they are read at the first question about a process,
 //! and again after two seconds, or after two thousand times the duration of the read. After two hundred times it is read again before an obstacle is

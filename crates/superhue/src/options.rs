@@ -39,7 +39,7 @@ impl ColorPlacement {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Recolor];
 
-    /// Its name in options.
+    /// Returns the name in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -34,7 +34,7 @@ impl Pages {
         Self::Hot,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ pub enum PolicyOption {
 }
 
 impl PolicyOption {
-    /// Its key in a rule; on the command line two dashes precede it.
+    /// Returns the key in a rule; on the command line two dashes precede it.
     #[must_use]
     pub const fn key(self) -> &'static str {
         match self {
@@ -82,7 +82,7 @@ impl PolicyOption {
         }
     }
 
-    /// Returns the names of those that use it if `policy` does not. With colors (`colored`) the tracker is used, too.
+    /// Returns the names of the policies that use it if `policy` does not. With colors (`colored`) the tracker is used, too.
     #[must_use]
     pub const fn users_without(self, policy: Pages, colored: bool) -> Option<&'static str> {
         let waits = matches!(policy, Pages::Auto | Pages::Resident);

@@ -1,6 +1,6 @@
 //! Serves one user of the daemon: the engine of `superhue actuator`.
 //!
-//! The worker has the credentials of the user and `CAP_SYS_NICE`. The kernel asks for ptrace read access (`process_madvise(2)`), so the worker
+//! The worker has the credentials of the user and `CAP_SYS_NICE`. The kernel requires ptrace read access (`process_madvise(2)`), so the worker
 //! reaches what the user could look at, and nothing else. The same objections hold as in a process that collapses by itself.
 
 use std::os::unix::net::UnixStream;

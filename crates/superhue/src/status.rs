@@ -14,7 +14,7 @@ pub type StatusError = ReadError;
 /// The memory of one process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessStatus {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
     /// Command name.
     pub name: String,
@@ -40,13 +40,13 @@ pub struct ProcessStatus {
     pub huge_pages_allowed: Option<bool>,
     /// Reason why sizes are missing.
     pub unknown_because: Option<String>,
-    /// Its page colors; `None` on a kernel without page coloring, and for processes of other users.
+    /// Page colors of the process; `None` on a kernel without page coloring, and for processes of other users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub colors: Option<ProcessColoring>,
-    /// Its mappings with resident memory, most first; only in the status of one process.
+    /// Mappings with resident memory, most first; only in the status of one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingStatus>,
-    /// Reasons why memory is not huge; only if the caller asked for them.
+    /// Reasons why memory is not huge; only if the caller requested them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
 }

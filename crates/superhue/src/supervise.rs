@@ -69,7 +69,7 @@ impl Signals {
         self.before.apply();
     }
 
-    /// Lets signals through again, without those that ask for an end and came by now: the runs are over, and they are not to cost the result.
+    /// Lets signals through again, and discards pending interrupts: the runs have ended, and an interrupt must not lose their result.
     pub(crate) fn release_without_interrupts(self) {
         SignalSet::of(&INTERRUPTS).take_repeats();
         self.before.apply();
@@ -140,8 +140,8 @@ mod tests {
     use std::process::Command;
     use std::time::Instant;
 
-    /// Ctrl-C ends the command in the same moment. If its end hides the interrupt, the interrupt is lost for good: a
-    /// comparison would count a failed run and continue.
+    /// Ctrl-C ends the command in the same moment. If its end hides the interrupt, the interrupt is lost: a comparison
+    /// would count a failed run and continue.
     #[test]
     fn an_interrupt_is_told_before_the_end_of_the_command() {
         let signals = Signals::hold();

@@ -18,8 +18,8 @@ pub enum Targets {
     /// cgroup mount (`system.slice/foo.service`) or a full one. The watch waits while the cgroup is
     /// empty, and ends when it is removed.
     Cgroup(PathBuf),
-    /// Processes of a systemd unit, by name (`redis.service`, or `redis`). The watch waits while the unit is stopped, and goes on when it is
-    /// started again.
+    /// Processes of a systemd unit, by name (`redis.service`, or `redis`). The watch waits while the unit is stopped, and continues when it
+    /// starts again.
     Unit(String),
     /// Processes with this effective user. The watch waits for them.
     User(u32),

@@ -1,6 +1,6 @@
 //! Checks that the file system of shared memory has room for the memory that a collapse would add.
 //!
-//! A huge page of shared memory fills the holes of the object, for good. On a tmpfs with a limit (`size=`, `/dev/shm` of a container) its owner
+//! A huge page of shared memory fills the holes of the object permanently. On a tmpfs with a limit (`size=`, `/dev/shm` of a container) its owner
 //! may want that room later, and gets `SIGBUS` where there is none. No process can make the holes again. So half of the file system stays
 //! free; memory of all its users counts.
 //!
@@ -28,7 +28,7 @@ pub(crate) fn objection(roots: &Roots, target: &Target) -> Option<SkipReason> {
     if target.growth.0 == 0 || own_tmpfs() == Some(object.device) {
         return None;
     }
-    // Opened anew each time: an open file keeps its file system from being unmounted.
+    // Opened again each time: an open file keeps its file system from being unmounted.
     let room = file_of(roots, target.process, object).and_then(|file| fstatvfs(file).ok());
     let has_room = room.is_some_and(|room| {
         let growth = target.growth.bytes().0.div_ceil(room.f_frsize.max(1));

@@ -1,4 +1,4 @@
-//! Completions of values that are known only when they are asked for: processes, units, users; and of the command behind `--`.
+//! Completions of values that are known only at the completion itself: processes, units, users; and of the command behind `--`.
 //!
 //! `clap_complete` writes a script of options and of values with fixed names. What follows is added to it, for the shells of the packages.
 //!

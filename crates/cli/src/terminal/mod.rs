@@ -57,7 +57,7 @@ pub enum Event {
     Nothing,
     /// A key.
     Key(Key),
-    /// The screen must be drawn anew: the terminal has another size, or another program used it.
+    /// The screen must be redrawn: the terminal has another size, or another program used it.
     Redraw,
     /// The screen has ended.
     Ended(Ending),

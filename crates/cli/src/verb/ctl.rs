@@ -88,7 +88,7 @@ fn answer_to(socket: &Path, request: Request) -> Result<Answer, Failure> {
     ask(socket, request).map_err(|error| Failure::new(code_of(&error), error))
 }
 
-/// Returns the exit status for a daemon that cannot be asked.
+/// Returns the exit status for a daemon that cannot be reached.
 const fn code_of(error: &AskError) -> u8 {
     match error {
         AskError::Denied(_) => UNABLE,

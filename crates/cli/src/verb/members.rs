@@ -21,7 +21,7 @@ const LISTED: usize = 8;
 /// Present processes that the options mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Members {
-    /// Their numbers, ascending and without superhue itself unless its number was given.
+    /// Process numbers, ascending and without superhue itself unless its number was given.
     pub(super) pids: Vec<u32>,
     /// True if they belong to a set, whose members may end at any time; false if each was given by number.
     pub(super) is_group: bool,

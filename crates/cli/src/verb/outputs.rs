@@ -51,7 +51,7 @@ impl Outputs {
     }
 }
 
-/// Writes the report, if one is asked for.
+/// Writes the report, if the user requested one.
 ///
 /// # Errors
 /// It could not be written; see [`ReportFile::write_json`].

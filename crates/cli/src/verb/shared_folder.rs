@@ -38,7 +38,7 @@ pub struct Place {
     file: File,
     /// True if it was made just now.
     is_new: bool,
-    /// Its folder and name; `None` for a descriptor of a process, which has no place of its own.
+    /// Folder and name of the file; `None` for a descriptor of a process, which has no place of its own.
     at: Option<(OwnedFd, OsString)>,
 }
 

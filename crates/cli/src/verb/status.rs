@@ -85,7 +85,7 @@ fn chosen(roots: &Roots, args: &StatusArgs) -> Result<Option<Members>, Failure> 
 /// Returns every visible process.
 ///
 /// # Errors
-/// There is none but superhue: an empty table would say that the machine is idle.
+/// No process but superhue exists: an empty table would say that the machine is idle.
 fn everything(roots: &Roots) -> Result<Vec<ProcessStatus>, Failure> {
     let found = status_of_all(roots).map_err(|error| Failure::new(FAILED, error))?;
     let is_hidden = members::hides_processes(roots);

@@ -3,7 +3,7 @@
 use superhue::model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
 use superhue::tlb::{TlbEntries, TlbReport, TlbSource};
 
-/// Says where facts come from, for the end of a clause; empty for the processor, which everybody expects.
+/// Returns the source of facts, for the end of a clause; empty for the processor, the usual source.
 pub(super) const fn source(tlb: &TlbReport) -> &'static str {
     match tlb.source {
         Some(TlbSource::Measured) => " (measured by timing)",

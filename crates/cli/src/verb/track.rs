@@ -100,7 +100,7 @@ fn needed(kind: TrackerKind) -> CapabilitySet {
     let service = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_OVERRIDE | CapabilitySet::KILL;
     service
         | match kind {
-            // To run its program, which is loaded already: CAP_PERFMON was for loading. Kernels that let everybody run
+            // To run its program, which is loaded already: CAP_PERFMON was for loading. Kernels that let all users run
             // a loaded program need neither.
             TrackerKind::Ptwalk => CapabilitySet::BPF,
             // Page frame numbers.

@@ -85,7 +85,7 @@ fn what_the_user_has_set_stays() {
     assert!(report["allocator"]["not_asked_because"].is_string());
 }
 
-/// Neither can be asked: one has no loader, the other more rights than its caller.
+/// Neither can take a request: one has no loader, the other has more rights than its caller.
 #[test]
 fn static_and_privileged_programs_keep_their_environment() {
     let folder = folder();

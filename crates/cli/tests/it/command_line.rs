@@ -48,7 +48,7 @@ fn examples(verb: &str) -> Vec<String> {
 fn every_help_ends_with_three_examples_that_work_as_printed() {
     let verbs = verbs();
     assert!(verbs.len() >= 15, "{verbs:?}");
-    // Those that change nothing, take little time, and need no service.
+    // Examples that change nothing, take little time, and need no service.
     let harmless = [
         "superhue check",
         "superhue status",
@@ -70,7 +70,7 @@ fn every_help_ends_with_three_examples_that_work_as_printed() {
             }
             tried += 1;
             let said = output(Command::new("sh").args(["-c", &example]).env("PATH", &path));
-            // A machine may lack what `check` is asked about.
+            // A machine may lack what `check` checks.
             let fits = |code: i32| code == 0 || (code == 3 && verb == "check");
             assert!(said.status.code().is_some_and(fits), "{example}: {said:?}");
         }

@@ -290,7 +290,7 @@ fn a_service_is_managed_again_after_every_restart() {
         let services = &rule(&status, "mine")["watch"]["services"];
         assert!(services["a.service"].is_object(), "{services}");
         longest = longest.max(begun.elapsed());
-        // Still intact, and not held up for good.
+        // Still intact, and not held up permanently.
         assert!(service.0.try_wait().unwrap().is_none(), "{round}");
         service.signal(Signal::KILL);
         service.wait();

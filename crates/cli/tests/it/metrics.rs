@@ -221,7 +221,7 @@ fn who_is_silent_slow_or_too_loud_holds_nobody_up() {
     });
     assert!(scrape(port).contains("superhue_rules 1\n"));
     assert!(machine.ctl(&["status"]).status.success());
-    // A client has ten seconds, which may be over on a very busy machine.
+    // A client has ten seconds, which may expire on a very busy machine.
     let _ = slow.write_all(&GET[20..]);
     let told = whole(slow);
     let took = begun.elapsed();

@@ -214,7 +214,7 @@ fn stop(talk: &PipedCommand, command: u32, signal: Signal) {
     assert!(status.stopped(), "{status:?}");
 }
 
-/// Waits until superhue and the command go on.
+/// Waits until superhue and the command continue.
 fn both_go_on(talk: &PipedCommand, command: u32) {
     let status = change(&talk.running, WaitOptions::CONTINUED);
     assert!(status.continued(), "{status:?}");
@@ -353,7 +353,7 @@ os.kill(pid, signal.SIGKILL)
 print('still there')
 "#;
 
-/// As in a window that runs one command only. The kernel sends the signal to the leader of the session, and to nobody else.
+/// As in a window that runs one command only. The kernel sends the signal only to the leader of the session.
 #[test]
 fn the_end_of_the_terminal_ends_the_command_as_it_does_without() {
     let Some(python) = support::python() else {

@@ -30,7 +30,7 @@ fn recorder(path: &Path) -> ChildGuard {
     ChildGuard::start(command.arg(path).stderr(Stdio::null()))
 }
 
-/// Makes a record with at least so many snapshots, and ends it by this signal.
+/// Makes a record with at least `snapshots` snapshots, and ends it by `signal`.
 fn record(path: &Path, snapshots: usize, signal: Signal) -> std::process::ExitStatus {
     let before = entries(path);
     let mut recorder = recorder(path);

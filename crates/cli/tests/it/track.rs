@@ -218,7 +218,7 @@ fn it_serves_ordinary_users_with_few_capabilities() {
         assert_eq!(held & !few, 0, "{set} {held:x}");
     }
     assert_eq!(field("NoNewPrivs:"), "1");
-    // Runs this very test, as nobody.
+    // Runs this very test, as the user `nobody`.
     let path = std::env::var_os("SUPERHUE_TRACK_CHILD_OF");
     assert!(path.is_none());
     let program = folder.path().join("test");

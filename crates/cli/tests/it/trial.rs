@@ -13,7 +13,7 @@ use crate::support::{
     skip, state, superhue, text, until,
 };
 
-/// A program that fills memory, goes on using it, and after a line of input prints whether it is intact.
+/// A program that fills memory, continues to use it, and after a line of input prints whether it is intact.
 fn target(mebibytes: u32) -> Option<ChildGuard> {
     target_with(&format!("m = fill({mebibytes})"))
 }

@@ -36,7 +36,7 @@ const LARGEST_CHUNK: usize = 1024;
 /// A handle: clones share the memory, and dropping the last clone returns it to the kernel. Every function
 /// may be called in any thread. A thread that frees does not wait for one that searches pages. The bookkeeping lies outside, so every byte of the colored memory is the program's.
 ///
-/// It implements `Allocator` of `allocator-api2`, so that `Box`, `Vec` and the maps of `hashbrown` can live in it:
+/// The arena implements `Allocator` of `allocator-api2`, so that `Box`, `Vec` and the maps of `hashbrown` can live in it:
 ///
 /// ```no_run
 /// use allocator_api2::vec::Vec;
@@ -63,7 +63,7 @@ struct Inner {
     set: ColorSet,
     options: ArenaOptions,
     process: ProcessIdentity,
-    /// Its holder adds chunks, which can take seconds. Locked before `state`.
+    /// Walk over the colors. Its holder adds chunks, which can take seconds. Locked before `state`.
     growth: Mutex<Walk>,
     /// Locked for short times only, so that a thread that frees does not wait for one that adds a chunk.
     state: Mutex<State>,
@@ -170,7 +170,7 @@ impl ColoredArena {
             return false;
         };
         state.usage.used.0 = state.usage.used.0.saturating_sub(given.size as u64);
-        // Keep one chunk, so that a program that allocates and frees in turn does not place it anew each time.
+        // Keep one chunk, so that a program that allocates and frees in turn does not place it again each time.
         if let Some(start) = given.emptied
             && state.memory.len() > 1
             && !self.0.is_left_behind()

@@ -165,7 +165,7 @@ impl Colors {
     ///                 edge                    edge      pages that reach beyond it stay as they are
     /// ```
     ///
-    /// It needs no privilege, because the borrow keeps other code from touching the memory. Memory that is shared with
+    /// Needs no privilege, because the borrow keeps other code from touching the memory. Memory that is shared with
     /// other processes, locked, part of huge pages or of a file stays where it is and is counted.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::heap::PAGE;
 /// A resident page.
 #[derive(Debug, Clone, Copy)]
 pub struct ResidentPage {
-    /// Its first byte.
+    /// Address of the page's first byte.
     pub address: usize,
     /// True for the kernel's shared zero page, which stands for a page that was only read.
     pub zero: bool,

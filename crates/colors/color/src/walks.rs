@@ -10,7 +10,7 @@
 //! and in a virtual machine the walks of the host's tables for each of its steps. Beyond the reach of the TLB it grows with the memory
 //! that is read, because the page tables grow; so it is measured by footprint.
 //!
-//! It also depends on which frames the base pages have. If neighbouring pages lie in neighbouring frames, one TLB entry may hold several, and
+//! The cost also depends on which frames the base pages have. If neighbouring pages lie in neighbouring frames, one TLB entry may hold several, and
 //! the walks read the same places of a host's tables again and again. So there are two mappings in base pages: one with its frames
 //! *together*, and one with its frames *scattered*. In virtual machines on Zen 4 a miss in the second costs 7 times as much as in the first.
 

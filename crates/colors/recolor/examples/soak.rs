@@ -91,7 +91,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
                         price = price + recolorer.price();
                         break 'colors;
                     }
-                    // Counts pages that were not used before the last turn was over, and are mapped now.
+                    // Counts pages that were not used before the last turn ended, and are mapped now.
                     for (page, color) in part
                         .iter()
                         .zip(recolorer.colors_of(id, part).unwrap_or_default())
@@ -112,7 +112,7 @@ fn soak() -> Result<(), Box<dyn Error>> {
                             price = price + recolorer.price();
                             break 'colors;
                         }
-                        // A busy machine: find the colors anew.
+                        // A busy machine: find the colors again.
                         Err(RecolorError::Oracle(_)) => {
                             drifts += 1;
                             break 'turns;

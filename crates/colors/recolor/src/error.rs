@@ -5,7 +5,7 @@ use superhue_color::oracles::OracleError;
 /// Reason why a process cannot be recolored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecolorError {
-    /// It has ended, or is executing another program.
+    /// The process has ended, or is executing another program.
     #[error("the process has ended")]
     Gone,
     /// The kernel does not allow it.

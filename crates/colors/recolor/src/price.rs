@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Total price of recoloring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
-    /// Pages that the kernel was asked to take out.
+    /// Pages that Superhue requested the kernel to take out.
     pub attempts: u64,
     /// Pages that were taken out.
     pub outs: u64,

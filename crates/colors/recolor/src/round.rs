@@ -27,7 +27,7 @@ const SPARE: usize = 2;
 /// A page to take out, and the color of the frame it is to get.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job {
-    /// Its index among the requested pages.
+    /// Index of the page among the requested pages.
     pub(crate) at: usize,
     pub(crate) page: VirtAddr,
     pub(crate) color: Color,

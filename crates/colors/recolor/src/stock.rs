@@ -43,7 +43,7 @@ pub(crate) struct StockFrame {
     number: u32,
     /// The frame.
     pub(crate) frame: Pfn,
-    /// Its color.
+    /// Color of the frame.
     pub(crate) color: Color,
 }
 

@@ -48,7 +48,7 @@ pub struct Target {
 /// A page that may be taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MovablePage {
-    /// Its current frame.
+    /// Frame that holds the page now.
     pub frame: Pfn,
     /// True for private anonymous memory, false for shared memory.
     pub private: bool,

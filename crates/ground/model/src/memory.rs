@@ -9,7 +9,7 @@ use crate::{
 /// Input of a policy's decision: policies decide about memory, not about processes.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory<'a> {
-    /// Its owner.
+    /// Process or shared object that the memory belongs to.
     pub owner: Owner,
     /// Mappings in which regions may be collapsed.
     ground: MappedRanges<'a>,

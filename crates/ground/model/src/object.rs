@@ -106,13 +106,13 @@ pub struct ObjectView {
     pub id: ObjectId,
     /// True for a file on a disk: its pages are page cache, not memory of a program.
     pub is_file: bool,
-    /// True if a process that maps it fills its memory at this moment.
+    /// True if it is being filled at this moment.
     pub fills: bool,
-    /// Its resident pages.
+    /// Bytes of the object's resident pages.
     pub resident: ByteCount,
     /// The parts of it that some process maps with huge page alignment, ascending and disjoint; addresses are offsets.
     pub mapped: Vec<VirtRange>,
-    /// Its regions with resident pages that lie wholly in one of these parts, ascending; numbers count from offset 0.
+    /// Regions with resident pages that lie wholly in one of these parts, ascending; numbers count from offset 0.
     pub regions: Vec<RegionView>,
     /// Accesses to the regions, summed up over the processes that map it; `None` where accesses are not watched.
     pub heat: Option<ProcessHeat>,

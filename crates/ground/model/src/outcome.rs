@@ -28,7 +28,7 @@ pub enum SkipReason {
     Userfaultfd,
     /// The program has installed guard pages in the region (`MADV_GUARD_INSTALL`).
     Guarded,
-    /// Its pages are interleaved between NUMA nodes, and a huge page would put them all on one.
+    /// The region's pages are interleaved between NUMA nodes, and a huge page would put them all on one.
     Interleaved,
     /// Pages are pinned: buffers of I/O.
     Pinned,
@@ -114,7 +114,7 @@ pub enum Effect {
 pub struct ActionResult {
     /// The action.
     pub action: Action,
-    /// Its result.
+    /// Result of the action.
     #[serde(flatten)]
     pub effect: Effect,
     /// Time that the kernel needed for it.

@@ -93,13 +93,13 @@ impl Region {
         Self(addr.0 >> HUGE_PAGE_SHIFT)
     }
 
-    /// Its first address.
+    /// Returns the first address of the region.
     #[must_use]
     pub const fn start(self) -> VirtAddr {
         VirtAddr(self.0 << HUGE_PAGE_SHIFT)
     }
 
-    /// Its range; always exactly 2 MiB.
+    /// Returns the address range of the region; always exactly 2 MiB.
     #[must_use]
     pub fn range(self) -> VirtRange {
         let start = self.start();

@@ -13,7 +13,7 @@ use crate::{ByteCount, ParseSizeError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// This number of bytes.
+    /// Number of bytes.
     Bytes(ByteCount),
     /// Hundredths of a percent of a whole; the context defines the whole.
     BasisPoints(u32),

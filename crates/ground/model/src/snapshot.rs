@@ -65,9 +65,9 @@ impl VmaKind {
 /// One virtual memory area (a line of `/proc/PID/maps`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vma {
-    /// Its addresses.
+    /// Address range of the area.
     pub range: VirtRange,
-    /// Its backing.
+    /// Kind of memory that backs the area.
     pub kind: VmaKind,
     /// True if the process may write to it.
     pub writable: bool,
@@ -150,9 +150,9 @@ pub struct ProcessView {
     /// snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked: Option<Duration>,
-    /// Its VMAs, ascending and disjoint.
+    /// VMAs of the process, ascending and disjoint.
     pub vmas: Vec<Vma>,
-    /// Its regions with resident pages, ascending and disjoint.
+    /// Regions with resident pages, ascending and disjoint.
     pub regions: Vec<RegionView>,
     /// Huge pages of which the program has given back parts, as far as they are known, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

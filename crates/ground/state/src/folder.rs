@@ -34,7 +34,7 @@ pub struct Folder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Read,
-    /// Its lock matters, so no other user may be able to open it.
+    /// The file is opened for its lock, so no other user may be able to open it.
     Lock,
 }
 
@@ -94,7 +94,7 @@ impl Folder {
         })
     }
 
-    /// Its path.
+    /// Returns the path by which the folder was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

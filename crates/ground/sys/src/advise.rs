@@ -148,7 +148,7 @@ pub fn process_cool(pidfd: impl AsFd, range: VirtRange) -> Result<(), Errno> {
 /// Makes the kernel reclaim pages of the process behind `pidfd` now (`MADV_PAGEOUT`; of another process Linux 5.10): it writes
 /// anonymous memory and memory of tmpfs to swap.
 ///
-/// It is advice. A page stays if it is pinned, if another process maps it or holds a reference to it, or if swap has no room for it.
+/// The call is advice. A page stays if it is pinned, if another process maps it or holds a reference to it, or if swap has no room for it.
 /// See `madvise_pageout` in `mm/madvise.c` and `shrink_folio_list` in `mm/vmscan.c`.
 ///
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.

@@ -151,7 +151,7 @@ impl BusyBoard {
         self.board().charged.load(Ordering::Relaxed)
     }
 
-    /// Clears the board for another process, which goes on with what was charged.
+    /// Clears the board for another process, which continues with the bytes charged so far.
     pub fn clear(&self) {
         for slot in self.slots() {
             slot.process.store(0, Ordering::Relaxed);

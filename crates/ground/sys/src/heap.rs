@@ -6,7 +6,7 @@
 /// fault pages in again, so this is for processes that sleep most of the time.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it changes memory only that nobody has allocated, under the allocator's own locks.
+    // SAFETY: it changes only memory that is not allocated, under the allocator's own locks.
     unsafe {
         libc::malloc_trim(0);
     }

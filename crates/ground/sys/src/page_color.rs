@@ -19,7 +19,7 @@ const PR_PAGE_COLOR_STRICT: libc::c_ulong = 1;
 pub enum TaskColors<'a> {
     /// All of them, in turn.
     Spread,
-    /// These only.
+    /// A set of them only.
     Set {
         /// Bitmap, lowest color first.
         colors: &'a [u64],

@@ -137,7 +137,7 @@ pub enum PageCategories {
 /// Wanted pages that one call finds at most: 256 MiB, some 2 ms in base pages.
 const PAGES_AT_ONCE: u64 = 65_536;
 
-/// Calls `each` with the runs of wanted pages in `range`, ascending, until it returns false. Each run has those categories of `told` that
+/// Calls `each` with the runs of wanted pages in `range`, ascending, until it returns false. Each run has the categories of `told` that
 /// hold. `runs` is scratch space; its length limits the runs read from the kernel at a time.
 ///
 /// The call reports runs until its vector is full, and returns in `walk_end` where it stopped. That address cannot be trusted alone. The

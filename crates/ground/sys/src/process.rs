@@ -436,7 +436,7 @@ pub fn stop_with(other: u32) -> bool {
     let Ok(number) = u32::try_from(child) else {
         return false;
     };
-    // SAFETY: the child is ours and not waited for yet; its status is not asked for.
+    // SAFETY: the child is ours and not waited for yet; the pointer to its status may be null.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         while libc::waitpid(child, std::ptr::null_mut(), 0) < 0 && last_errno() == Errno::INTR {}

@@ -1,6 +1,6 @@
 //! A scratch child: a process of our own, for trials that need another process.
 //!
-//! It is forked, never executed, so it needs no program file, and it owns one [`Scratch`] that it
+//! The child is forked, never executed, so it needs no program file. It owns one [`Scratch`] that it
 //! maps itself. It only performs a fixed set of orders:
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! other threads stay locked for ever in the child. So the child never allocates, locks,
 //! panics or returns; all its code is in this file and in [`scratch`](crate::scratch).
 //!
-//! It disturbs nothing around it:
+//! The child disturbs nothing around it:
 //! * it has no exit signal, so a `SIGCHLD` handler or a `wait` for any child never sees it;
 //! * it closes every inherited descriptor, so that it keeps no pipe or lock open;
 //! * it blocks all signals, so that no handler of the program runs in it, and it ends with the
@@ -75,7 +75,7 @@ pub struct ScratchChild {
 impl ScratchChild {
     /// Starts a child, without a mapping yet.
     ///
-    /// It ends at the latest when the calling *thread* ends.
+    /// The child ends at the latest when the calling *thread* ends.
     ///
     /// # Errors
     /// `EAGAIN` past a limit on processes; `EMFILE`, `ENOMEM`; `EPERM` from a seccomp filter; `ENOSYS` before Linux 5.2.
@@ -96,7 +96,7 @@ impl ScratchChild {
         self.pid
     }
 
-    /// Maps one region anew, and discards an earlier one.
+    /// Maps one new region, and discards an earlier one.
     ///
     /// # Errors
     /// As for [`Scratch::untouched`]; `ESRCH` when the child was killed, `ETIMEDOUT` when it does
@@ -226,13 +226,13 @@ impl Drop for ScratchChild {
             }
             match last_errno() {
                 Errno::INTR => {}
-                // Linux before 5.4 waits for no pidfd. The number is the child's until somebody has waited for it.
+                // Linux before 5.4 cannot wait for a pidfd. The number is the child's until its parent has waited for it.
                 Errno::INVAL => break,
                 _ => return,
             }
         }
         if let Ok(pid) = libc::pid_t::try_from(self.pid) {
-            // SAFETY: the child is ours, and no other code waits for it; no status is asked for.
+            // SAFETY: the child is ours, and no other code waits for it; the pointer to the status may be null.
             while unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } < 0
                 && last_errno() == Errno::INTR
             {}
@@ -251,7 +251,7 @@ const fn from_bytes(bytes: [u8; 16]) -> [u64; 2] {
 
 /// Forks; the child serves at `socket` and never returns.
 ///
-/// It calls `clone(2)` directly: `CLONE_PIDFD` identifies the child beyond the reuse of its number, and the
+/// Calls `clone(2)` directly: `CLONE_PIDFD` identifies the child beyond the reuse of its number, and the
 /// child needs no exit signal. (`clone3(2)` could do the same, but container filters answer it with
 /// `ENOSYS`.)
 fn fork_to_serve(socket: &OwnedFd) -> Result<(u32, OwnedFd), Errno> {

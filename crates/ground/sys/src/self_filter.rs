@@ -2,7 +2,7 @@
 //!
 //! A watched program may be in any state, so Superhue executes nothing inside it and stops none of its threads. The kernel enforces
 //! this: a long-running process calls [`forbid`] before it makes its first thread, and the kernel then refuses it these calls, whatever
-//! bug it has. They stay forbidden to all its descendants, for good.
+//! bug it has. They stay forbidden to the process and all its descendants.
 //!
 //! ```text
 //!   entry      64 bits, native ──number──> in the list? ──> EPERM
@@ -224,7 +224,7 @@ mod tests {
             .map_or(-1, |pidfd| i64::from(pidfd.as_raw_fd()));
         let (from, to) = (&raw const from as i64, &raw const to as i64);
         let [a, b, c, d, e, f] = match call.name {
-            // PTRACE_DETACH of a process that is not traced: ESRCH. (PTRACE_TRACEME would make it wait for its parent in vain.)
+            // PTRACE_DETACH of a process that is not traced: ESRCH. (PTRACE_TRACEME would make it wait for its parent forever.)
             "ptrace" => [17, pid, 0, 0, 0, 0],
             // The process's own memory.
             "process_vm_readv" => [pid, to, 1, from, 1, 0],
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(FORBIDDEN.map(tried), FORBIDDEN.map(|_| Err(Errno::PERM)));
         let refused = FORBIDDEN_TO_LENT.map(|_| Err(Errno::PERM));
         assert_eq!(FORBIDDEN_TO_LENT.map(tried), refused);
-        // A thread may change its own priority, and nobody else's.
+        // A thread may change its own priority, and no other one.
         let now = getpriority_process(None).unwrap();
         assert_eq!(setpriority_process(None, now), Ok(()));
         let parent = rustix::process::getppid();

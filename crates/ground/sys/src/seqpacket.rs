@@ -157,8 +157,8 @@ pub fn pass_credentials(socket: impl AsFd) -> Result<(), Errno> {
 /// Number of the option, which the C library does not have yet (`include/uapi/asm-generic/socket.h`).
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Makes the kernel refuse messages with descriptors to this socket, and to those that connect to it while it listens (`SO_PASSRIGHTS`). To close a
-/// descriptor of somebody else may take as long as its owner likes.
+/// Makes the kernel refuse messages with descriptors to this socket, and to those that connect to it while it listens (`SO_PASSRIGHTS`). Closing a
+/// descriptor of another process may take as long as that process wants.
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 6.16; others of `setsockopt(2)`.
@@ -190,7 +190,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<ReceivedMessage, 
     receive_with(socket, buffer, CONTROL_WORDS)
 }
 
-/// Receives one message as [`receive`] does, but takes no descriptors, for a service that anybody may connect to: the kernel closes those that came.
+/// Receives one message as [`receive`] does, but takes no descriptors, for a service that any user may connect to: the kernel closes those that came.
 ///
 /// # Errors
 /// Errors of [`receive`].

@@ -16,7 +16,7 @@ use crate::advise::{Operation, own_advise, process_advise};
 ///
 /// Needs `CAP_SYS_NICE` and ptrace read access to the process, unless it is the caller itself.
 ///
-/// It is advice: `Ok` means that the kernel took it, not that it split anything. The huge page stays
+/// The call is advice: `Ok` means that the kernel took it, not that it split anything. The huge page stays
 /// whole if another process maps it as well (after `fork`), if it is pinned (I/O in flight), or
 /// if it is the huge zero page. Check the result. A region that base pages map
 /// loses only the accessed bit of its last page.
@@ -31,7 +31,7 @@ pub fn process_split(pidfd: impl AsFd, region: Region) -> Result<(), Errno> {
 /// Splits torn huge pages in one region of the process behind `pidfd`, which base pages map because the program gave parts of them back:
 /// the kernel frees the unmapped pages.
 ///
-/// It is advice, as [`process_split`] is. One huge page that maps the whole region stays as it is.
+/// The call is advice, as [`process_split`] is. One huge page that maps the whole region stays as it is.
 ///
 /// # Errors
 /// As for [`process_split`], except `ENOMEM`: if parts of the region are not mapped, the kernel splits the others all the same.

@@ -13,7 +13,7 @@ const PR_THP_DISABLE_EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
 /// Huge pages that the kernel may give the process by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThpSwitch {
-    /// Those that the system's setting allows.
+    /// Huge pages that the system's setting allows.
     System,
     /// None at all; the kernel refuses `MADV_COLLAPSE` too.
     Never,

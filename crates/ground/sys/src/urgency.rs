@@ -27,8 +27,8 @@ use crate::scheduling::Scheduling;
 /// The highest priority of ordinary scheduling.
 const HIGHEST: i32 = -20;
 
-/// Longest reading for which a thread is raised. Who reads holds up few: those that change mappings of the process. Who is raised holds up all others
-/// on its CPU, for as long.
+/// Longest reading for which a thread is raised. A reader holds up only threads that change mappings of the process. A raised thread holds up all
+/// others on its CPU, for as long.
 const LONGEST_RAISED: Duration = Duration::from_millis(5);
 
 /// Time to look at one page: 30 ms for the base pages of 2 GiB (Intel Xeon; 8 ms on AMD EPYC).

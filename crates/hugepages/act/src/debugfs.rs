@@ -32,7 +32,7 @@ pub enum SplitError {
     /// The process was gone.
     #[error("process {pid} has exited")]
     Vanished {
-        /// Its number.
+        /// Process number.
         pid: u32,
     },
     /// The kernel refused.

@@ -76,8 +76,8 @@ impl KernelActuator {
         self
     }
 
-    /// Asks `objection` before each collapse, and skips the collapse if there is one. Of several objections the first one counts; the later ones
-    /// are not asked.
+    /// Calls `objection` before each collapse, and skips the collapse if there is one. Of several objections the first one counts; the later ones
+    /// are not called.
     #[must_use]
     pub fn with_objection(mut self, objection: Objection) -> Self {
         self.reach.object(objection);

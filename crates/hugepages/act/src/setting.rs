@@ -117,7 +117,7 @@ pub enum SettingsError {
         path: PathBuf,
         /// Value written.
         value: String,
-        /// Its contents.
+        /// Contents of the file after the write.
         now: String,
     },
     /// Another running superhue has changed it.

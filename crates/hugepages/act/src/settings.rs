@@ -146,7 +146,7 @@ fn write_checked(entry: &SettingChange) -> Result<(), SettingsError> {
     if now == entry.wanted {
         return Ok(());
     }
-    // The kernel took another value than the wanted one. The journal would take that for the change of somebody else.
+    // The kernel took another value than the wanted one. The journal would take that for a change by another program.
     let _ = fs::write(&entry.path, &entry.original);
     Err(refused(now))
 }

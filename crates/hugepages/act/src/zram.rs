@@ -72,7 +72,7 @@ pub(crate) enum UndoResult {
     Removed(u32),
     /// Another program uses it now, or it cannot be identified.
     Left(UnrestoredPath),
-    /// It could not be removed; a later attempt is needed.
+    /// The device could not be removed; a later attempt is needed.
     Failed(UnrestoredPath),
 }
 

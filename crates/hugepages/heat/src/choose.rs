@@ -27,7 +27,7 @@ pub enum ChooseError {
     /// The requested tracker does not work.
     #[error("the tracker {kind} does not work here: {why}; {remedy}")]
     Wanted {
-        /// Its kind.
+        /// Kind of the requested tracker.
         kind: TrackerKind,
         /// The attempt, and the kernel's error.
         why: String,

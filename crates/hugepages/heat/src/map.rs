@@ -13,7 +13,7 @@
 //!
 //! The map forgets a page that is absent at a sample (unmapped, discarded, swapped out), and a region without present pages: the next page at that
 //! address may be other memory. While a huge page maps a region, the whole region has one count and one rate; the counts and rates of its pages
-//! begin anew when it is split.
+//! start over when it is split.
 //!
 //! # Memory
 //!
@@ -57,7 +57,7 @@ pub enum PageSize {
 /// Heat of a page, a huge page or a range of DAMON.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RangeHeat {
-    /// Its addresses.
+    /// Address range.
     pub range: VirtRange,
     /// Kind of its pages.
     pub pages: PageSize,
@@ -119,7 +119,7 @@ impl HeatMap {
     ///
     /// Takes about 0.03 ms for 1 GiB of base pages. It corrects a reading that is not as [`Reading`] requires: it sorts regions, joins regions
     /// named twice, leaves out pages touched but not present, gives the first of overlapping ranges precedence, and limits rates to 0 to 1. When a
-    /// reading is of another kind than the one before, the map begins anew.
+    /// reading is of another kind than the one before, the map starts over.
     pub fn absorb(&mut self, reading: &Reading, interval: Duration, steady: bool) -> Change {
         let fits = match reading {
             Reading::Pages(_) => self.spans.is_empty(),

@@ -135,7 +135,7 @@ pub struct Pace {
     /// Resident pages when they last grew notably, and the last figure.
     grown: PageCount,
     now: PageCount,
-    /// Time at which memory no longer counts as being filled, unless it goes on growing.
+    /// Time at which memory no longer counts as being filled, unless it continues to grow.
     filling: Duration,
     /// Time of reading the last sample, and the resident pages then.
     sampled: Duration,

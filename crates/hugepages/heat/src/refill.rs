@@ -54,8 +54,8 @@ impl Default for RefillCost {
 impl RefillCost {
     /// Measures it on 16 MiB of own memory, in less than 0.1 s; returns the default where that fails.
     ///
-    /// It is the time to read all of it right after the bits were cleared, less the time to read it once more; of each the median of 3 rounds, so
-    /// that interrupts do not matter. Other programs' use of the shared caches does matter, as it does for the target.
+    /// The cost is the time to read all of it right after the bits were cleared, less the time to read it once more; of each the median of 3
+    /// rounds, so that interrupts do not matter. Other programs' use of the shared caches does matter, as it does for the target.
     #[must_use]
     pub fn measure() -> Self {
         measured().map_or_else(Self::default, |nanos| Self {

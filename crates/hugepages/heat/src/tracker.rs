@@ -23,7 +23,7 @@ impl TrackerKind {
     /// Every kind, best first.
     pub const ALL: [Self; 3] = [Self::Ptwalk, Self::Idle, Self::Damon];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ pub struct RegionBits {
 /// in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RangeRate {
-    /// Its addresses.
+    /// Address range.
     pub range: VirtRange,
     /// Share of its samples that found the chosen page touched, 0 to 1.
     pub rate: f32,
@@ -124,17 +124,17 @@ pub struct ArmingResult {
 /// Reason why a process cannot be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
-    /// Its files could not be read; see [`ReadError::is_vanished`].
+    /// The process's files could not be read; see [`ReadError::is_vanished`].
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The process replaced its memory (exec) between arming and reading: there is no sample, and
-    /// the next one starts anew.
+    /// the next one starts over.
     #[error("{0} replaced its memory meanwhile")]
     Replaced(ProcessId),
     /// This tracker does not work here, for any process.
     #[error("the tracker {kind} cannot be used: {why}")]
     Unusable {
-        /// Its kind.
+        /// Kind of the tracker.
         kind: TrackerKind,
         /// The attempt, the kernel's error, and the remedy.
         why: String,

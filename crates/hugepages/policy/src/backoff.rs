@@ -8,21 +8,21 @@
 //! | `EAGAIN`, `EBUSY`, unknown | a page is locked, pinned, off the LRU | the region, 100 ms to 30 s       |
 //! | `ENOMEM`                   | no free huge page                     | everything, 250 ms to 60 s       |
 //! | `EINVAL`                   | this VMA cannot hold huge pages, or all pages are write-protected since a fork | the region, until its VMA changes, or 30 s to 1 h |
-//! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not supported          | the process, for good            |
+//! | `EPERM`, `EACCES`, `ENOSYS`| not allowed or not supported          | the process, permanently         |
 //! | `ESRCH`, vanished          | the process is gone                   | (forgotten)                      |
 //! | shared since a fork        | a collapse would use the memory twice | the region, 1 s to 8 s           |
 //! | forbidden, watched, guarded | the kernel would refuse              | the region, 1 s to 8 s            |
-//! | switched off (prctl(2))    | true of all its memory                | the process, 1 s to 8 s; splits go on |
+//! | switched off (prctl(2))    | true of all its memory                | the process, 1 s to 8 s; splits continue |
 //! | interleaved between nodes  | a huge page would be on one of them   | the region, 30 s to 1 h          |
 //! | a file not yet written     | the kernel would write it first       | the region, 1 s to 8 s           |
 //! | pinned                     | buffers of I/O stay for a long time   | the region, 30 s to 1 h          |
 //! | given back meanwhile, or freed lazily | a collapse would allocate them again  | the region, like a failed one    |
 //! | no room on its tmpfs       | its owner would miss it later         | collapses that add memory to the object, likewise |
-//! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits go on |
+//! | no room in a control group | a collapse would meet a limit         | the process, 1 s to 8 s; splits continue |
 //! | no room to grow there      | the process might miss the memory later | collapses that add memory to the process, likewise |
 //! | the daemon's budget        | it allows this user no more memory    | collapses that add memory to the process, likewise |
 //! | the daemon does not answer | no worker may act                     | the process, 1 s to 8 s          |
-//! | dry run                    | only listed                           | the region, for good             |
+//! | dry run                    | only listed                           | the region, permanently          |
 //! | cancelled                  | its turn never came                   | nothing                          |
 //!
 //! A split that is not allowed or not supported ends the splitting of its process, and has no other consequence; one that fails for any other
@@ -163,7 +163,7 @@ impl Wait {
     }
 }
 
-/// Reason why a process was given up for good.
+/// Reason why a process was given up permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
     NotPermitted,

@@ -53,7 +53,7 @@ pub(crate) struct RegionLook<'a> {
 /// A promotion rule. It decides on the number of resident pages, and on a note that it makes at each look. So regions that it does not want need no
 /// history: it cannot matter.
 pub(crate) trait Rule {
-    /// Its notes about a region, beyond the resident pages.
+    /// Notes of the rule about a region, beyond the resident pages.
     type Note: Copy + Debug + Default;
 
     /// Takes in a look's information about accesses.
@@ -109,8 +109,8 @@ pub(crate) trait Rule {
 
 /// Worth of a promotion, as far as the rule knows it; 0 by default.
 ///
-/// It is made for heat per byte, and has more digits than precision. So values within a factor of two count as equal, and other criteria (the turn
-/// of a process) come first.
+/// The number is made for heat per byte, and has more digits than precision. So values within a factor of two count as equal, and other criteria
+/// (the turn of a process) come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct PromotionValue(pub(crate) u64);
 
@@ -144,7 +144,7 @@ pub(crate) struct Candidate {
     pub(crate) is_proven: bool,
     /// Number of failures held against it.
     pub(crate) level: u8,
-    /// Its worth.
+    /// Worth of the promotion.
     pub(crate) worth: PromotionValue,
     /// Number of doublings of its worth for the time that its process has waited.
     pub(crate) lift: u32,

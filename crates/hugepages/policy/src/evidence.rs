@@ -26,7 +26,7 @@ use crate::record::{RegionState, eligible};
 /// take the first sample.
 const LEAST_WATCHED: Duration = Duration::from_secs(5);
 
-/// Time for which memory must not have been filled to be worth samples: many programs that pause go on filling.
+/// Time for which memory must not have been filled to be worth samples: many programs pause and then continue to fill it.
 const LEAST_SETTLED: Duration = Duration::from_millis(500);
 
 /// Regions with holes must make up one part in this many of the memory to be worth samples of all of it. A guess: 3 % of the memory gain little.
@@ -97,7 +97,7 @@ pub(crate) fn of_holes(memory: &Memory<'_>, min_active: u16, room: u64, age: Mem
 }
 
 /// Returns true if cold ones among the huge pages of `memory` may be split once they have been watched for `cold_after`. In shared memory none is:
-/// its pages of zeroes do not come back. Those for which `costs_little` is true do not count; it is asked in the order of addresses.
+/// its pages of zeroes do not come back. Huge pages for which `costs_little` returns true do not count; it is called in the order of addresses.
 pub(crate) fn of_huge_pages(
     memory: &Memory<'_>,
     cold_after: Duration,

@@ -76,7 +76,7 @@ impl ActivePages {
         raised.min(self.min_active.max(MAX_ACTIVE_PAGES))
     }
 
-    /// Returns true if accesses go to so many pages that each sample sees other ones, and often enough to pay for a copy.
+    /// Returns true if accesses go to more pages than one sample sees, and often enough to pay for a copy.
     fn is_scattered(&self, warmth: &AccessHistory) -> bool {
         let threshold = self.threshold(warmth);
         !warmth.is_ranged()

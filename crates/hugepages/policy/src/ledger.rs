@@ -38,7 +38,7 @@ pub struct Ledger {
     pub grown: PageCount,
     /// Pages that splits freed, as of the first look after each.
     pub returned: PageCount,
-    /// Processes given up for good.
+    /// Processes given up permanently.
     pub given_up: GivenUpCounts,
     /// Regions that the last look found fit for promotion, except for one obstacle.
     pub waiting: WaitingCounts,
@@ -50,7 +50,7 @@ pub struct Ledger {
     pub stalls: StallCounts,
 }
 
-/// The longest time that collapses took out of any 100 ms of one process, on a grid of 5 ms.
+/// The longest time that collapses took out of any 100 ms of one process's memory, or of one shared object, on a grid of 5 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StallCounts {
     /// Of collapses to which [`Quota::max_stall`](crate::Quota::max_stall) applied.
@@ -88,13 +88,13 @@ impl Ledger {
 /// Results of actions of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Account {
-    /// Those that the kernel has carried out.
+    /// Actions that the kernel has carried out.
     pub done: u64,
-    /// Those that it refused, by errno.
+    /// Actions that the kernel refused, by errno.
     pub failed: BTreeMap<Errno, u64>,
-    /// Those not tried, by reason.
+    /// Actions not tried, by reason.
     pub skipped: BTreeMap<SkipReason, u64>,
-    /// Those whose process was gone when they were tried.
+    /// Actions whose process was gone when they were tried.
     pub vanished: u64,
     /// Durations of all but the skipped ones.
     pub took: Durations,
@@ -113,13 +113,13 @@ impl Account {
         }
     }
 
-    /// Returns the number of those that were tried.
+    /// Returns the number of actions that were tried.
     #[must_use]
     pub fn tried(&self) -> u64 {
         self.done + self.failed.values().sum::<u64>() + self.vanished
     }
 
-    /// Returns the number of all of them.
+    /// Returns the number of all actions.
     #[must_use]
     pub fn known(&self) -> u64 {
         self.tried() + self.skipped.values().sum::<u64>()
@@ -133,7 +133,7 @@ impl Account {
 pub struct Compaction {
     /// Such regions.
     pub regions: u64,
-    /// Their active pages.
+    /// Active pages of those regions.
     pub active: PageCount,
 }
 
@@ -144,7 +144,7 @@ impl Compaction {
     }
 }
 
-/// Processes given up for good, by reason; counted when given up.
+/// Processes given up permanently, by reason; counted when given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GivenUpCounts {
     /// The kernel does not allow the caller to act on it (`EPERM`, `EACCES`, `ENOSYS`).

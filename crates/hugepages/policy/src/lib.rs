@@ -76,7 +76,7 @@
 //!   any access.
 //! * A region that we split is not promoted again for 30 s, then 60 s, doubling up to an hour, and each time it needs half as many active pages
 //!   more (up to three quarters of the region).
-//! * A huge page gives way only to a region that is at least twice as hot, or sixteen times as hot while it is in use, and never in vain.
+//! * A huge page gives way only to a region that is at least twice as hot, or sixteen times as hot while it is in use, and only if that makes room.
 //!
 //! # Order, and fairness
 //!

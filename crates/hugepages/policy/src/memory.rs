@@ -14,7 +14,7 @@ use crate::ledger::Compaction;
 use crate::quota::{MaxStall, Stall};
 use crate::record::{OUTCOME_TIMEOUT, Record, RegionChange, RegionState, eligible};
 
-/// Time to the next look for regions that lack only another sample, while sampling goes on.
+/// Time to the next look for regions that lack only another sample, while sampling continues.
 const NEXT_SAMPLE: Duration = Duration::from_millis(100);
 
 /// Time after which a process whose regions wait for the rate limit counts as twice as hot, four times after as long again, and so on: so every
@@ -45,7 +45,7 @@ pub(crate) struct Sums {
     pub(crate) stalled: u64,
     /// Regions that wait after a failure.
     pub(crate) backing_off: u64,
-    /// Those of them that only wait for the outcome of a probe.
+    /// Regions among these that only wait for the outcome of a probe.
     pub(crate) behind_probe: u64,
     /// Earliest time at which one of the waiting regions will be ready.
     pub(crate) due: EarliestTick,
@@ -98,7 +98,7 @@ pub(crate) struct OwnedMemory<N> {
     in_flight: u64,
     /// Collapses planned since the last look that have no outcome yet.
     launched: u64,
-    /// Its delay by collapses.
+    /// Delay that collapses of this memory cause.
     pub(crate) stall: Stall,
     /// True if that delay kept some of its regions out of the last plan.
     pub(crate) is_spared: bool,
@@ -495,7 +495,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
         self.records.get_mut(index)
     }
 
-    /// Gives it up for good. Returns true if that is new.
+    /// Gives it up permanently. Returns true if that is new.
     pub(crate) const fn give_up(&mut self, why: GiveUp) -> bool {
         self.given_up.replace(why).is_none()
     }
@@ -508,7 +508,7 @@ impl<N: Copy + Default> OwnedMemory<N> {
     /// Marks it as gone. Returns the pages that were charged.
     ///
     /// The next look drops the history. If that look shows the process again (a process whose first thread has ended looks gone to some system
-    /// calls), the history starts anew, but after a wait.
+    /// calls), the history starts over, but after a wait.
     pub(crate) fn vanish(&mut self, now: Tick) -> u64 {
         self.gone = true;
         self.wait.fail(now, &PROCESS);

@@ -71,7 +71,7 @@ pub(crate) struct Promoter<R: Rule> {
     owners: Vec<OwnedMemory<R::Note>>,
     /// Pages charged, over all processes.
     charged: u64,
-    /// Those of them that an earlier policy has charged. Its regions are not known here, so they stay charged while there are huge pages.
+    /// Pages among these that an earlier policy has charged. Its regions are not known here, so they stay charged while there are huge pages.
     carried: u64,
     /// Pages that may be charged, as of the last look; `None` if there is no limit.
     limit: Option<u64>,
@@ -813,7 +813,7 @@ mod tests {
         };
         let one = PageCount(112).bytes();
         assert_eq!(decide(0, vec![window(0, false)], Effect::Done), (1, one));
-        // Another region of it grows, and all who mapped it end before the collapse.
+        // Another region of it grows, and all processes that mapped it end before the collapse.
         let both = vec![window(0, true), window(1, false)];
         assert_eq!(decide(1000, both.clone(), Effect::Vanished), (1, one));
         let two = PageCount(224).bytes();

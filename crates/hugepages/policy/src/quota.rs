@@ -127,7 +127,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// Divisor of a window's allowance: collapses up to this part of it may be done together.
 const TOGETHER: u64 = 5;
 
-/// Longest duration of one collapse that counts: the longest one measured took 0.24 s, and a caller that was stopped measures any time.
+/// Longest duration of one collapse that counts: the longest one measured took 0.44 s, and a caller that was stopped measures any time.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Assumed duration of a collapse before one was seen.
@@ -158,7 +158,7 @@ impl MaxStall {
         }
     }
 
-    /// Returns the pause, in nanoseconds, after a collapse that took `took`. Those that are done together come on top of a steady rate, so the rate
+    /// Returns the pause, in nanoseconds, after a collapse that took `took`. Collapses done together come on top of a steady rate, so the rate
     /// leaves room for them: no window then has more than is allowed.
     fn rest_after(self, took: u64) -> u64 {
         if self.allowed >= nanos(WINDOW) {
@@ -618,7 +618,7 @@ mod tests {
                 for &(start, _) in &done {
                     let inside = done.iter().filter(|&&(at, _)| (start..start + 100_000).contains(&at));
                     let sum: u64 = inside.map(|&(_, took)| took).sum();
-                    // Those done together were expected to take the usual time, and took up to this long.
+                    // Collapses done together were expected to take the usual time, and took up to `longest`.
                     let together = (allowed / 5 / 50).max(1) * longest;
                     prop_assert!(sum <= allowed * 4 / 5 + together, "{sum} of {allowed}");
                 }

@@ -98,7 +98,7 @@ enum Stage {
         /// True if we promoted it, and that added few pages or none.
         had_few_holes: bool,
     },
-    /// Its split was planned, outcome not known.
+    /// Split planned, outcome not known.
     Splitting {
         /// Time of the plan.
         planned: Tick,
@@ -615,7 +615,7 @@ mod tests {
             let mut record = promoted(512);
             record.see(&seen(512, true), ms(10));
             assert!(record.costs_little());
-            // Split, emptied in part, and made huge again by somebody else.
+            // Split, emptied in part, and made huge again by khugepaged, for example.
             record.see(&seen(200, false), ms(20));
             assert!(!record.costs_little());
             record.see(&seen(512, true), ms(30));

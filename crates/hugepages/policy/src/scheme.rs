@@ -135,7 +135,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// The price allowed for a policy that nobody chose: memory that no measurement would notice.
+    /// The price allowed for a policy that the user did not choose: memory that no measurement would notice.
     #[must_use]
     pub fn auto() -> Self {
         Self {

@@ -67,7 +67,7 @@ pub(crate) fn is_due(
 /// Number of splits that may be under way at once. A split takes the page-table lock of the target for tens of microseconds.
 const MAX_PENDING_SPLITS: usize = 32;
 
-/// Number of questions asked at once, and the time between: 128 MiB read per second at most.
+/// Number of questions sent at once, and the time between: 128 MiB read per second at most.
 const QUESTIONS: usize = 64;
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
 
@@ -117,7 +117,7 @@ impl Splitter {
         }
     }
 
-    /// Returns the huge pages whose zeroes the last decision asked for.
+    /// Returns the huge pages whose zeroes the last decision wants counted.
     pub(crate) fn questions(&self) -> &[(ProcessId, Region)] {
         &self.questions
     }
@@ -253,7 +253,7 @@ impl Splitter {
             return;
         }
         self.may_ask_at = now.after(BETWEEN_QUESTIONS);
-        // On an idle machine nearly all huge pages may be cold, and only few questions are asked.
+        // On an idle machine nearly all huge pages may be cold, and only few questions are sent.
         keep_first(&mut found.cold_unknown, QUESTIONS, |&(quiet, place)| {
             (std::cmp::Reverse(quiet), place)
         });
@@ -299,8 +299,8 @@ fn release(record: &Record<AccessHistory>, now: Tick) -> Option<u16> {
     Some(zero.min(record.charged()))
 }
 
-/// Returns the first `left` of the `victims` (coldest first) that make room for the `wanted`, with `free` pages to begin with. No victim gives way
-/// in vain.
+/// Returns the first `left` of the `victims` (coldest first) that make room for the `wanted`, with `free` pages to begin with. A victim gives way
+/// only if there is enough room then.
 fn give_way(wanted: &[Candidate], victims: &[Victim], mut free: u64, left: usize) -> Vec<Place> {
     let mut chosen: Vec<Place> = Vec::new();
     for candidate in wanted {

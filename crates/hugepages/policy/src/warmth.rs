@@ -6,7 +6,7 @@
 //! ```text
 //!              base pages                 huge page                    base pages
 //!   samples |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |
-//!           active: 200, heat: 150 pages  share: 1 . . . 0.5 . . . 0   (samples count anew)
+//!           active: 200, heat: 150 pages  share: 1 . . . 0.5 . . . 0   (samples start over)
 //!                  `--- remembered ---------> heat * share               rest: not to be
 //!                                             `- quiet -----> cold       promoted for a while
 //! ```
@@ -175,7 +175,7 @@ impl AccessHistory {
             let is_crowded = heat.rate * 2.0 >= f32::from(self.active);
             self.is_crowded = (look.total >= CROWD_SAMPLES).then_some(is_crowded);
         } else if look.huge.is_none() && look.resident == FULL {
-            // As far as is known it is a huge page, and later samples count anew.
+            // As far as is known it is a huge page, and the count of samples starts over.
             self.active = 0;
             self.samples = 0;
         } else {
@@ -231,13 +231,13 @@ impl AccessHistory {
         self.is_excused = false;
     }
 
-    /// Records that its zeroes were asked for.
+    /// Records that the splitter has requested a count of its zeroes.
     pub(crate) const fn ask(&mut self, now: Tick) {
         self.asked = now;
         self.is_excused = true;
     }
 
-    /// Takes in the number of its pages of zeroes, if they were asked for.
+    /// Takes in the number of its pages of zeroes, if the splitter requested it.
     pub(crate) fn learn_zeroes(&mut self, now: Tick, zero: PageCount) {
         if self.form == Form::Whole && self.is_excused {
             self.zero = Some(u16::try_from(zero.0).unwrap_or(FULL).min(FULL));
@@ -345,7 +345,7 @@ impl AccessHistory {
         self.zero.filter(|_| now.since(self.zero_at) <= ASK_AGAIN)
     }
 
-    /// Returns true if its zeroes may be asked for.
+    /// Returns true if the splitter may request a count of its zeroes.
     pub(crate) fn may_ask(&self, now: Tick) -> bool {
         let wait = if self.zero_at >= self.asked {
             ASK_AGAIN
@@ -355,7 +355,7 @@ impl AccessHistory {
         self.asked == Tick::START || now.since(self.asked) >= wait
     }
 
-    /// Returns true if it holds facts that could not be learned anew.
+    /// Returns true if it holds facts that could not be learned again.
     pub(crate) fn is_worth_keeping(&self, now: Tick) -> bool {
         self.is_stale
             || self.rest.is_troubled()

@@ -22,7 +22,7 @@ impl Arm {
     /// All arms; the baseline comes first.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Superpage, Self::Colored, Self::Both];
 
-    /// Its name in options, documents and tables.
+    /// Returns the name in options, documents and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -83,7 +83,7 @@ impl Buffer {
         unsafe { madvise(range.start.0 as *mut c_void, length, advice) }
     }
 
-    /// Its bytes.
+    /// Returns the memory as bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let start = self.memory.start().as_ptr().cast();
         // SAFETY: `length` bytes from the start are mapped and writable for as long as `self` lives, and no other
@@ -91,14 +91,14 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(start, self.length) }
     }
 
-    /// Its bytes, as words.
+    /// Returns the memory as 8-byte words.
     pub fn words(&mut self) -> &mut [u64] {
         let start = self.memory.start().as_ptr().cast();
         // SAFETY: as for `bytes`; the start is aligned to a page, and any bytes are words.
         unsafe { std::slice::from_raw_parts_mut(start, self.length / size_of::<u64>()) }
     }
 
-    /// Its bytes, as numbers.
+    /// Returns the memory as floating-point numbers.
     pub fn doubles(&mut self) -> &mut [f64] {
         let start = self.memory.start().as_ptr().cast();
         // SAFETY: as for `words`: any bytes are a number, or not-a-number.

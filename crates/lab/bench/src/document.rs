@@ -28,7 +28,7 @@ pub struct Document {
     pub machine: Value,
     /// The CPU that everything ran on.
     pub cpu: u32,
-    /// Its data caches.
+    /// Data caches of that CPU.
     pub caches: Caches,
     /// Source of the colors; `None` if they were not determined.
     pub colors: Option<Colors>,
@@ -86,7 +86,7 @@ pub struct SkippedPart {
 /// One workload at all its sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepResult {
-    /// Its name on the command line.
+    /// Name of the workload on the command line.
     pub workload: String,
     /// Description of its work.
     pub about: String,
@@ -126,13 +126,13 @@ pub struct ArmResult {
 /// Reason why a text is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not JSON, or a field is missing or of the wrong type.
+    /// The text is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue bench`")]
     Json(#[from] serde_json::Error),
-    /// It has another schema version, or is another kind of document.
+    /// The document has another schema version, or is of another kind.
     #[error("not a result of this version's `superhue bench`: its schema is {0}, not `{SCHEMA}`")]
     OtherSchema(String),
-    /// It has numbers that no measurement gives.
+    /// The document has numbers that no measurement gives.
     #[error("the result contradicts itself: {0}")]
     Inconsistent(String),
 }

@@ -13,7 +13,7 @@ const FORWARD: c_int = -1;
 /// `FFTW_MEASURE`: try several algorithms and remember the best ("wisdom"), so that only the first plan of a size takes
 /// time, and every arm runs the same algorithm.
 const MEASURE: c_uint = 0;
-/// Its name for the dynamic linker.
+/// Name of FFTW's library for the dynamic linker.
 const NAME: &str = "libfftw3.so.3";
 
 type PlanOneDimension =

@@ -78,7 +78,7 @@ impl Caches {
 /// The CPU of the measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedCpu {
-    /// Its number.
+    /// Number of the CPU.
     pub cpu: u32,
     /// Numbers of the CPUs that the thread might use before, this one included.
     pub allowed: Vec<u32>,

@@ -301,7 +301,7 @@ mod tests {
         (1..=512).filter_map(page).collect()
     }
 
-    /// Verifies pages whose colors are those that `told` returns.
+    /// Verifies pages with the colors that `told` returns.
     fn outcome(pages: &[Page], told: impl Fn(Page) -> usize) -> Result<Latency, String> {
         let colors: Vec<Option<Color>> = pages
             .iter()

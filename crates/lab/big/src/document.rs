@@ -165,7 +165,7 @@ impl Document {
             .map(|step| (step.outcome, step.rows.len(), step.why.as_deref()))
     }
 
-    /// Marks the document as complete: all steps are over.
+    /// Marks the document as complete: all steps have ended.
     pub fn end(&mut self) -> Result<()> {
         self.is_complete = true;
         self.write()

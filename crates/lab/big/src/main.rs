@@ -5,7 +5,7 @@
 //!        |                        |
 //!        |  <── rows, as lines ───+
 //!        v
-//!     big.json, written anew after each row
+//!     big.json, rewritten after each row
 //! ```
 //!
 //! Each step is a process with its own time limit: a step that fails, hangs or is killed costs no rows of other steps. When a step ends, the

@@ -165,7 +165,7 @@ impl<'scope> Memory<'scope> {
         Ok(())
     }
 
-    /// Fills memory from the first unfilled byte upwards, with several threads, until `time` is over.
+    /// Fills memory from the first unfilled byte upwards, with several threads, until `time` expires.
     fn fill(&mut self, bytes: usize, threads: usize, time: Duration, huge: bool) -> Result<Value> {
         let all = self.mapping.words();
         let end = bytes.min(all.len() * 8);

@@ -15,7 +15,7 @@
 /// Pages of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draw {
-    /// Name of the plan that asked for it: `small`.
+    /// Name of the plan that requested it: `small`.
     pub plan: String,
     /// Number of its first page, modulo 512.
     pub lead: u64,
@@ -37,13 +37,13 @@ pub struct Dump {
 /// Reason why a file is no dump.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    /// It does not begin with the name of the layout.
+    /// The file does not begin with the name of the layout.
     #[error("does not begin with superhue-frames/1")]
     Other,
     /// A line or a draw is damaged, at this byte.
     #[error("is damaged at byte {0}")]
     Damaged(usize),
-    /// It has no `end` line.
+    /// The file has no `end` line.
     #[error("has no end: the guest that wrote it died")]
     NoEnd,
     /// The sum in the file is not that of its draws.

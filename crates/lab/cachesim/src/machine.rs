@@ -23,7 +23,7 @@ pub struct MachineError {
 /// Model of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: String,
     /// Document that describes this kind of processor.
     pub about: String,
@@ -61,18 +61,18 @@ pub enum Replacement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inclusion {
-    /// It holds all that they hold: they lose every line that it evicts.
+    /// The cache holds all that they hold: they lose every line that it evicts.
     Inclusive,
     /// Neither inclusive nor exclusive.
     Neither,
-    /// It holds the lines that the cache before it evicted, and gives them back.
+    /// The cache holds the lines that the cache before it evicted, and gives them back.
     Exclusive,
 }
 
 /// A cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSpec {
-    /// Its name: `L1d`.
+    /// Name of the cache: `L1d`.
     pub name: String,
     /// Bytes.
     pub size: u64,
@@ -90,7 +90,7 @@ pub struct CacheSpec {
     pub shared: bool,
     /// True if the virtual address chooses the set.
     pub virtual_index: bool,
-    /// True if a store stays in this cache until the line is evicted; otherwise the store goes on to the next level at
+    /// True if a store stays in this cache until the line is evicted; otherwise the store passes to the next level at
     /// once.
     pub write_back: bool,
     /// True if a store that misses brings the line in.
@@ -112,7 +112,7 @@ impl CacheSpec {
 /// A TLB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlbSpec {
-    /// Its name: `DTLB`.
+    /// Name of the TLB: `DTLB`.
     pub name: String,
     /// Level: 1, or 2 for the TLB behind it.
     pub level: u64,

@@ -183,7 +183,7 @@ impl Space {
 pub enum Rule {
     /// Any frame.
     Any,
-    /// This number of colors, in turn.
+    /// Number of colors, in turn.
     Colors(u64),
 }
 

@@ -18,7 +18,7 @@ pub struct Counts {
     pub memory: u64,
     /// References whose page no TLB of level 1 held.
     pub tlb_misses: u64,
-    /// Of these, those that the TLB of level 2 held.
+    /// Number of these that the TLB of level 2 held.
     pub tlb_second: u64,
     /// Walks of the page table.
     pub walks: u64,
@@ -97,7 +97,7 @@ struct Core {
     written: bool,
     first: Cache,
     counts: Counts,
-    /// Its TLBs. `tlb` and `tlb_second` have positions in this list by the kind of page: base pages, huge pages.
+    /// TLBs of the core. `tlb` and `tlb_second` have positions in this list by the kind of page: base pages, huge pages.
     tlbs: Vec<Tlb>,
     tlb: [usize; 2],
     tlb_second: [Option<usize>; 2],

@@ -422,7 +422,7 @@ impl<'a> Score<'a> {
 /// The mean is about these programs only. Errors of programs are independent, so their variances add up: if h is the distance on a log scale of
 /// an end of a ratio's interval from the ratio, the same end of the mean of n ratios is sqrt(sum of h^2) / n away from it. Each end has its own
 /// distance, since intervals are asymmetric: the mean of one program has that program's interval. The error of a mean of many ratios is close to
-/// normal whatever the errors of its parts are; with few programs the interval is as good as the intervals of the ratios.
+/// normal whatever the errors of its parts are; with few programs the interval is as accurate as the intervals of the ratios.
 fn geometric_mean(ratios: &[(f64, Interval, &str)]) -> (f64, Interval) {
     let count = ratios.len() as f64;
     let (mut logs, mut below, mut above) = (0.0, 0.0_f64, 0.0_f64);

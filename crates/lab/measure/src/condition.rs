@@ -54,7 +54,7 @@ pub struct Condition {
 /// Reason why a condition cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// It is not of the form `METRIC < PERCENT%`.
+    /// The condition is not of the form `METRIC < PERCENT%`.
     #[error("`{0}` is no condition: write [ARM:]METRIC < PERCENT% or > PERCENT%, e.g. 'ops < -2%'")]
     Form(String),
     /// The text after `<` or `>` is not a percentage above -100 %.

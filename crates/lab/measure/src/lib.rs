@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Design ──> Schedule ──> execute ──> Comparison ──> sentences, to_json
-//!   arms,      who runs     your        samples,            ^
-//!   metrics,   when         Runner      verdicts            └── from_json
+//!   arms,      order of     your        samples,            ^
+//!   metrics,   runs         Runner      verdicts            └── from_json
 //!   settings
 //! ```
 //!

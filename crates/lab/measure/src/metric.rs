@@ -35,9 +35,9 @@ pub enum Better {
 /// One quantity that is measured in every run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metric {
-    /// Its name in JSON, unique in a comparison: `max_rss`.
+    /// Name in JSON, unique in a comparison: `max_rss`.
     pub name: String,
-    /// Its name for people: `peak memory`.
+    /// Name for people: `peak memory`.
     pub label: String,
     /// Unit of its values.
     pub unit: Unit,

@@ -1,7 +1,7 @@
 //! Smallest difference that a number of runs shows in four of five cases.
 //!
 //! A verdict and a gate ask two things of a difference: the interval of the ratio must exclude 1 (or the threshold), and the rank-sum test, corrected
-//! for all questions, must leave chance out. In an arm whose values are all larger by a factor both hold from some factor on. The factor is computed
+//! for all questions, must leave chance out. If all values of an arm are larger by a factor, both hold from some factor on. The factor is computed
 //! for simulated arms without a difference, whose values have normal logarithms of standard deviation 1:
 //!
 //! - a shift of an arm's logarithms shifts the interval by as much, so the shift must exceed the distance of the interval's lower end from 0;
@@ -33,7 +33,7 @@ const MOST_RUNS: usize = 64;
 
 const SEED: u64 = 0x5eed_0f9a_11e1_c0de;
 
-/// Returns the smallest difference of two arms that `runs` runs of each show in four of five cases if `questions` are asked: a difference of
+/// Returns the smallest difference of two arms that `runs` runs of each show in four of five cases with `questions` questions: a difference of
 /// logarithms, in standard deviations of the logarithms of one arm's values. `None` if so few runs can show no difference.
 #[must_use]
 pub fn detectable(runs: usize, questions: usize) -> Option<f64> {
@@ -83,7 +83,7 @@ fn p_of(runs: usize, pairs: usize) -> f64 {
     let arm: Vec<f64> = (0..runs)
         .map(|index| {
             let below = pairs / runs + usize::from(index < pairs % runs);
-            // Above so many values of the reference, and no two alike.
+            // Above `below` values of the reference, and no two alike.
             below as f64 - 0.5 + index as f64 / (4 * runs) as f64
         })
         .collect();

@@ -87,13 +87,13 @@ pub struct Tally<'a> {
 /// Reason why a text is not a result document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not JSON, or a field is missing or of the wrong type.
+    /// The text is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue compare`: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has no field `schema`.
+    /// The document has no field `schema`.
     #[error("not a result of `superhue compare`: there is no field `schema`")]
     NoSchema,
-    /// It has another version, or is another kind of document.
+    /// The document has another version, or is of another kind.
     #[error(
         "this version reads `{SCHEMA}` and `{SUITE_SCHEMA}`, not `{0}`: use the superhue that wrote the file"
     )]

@@ -6,7 +6,7 @@
 //!
 //! | the runner returns            | recorded | then                  |
 //! |-------------------------------|----------|-----------------------|
-//! | [`RunnerError::Failed`]       | yes      | goes on               |
+//! | [`RunnerError::Failed`]       | yes      | continues             |
 //! | [`RunnerError::Interrupted`]  | no       | stops, `interrupted`  |
 //! | [`RunnerError::Abort`]        | no       | stops, `aborted`      |
 //!

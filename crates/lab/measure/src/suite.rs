@@ -171,7 +171,7 @@ pub enum Decision {
 pub struct Figure {
     /// Name of the metric.
     pub metric: String,
-    /// Its median, in its unit.
+    /// Median of the arm, in the metric's unit.
     pub median: Option<f64>,
     /// Ratio of the arm's median to the reference's; for the speed, how many times as fast.
     pub ratio: Option<f64>,

@@ -1,6 +1,6 @@
 //! The document of a trial: a policy switched on and off in one running program, in pairs of blocks.
 //!
-//! It is plain data, which the driver of the trial fills in; sentences and the picture  are made from it alone.
+//! The document is plain data, which the driver of the trial fills in; sentences and the picture are made from it alone.
 //! [`sequence`](crate::sequence) explains the verdict.
 
 #[cfg(test)]
@@ -346,7 +346,7 @@ pub struct TrialSwitching {
     /// Number of regions that were huge already (before the trial, or when a restarted program had begun) and were switched.
     #[serde(default)]
     pub found_huge: u64,
-    /// Number of those that could not be made huge again at the end; `None` where the kernel does not show it.
+    /// Number of these regions that could not be made huge again at the end; `None` where the kernel does not show it.
     #[serde(default)]
     pub found_not_restored: Option<u64>,
     /// Number of regions that stayed huge in both states, because a split would have replaced their pages of zeroes by one shared page.
@@ -371,24 +371,24 @@ pub struct TrialGuard {
 /// Reason why a trial cannot continue an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContinueError {
-    /// They differ in a point on which the pairs depend.
+    /// The trials differ in a point on which the pairs depend.
     #[error(
         "it was a trial of another {what} ({earlier}, now {now}), and its pairs say nothing about this one"
     )]
     Different {
         /// The point.
         what: &'static str,
-        /// Its value in the earlier trial.
+        /// Value of the point in the earlier trial.
         earlier: String,
-        /// Its value now.
+        /// Value of the point now.
         now: String,
     },
-    /// Its pairs already show a result at the present settings.
+    /// The earlier trial's pairs already show a result at the present settings.
     #[error(
         "its pairs already show `{0}`: there is nothing to continue (a lower --smallest or --alpha asks for more)"
     )]
     Shown(&'static str),
-    /// Its pairs showed a result, and the trial did not accept it.
+    /// The earlier trial's pairs showed a result, and that trial did not accept it.
     #[error("its result was not accepted ({0}): mend that, and start a trial without --continue")]
     Withheld(String),
 }
@@ -396,10 +396,10 @@ pub enum ContinueError {
 /// Reason why a text is not a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialReadError {
-    /// It is not JSON, or has other fields.
+    /// The text is not JSON, or has other fields.
     #[error("it is not the JSON of a trial: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has another format.
+    /// The document has another schema.
     #[error("its schema is `{0}`, and this version reads {TRIAL_SCHEMA}")]
     Schema(String),
 }

@@ -102,7 +102,7 @@ pub(crate) fn compared_values(
     settings: &Settings,
     records: &[Record],
 ) -> Option<[Vec<f64>; 2]> {
-    // No interval is asked for.
+    // The caller needs no interval.
     let settings = Settings {
         resamples: 0,
         ..settings.clone()

@@ -22,7 +22,7 @@ pub enum Arm {
 }
 
 impl Arm {
-    /// Its name in tables and documents.
+    /// Returns the name in tables and documents.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Arm {
         }
     }
 
-    /// Its number among the inks of pictures.
+    /// Returns the number of the arm's ink in pictures.
     #[must_use]
     pub const fn ink(self) -> usize {
         match self {

@@ -23,7 +23,7 @@ pub struct Document {
 /// A file of frames.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frames {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
     /// Description of the guest, as the file gives it.
     pub how: String,
@@ -34,9 +34,9 @@ pub struct Frames {
 /// One figure of a paper, beside the lab's own results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// Its headline.
+    /// Headline of the figure.
     pub title: String,
     /// Table or figure of the paper that it stands beside.
     pub paper: String,
@@ -82,7 +82,7 @@ pub struct Point {
 /// One arm at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmResult {
-    /// Its name.
+    /// Name of the arm.
     pub arm: String,
     /// Draws replayed.
     pub draws: usize,
@@ -107,11 +107,11 @@ pub struct TraceReport {
     pub command: Vec<String>,
     /// The emulator that ran it, in its own words.
     pub emulator: String,
-    /// Version of the program, if it was asked for.
+    /// Version of the program, if the caller determined it.
     pub program: Option<String>,
     /// End of the program, in words.
     pub ended: String,
-    /// Its exit status, if it ended by itself.
+    /// Exit status of the program, if it ended by itself.
     pub status: Option<i32>,
     /// References read.
     pub references: u64,
@@ -188,10 +188,10 @@ fn rounded(value: f64) -> f64 {
 /// Reason why a text is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not JSON, or a field is missing or of the wrong type.
+    /// The text is not JSON, or a field is missing or of the wrong type.
     #[error("not a result of `superhue lab`")]
     Json(#[from] serde_json::Error),
-    /// It has another schema version, or is another kind of document.
+    /// The text has another schema version, or is another kind of document.
     #[error("not a result of this version's `superhue lab`: its schema is {0:?}, not `{SCHEMA}`")]
     OtherSchema(String),
 }

@@ -184,7 +184,7 @@ impl Task {
         Self::SusanSmoothing,
     ];
 
-    /// Its name in the paper.
+    /// Returns the name in the paper.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

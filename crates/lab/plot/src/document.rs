@@ -60,7 +60,7 @@ pub struct Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndReason {
-    /// The time was over.
+    /// The time expired.
     #[default]
     Duration,
     /// The process exited.
@@ -111,9 +111,9 @@ pub struct HotSet {
 /// Point of the curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HotPoint {
-    /// This many bytes, the hottest ...
+    /// Number of the hottest bytes.
     pub bytes: u64,
-    /// ... receive this share of the sampled accesses, 0 to 1.
+    /// Share of the sampled accesses to those bytes, 0 to 1.
     pub share: f64,
 }
 
@@ -122,7 +122,7 @@ pub struct HotPoint {
 pub struct Cost {
     /// CPU time of the tracker in seconds.
     pub own_cpu_seconds: f64,
-    /// Its share of one CPU, 0 to 1.
+    /// Share of one CPU that the tracker used, 0 to 1.
     pub own_cpu_share: f64,
     /// Estimated slowdown of the target, 0 to 1.
     pub target_slowdown: f64,
@@ -200,13 +200,13 @@ pub struct Band {
 /// Reason why a document cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not JSON, or lacks the fields.
+    /// The document is not JSON, or lacks the fields.
     #[error("it is no heat document: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is another document, or has another version.
+    /// The document is of another kind, or has another version.
     #[error("it is `{0}`, and this program reads `{SCHEMA}`: write it again by `superhue heat`")]
     Schema(String),
-    /// Its parts contradict each other.
+    /// The document's parts contradict each other.
     #[error("it is damaged: {0}")]
     Damaged(String),
 }

@@ -1,6 +1,6 @@
 //! `churn`: maps memory, fills it and gives it back, over and over.
 //!
-//! Mappings vanish between a tracker's look and its act, so a tracker that promotes them works in vain.
+//! Mappings vanish between a tracker's look and its act, so a tracker that promotes them wastes its work.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -59,7 +59,7 @@ pub struct HoldOptions {
 /// Prints `touched_bytes`, `fill_seconds` and, after sleeping, `rss_bytes`.
 ///
 /// # Errors
-/// If the memory cannot be had, huge pages are asked for and the kernel has none, or the output is closed.
+/// If there is not enough memory, the options want huge pages and the kernel has none, or the output is closed.
 pub fn run(options: &HoldOptions, report: &mut Report<impl Write>) -> Result<()> {
     let wanted = ByteCount(options.resident.0.of(options.size).0.min(options.size.0));
     ensure_available(wanted)?;

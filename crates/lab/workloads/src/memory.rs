@@ -64,7 +64,7 @@ impl Mapping {
         Self::new(size)
     }
 
-    /// Its bytes, as words.
+    /// Returns the memory as 8-byte words.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is the start of `len` mapped, readable, writable bytes that live as long as `self`, page
@@ -77,7 +77,7 @@ impl Mapping {
         self.words().chunks_exact(WORDS_PER_PAGE)
     }
 
-    /// Its address range.
+    /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> VirtRange {
         let start = VirtAddr(self.start as u64);
@@ -87,7 +87,7 @@ impl Mapping {
         }
     }
 
-    /// Its size; a multiple of 2 MiB.
+    /// Returns the size; a multiple of 2 MiB.
     #[must_use]
     pub fn size(&self) -> ByteCount {
         self.range().len()

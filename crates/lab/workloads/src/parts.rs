@@ -255,7 +255,7 @@ mod tests {
     fn a_rate_is_not_exceeded() {
         let mapping = Mapping::new(ByteCount(2 << 20)).unwrap();
         let mut walk = Walk::new(&mapping, Order::new(vec![0]), 1);
-        // A delay makes the run longer, and the rate is over its real time.
+        // A delay makes the run longer, and the rate refers to its real time.
         let rate = walk.at_rate(1000.0, Duration::from_millis(50));
         assert!(rate <= 1000.0, "{rate}");
         assert!(mapping.words()[0].load(Relaxed) > 0);

@@ -50,7 +50,7 @@ pub struct PreforkOptions {
 /// and `failed` (children that read a wrong value, or ended before the parent ended them).
 ///
 /// # Errors
-/// If memory or a process cannot be had, a child failed, or the output is closed.
+/// If the kernel refuses memory or a process, a child failed, or the output is closed.
 ///
 /// Must be called while the process has one thread.
 pub fn run(options: &PreforkOptions, report: &mut Report<impl Write>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 /// Writer of one measurement per line, as `name value`, each flushed at once.
 ///
-/// Flushing matters: a line such as `fill_seconds` tells the reader of the pipe that a phase is over, and a program
+/// Flushing matters: a line such as `fill_seconds` tells the reader of the pipe that a phase has ended, and a program
 /// that is killed has still written its results so far.
 #[derive(Debug)]
 pub struct Report<W> {

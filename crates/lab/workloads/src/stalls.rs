@@ -60,7 +60,7 @@ pub struct StallOptions {
 /// is left out.
 ///
 /// # Errors
-/// If the memory cannot be had, a part is larger than all, the kernel keeps no scheduler statistics, or the output is closed.
+/// If there is not enough memory, a part is larger than all, the kernel keeps no scheduler statistics, or the output is closed.
 pub fn run(options: &StallOptions, report: &mut Report<impl Write>) -> Result<()> {
     if options.part > options.size {
         bail!(

@@ -49,7 +49,7 @@ pub struct TreeOptions {
 /// process failed).
 ///
 /// # Errors
-/// If the tree would have more than 1000 processes, memory or a process cannot be had, a process found wrong memory, or
+/// If the tree would have more than 1000 processes, the kernel refuses memory or a process, a process found wrong memory, or
 /// the output is closed.
 ///
 /// Must be called while the process has one thread.

@@ -1,9 +1,9 @@
 //! `unhelped`: a program that huge pages make no faster.
 //!
-//! It goes over its memory block by block, and over each block many times before the next. After the first time, a
-//! block (128 KiB: 32 base pages) is in the second-level cache and its pages are in the first-level TLB, so the page
-//! size matters for one access in tens of thousands. Blocked matrix products, compressors and encoders work like this.
-//! The right policy is to do nothing: collapsing costs time, although a tracker of accesses sees every page touched.
+//! The program goes over its memory block by block, and over each block many times before the next. After the first
+//! time, a block (128 KiB: 32 base pages) is in the second-level cache and its pages are in the first-level TLB, so the
+//! page size matters for one access in tens of thousands. Blocked matrix products, compressors and encoders work like
+//! this. The right policy is to do nothing: collapsing costs time, although a tracker of accesses sees every page touched.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -45,7 +45,7 @@ struct Checks {
     passes: u64,
 }
 
-/// Writes, then checks and rewrites until the time is over, at least once.
+/// Writes, then checks and rewrites until the time expires, at least once.
 ///
 /// Prints `checked_bytes`, `passes` (of the slowest thread) and `mismatches` (words).
 ///
@@ -139,7 +139,7 @@ mod tests {
         let mut text = Vec::new();
         run(&options, &mut Report::new(&mut text)).unwrap();
         let text = String::from_utf8(text).unwrap();
-        // At least one pass each, even though the time is over before the first.
+        // At least one pass each, even though the time expires before the first.
         assert_eq!(text, "checked_bytes 4194304\npasses 1\nmismatches 0\n");
     }
 

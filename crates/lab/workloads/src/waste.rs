@@ -47,7 +47,7 @@ pub struct WasteOptions {
 /// `throughput_mops` (million pages accessed per second), `rss_bytes`.
 ///
 /// # Errors
-/// If the hot part is larger than the memory, the memory cannot be had or given back, or the output is closed.
+/// If the hot part is larger than the memory, the kernel refuses the memory or its return, or the output is closed.
 pub fn run(options: &WasteOptions, report: &mut Report<impl Write>) -> Result<()> {
     let memory = &options.parts.memory;
     let (hot, regions) = options.parts.regions()?;

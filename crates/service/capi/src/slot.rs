@@ -10,7 +10,7 @@
 //!
 //! A caller that finds `OPEN` and its own PID adds itself to the users, uses the value, and leaves.
 //! The caller that closes the slot drops the value once no users are left, or the next that opens it does: the last user to leave may be a
-//! signal handler, which must not free memory. A forked child finds its parent's PID: it may open the slot anew, which drops the inherited value.
+//! signal handler, which must not free memory. A forked child finds its parent's PID: it may open the slot again, which drops the inherited value.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};

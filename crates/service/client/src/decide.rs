@@ -34,9 +34,9 @@ pub enum Decision {
 /// A region that has active pages.
 #[derive(Debug, Clone, Copy)]
 pub struct RegionPages<'a> {
-    /// Its first byte.
+    /// Address of the region's first byte.
     pub address: u64,
-    /// Its active pages, ascending, 1 to 512; for a huge page its one entry.
+    /// Active pages of the region, ascending, 1 to 512; for a huge page its one entry.
     pub pages: &'a [Page],
     /// Sum of their heat; for a huge page 512 times that of its entry.
     pub heat: u32,

@@ -109,13 +109,13 @@ pub struct Reason {
 /// Reason why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// It does not begin with the magic of this protocol.
+    /// The message does not begin with the magic of this protocol.
     #[error("not a message of this protocol")]
     Magic,
-    /// It is of another version.
+    /// The message is of another version.
     #[error("version {0} of the protocol; this is version {VERSION}")]
     Version(u16),
-    /// Its kind is unknown, or its length is not that of its kind.
+    /// The message's kind is unknown, or its length is not that of its kind.
     #[error("a message of unknown kind or wrong length")]
     Shape,
     /// A field holds an invalid value.

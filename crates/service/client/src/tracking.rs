@@ -216,7 +216,7 @@ impl Tracking {
         Ok(())
     }
 
-    /// Waits for a notice; returns `None` when `timeout` is over. Waits without end if `timeout` is
+    /// Waits for a notice; returns `None` when `timeout` expires. Waits without end if `timeout` is
     /// `None`.
     ///
     /// Several notices that have arrived count as one. Without a [fetch](Self::fetch) no other follows.
@@ -288,7 +288,7 @@ impl Tracking {
         let (count, header) = self.read_list(|| list::read(&self.list, pages))?;
         if pages.is_empty() && header.entries > 0 {
             self.still_served()?;
-            // Only the length was asked: the list was not read, and a notice that is due stays due.
+            // The caller wanted only the length: the list was not read, and a notice that is due stays due.
             return Ok(FetchCounts {
                 count,
                 available: usize::try_from(header.entries).unwrap_or(usize::MAX),

@@ -107,7 +107,7 @@ pub struct DiscoveryAccount {
     pub limited_because: Option<String>,
     /// Cgroups that are known.
     pub cgroups: u64,
-    /// Of these, those that a rule could match.
+    /// Number of these that a rule could match.
     pub cgroups_of_interest: u64,
     /// Seconds of CPU that discovery took so far.
     pub cpu_seconds: f64,
@@ -203,7 +203,7 @@ pub struct WorkersAccount {
     pub left_alone: Vec<HeldUpAccount>,
     /// Seconds of CPU of all workers so far, those that have ended included; part of the daemon's.
     pub cpu_seconds: f64,
-    /// Their anonymous memory, as they reported it last; pages that several share are divided by their number (`Pss_Anon`). Part of the daemon's.
+    /// Anonymous memory of the workers, as they reported it last; pages that several share are divided by their number (`Pss_Anon`). Part of the daemon's.
     pub memory_bytes: ByteCount,
 }
 
@@ -214,7 +214,7 @@ pub struct HeldUpAccount {
     pub rule: Option<String>,
     /// The tenant that the process belongs to.
     pub tenant: String,
-    /// Its number; `None` if unknown.
+    /// Process number; `None` if unknown.
     pub process: Option<u32>,
     /// The number of the worker, if it has not ended.
     pub worker: Option<u32>,
@@ -225,7 +225,7 @@ pub struct HeldUpAccount {
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RuleAccount {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
     /// True if it leaves its processes alone.
     pub off: bool,

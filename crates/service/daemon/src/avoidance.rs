@@ -16,7 +16,7 @@ pub(crate) struct Avoidance {
 }
 
 impl Avoidance {
-    /// Returns one that is over at `at`.
+    /// Returns one that ends at `at`.
     pub(crate) const fn new(at: Duration) -> Self {
         Self {
             times: 0,
@@ -25,7 +25,7 @@ impl Avoidance {
         }
     }
 
-    /// Begins anew at `at`: for `first`, then each time for twice as long, and for `most` at most.
+    /// Begins again at `at`: for `first`, then each time for twice as long, and for `most` at most.
     pub(crate) fn prolong(&mut self, at: Duration, first: Duration, most: Duration) {
         let pause = first.saturating_mul(1 << self.times.min(10));
         self.until = at + pause.min(most);

@@ -64,7 +64,7 @@ pub(crate) enum RequestEnd {
     Whole,
     /// The client has closed its side.
     Closed,
-    /// It has the length limit's number of bytes, and no end.
+    /// The request has reached the length limit without an end.
     TooLong,
 }
 
@@ -137,11 +137,11 @@ struct Client {
 
 #[derive(Debug)]
 enum State {
-    /// It has not sent a whole request yet.
+    /// The client has not sent a whole request yet.
     Asks,
-    /// It receives its answer; `sent` bytes are sent.
+    /// The client receives its answer; `sent` bytes are sent.
     Told { reply: Reply, sent: usize },
-    /// It has its whole answer, and may send at most `left` bytes before it is disconnected.
+    /// The client has its whole answer, and may send at most `left` bytes before it is disconnected.
     Goes { left: usize },
 }
 
@@ -151,7 +151,7 @@ enum Stage {
     Waits,
     /// The request is complete; its length in bytes.
     Asked(usize, RequestEnd),
-    /// It has its whole answer, or is gone.
+    /// The client has its whole answer, or is gone.
     Over,
 }
 

@@ -164,7 +164,7 @@ impl Groups {
         self.taken
     }
 
-    /// Requests events for when processes come to a cgroup or leave it for good. Returns false if there are none, as for the mount itself.
+    /// Requests events for when a cgroup gets its first process or loses its last one. Returns false if there are none, as for the mount itself.
     pub fn want(&mut self, path: &str) -> bool {
         let file = self.folder(path).join("cgroup.events");
         match self.known.get(path) {

@@ -41,7 +41,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 pub struct KubeletSettings {
     /// `http://127.0.0.1:10255`, `https://10.1.2.3:10250`.
     pub url: String,
-    /// A file with a bearer token, read anew for each request: it is replaced about once an hour.
+    /// A file with a bearer token, read again for each request: it is replaced about once an hour.
     pub token_file: Option<PathBuf>,
     /// A file with the certificates (PEM) of which one must have signed the kubelet's.
     pub ca_file: Option<PathBuf>,

@@ -34,7 +34,7 @@ pub fn load(folder: &Path) -> Result<Settings, Vec<Problem>> {
     load_noting(folder, &Cell::new(false))
 }
 
-/// Does the same at the start of the daemon. A directory of users that does not answer yet is asked again for half a minute.
+/// Does the same at the start of the daemon. Retries a directory of users that does not answer yet for half a minute.
 ///
 /// # Errors
 /// The problems, and true if users or groups could not be looked up.

@@ -100,13 +100,13 @@ fn container(name: &str) -> Option<&str> {
 /// Known facts about one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its labels; those with values of more than 1 KiB are left out.
+    /// Labels of the pod; those with values of more than 1 KiB are left out.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations, likewise.
+    /// Annotations of the pod, likewise.
     pub annotations: BTreeMap<String, String>,
     /// The names of its containers, by number. The kubelet knows a new one about a second after it was started.
     pub containers: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ pub fn read(answer: &[u8]) -> Result<Pods, String> {
         }
         pods.insert(item.metadata.uid, pod);
     }
-    // Anybody who may make a pod chooses its annotations: they do not take the place of another pod.
+    // Any user who may make a pod chooses its annotations: they do not take the place of another pod.
     for (sum, pod) in sums {
         pods.entry(sum).or_insert(pod);
     }

@@ -30,9 +30,9 @@ const MATCHING: MatchOptions = MatchOptions {
 /// One rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Its name, which is unique.
+    /// Name of the rule, which is unique.
     pub name: Arc<str>,
-    /// Its place: `FILE:LINE`.
+    /// Place of the rule in the files: `FILE:LINE`.
     pub place: String,
     /// The conditions, all of which must hold.
     pub conditions: Conditions,
@@ -49,7 +49,7 @@ pub struct Conditions {
     pub cgroup: Option<Pattern>,
     /// The pod that its cgroup belongs to.
     pub pod: PodConditions,
-    /// Its effective user.
+    /// Effective user of the process.
     pub user: Option<User>,
     /// The file that it executes: its path, or its name if the pattern has no `/`.
     pub executable: Option<Pattern>,
@@ -58,9 +58,9 @@ pub struct Conditions {
 /// Conditions on the pod, all of which must hold. Without any, they hold for processes without a pod, too.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PodConditions {
-    /// Its namespace.
+    /// Pattern for the pod's namespace.
     pub namespace: Option<Pattern>,
-    /// Its name.
+    /// Pattern for the pod's name.
     pub name: Option<Pattern>,
     /// The name of the container.
     pub container: Option<Pattern>,
@@ -73,7 +73,7 @@ pub struct PodConditions {
 /// A label or an annotation that must be there, with this value if one is given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyValue {
-    /// Its key.
+    /// Key of the label or annotation.
     pub key: String,
     /// Pattern for its value.
     pub value: Option<Pattern>,
@@ -91,19 +91,19 @@ pub struct User {
 /// A cgroup, as rules see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFacts {
-    /// Its path below the mount: `/`, `/system.slice/redis.service`.
+    /// Path of the cgroup below the mount: `/`, `/system.slice/redis.service`.
     pub path: String,
-    /// Its pod.
+    /// Pod that the cgroup belongs to, as far as it is known.
     pub pod: PodFacts,
 }
 
 /// Known facts about a cgroup's pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodFacts {
-    /// It belongs to no pod.
+    /// The cgroup belongs to no pod.
     #[default]
     None,
-    /// It belongs to a pod that the kubelet has not named, or not yet.
+    /// The cgroup belongs to a pod that the kubelet has not named, or not yet.
     Unknown,
     /// The kubelet knows it.
     Known {
@@ -221,7 +221,7 @@ pub enum Mismatch {
     Unit,
     /// The cgroup.
     Cgroup,
-    /// It is in no pod.
+    /// The process is in no pod.
     NoPod,
     /// Nothing is known of its pod yet, so this rule may hold or not: no later rule is tried.
     PodUnknown,

@@ -9,7 +9,7 @@
 //! Half of the ceiling is divided evenly among the tenants that have questions, the other half is for all of them. Each has something in advance. So
 //! a crowd waits for itself, and a tenant with one new process does not wait for other tenants.
 //!
-//! A process that holds the reader up is left alone for a while, each time twice as long. So is its tenant, for a much shorter time: a tenant with a
+//! A process that holds the reader up is left alone for a while, each time twice as long. Its tenant is too, for a much shorter time: a tenant with a
 //! thousand such processes delays other tenants once a second, then once in two, and so on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,7 +52,7 @@ pub(crate) struct ProcessQuery {
     pub(crate) pid: u32,
     /// The cgroup that it is in; `None` if that is part of the question.
     pub(crate) place: Option<Arc<str>>,
-    /// Its tenant; `None` if that is the question.
+    /// Tenant of the process; `None` if that is the question.
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) executable: bool,
     /// True if nothing is known of it.
@@ -148,7 +148,7 @@ impl QueryScheduler {
             return;
         }
         self.gone.insert(pid);
-        // Processes that come and go faster than they are asked about would fill the queues, so these are swept once half of them may be in vain.
+        // Processes that come and go faster than the reader answers would fill the queues, so these are swept once half of them may be stale.
         if self.gone.len() >= MOST_GONE.max(waiting / 2) {
             self.sweep();
         }
@@ -210,7 +210,7 @@ impl QueryScheduler {
         (self.waiting() > 0).then_some(at + AGAIN)
     }
 
-    /// Takes answers, and sends the next questions. An answer of `None` means that the process must not be asked about now.
+    /// Takes answers, and sends the next questions. An answer of `None` means that there must be no question about the process now.
     pub(crate) fn step(&mut self, at: Duration) -> Vec<(ProcessQuery, Option<ProcessAnswer>)> {
         let mut done = Vec::new();
         if let Some((_, came)) = self.reader.take() {

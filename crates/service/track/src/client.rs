@@ -18,11 +18,11 @@ use crate::publish::{ActiveSet, ListFile, hottest_first};
 /// Progress of a connection.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// It has sent nothing yet.
+    /// The client has sent nothing yet.
     Silent,
-    /// It has sent a request, and must answer the challenge.
+    /// The client has sent a request, and must answer the challenge.
     Challenged(Box<TrackRequest>, u64),
-    /// It is served.
+    /// The client is served.
     Tracked(Box<TrackedClient>),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct TrackRequest {
     track: Track,
     /// The program that the client ran at its request.
     client: Image,
-    /// The program to watch; the same unless root asked for another process.
+    /// The program to watch; the same unless root named another process.
     pub(crate) target: Image,
     pidfd: OwnedFd,
     target_pidfd: Option<OwnedFd>,

@@ -8,7 +8,7 @@ use superhue_procfs::{ReadError, Roots};
 
 /// One program in one process: changes with the process and with every `execve(2)`.
 ///
-/// The addresses are those of the code and of the stack, which the kernel chooses anew for each
+/// The addresses are those of the code and of the stack, which the kernel chooses again for each
 /// program (`proc_pid_stat(5)`, fields 26 and 28).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {

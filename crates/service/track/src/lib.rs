@@ -43,8 +43,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One thread, one epoll. The cost of a client is bounded: it holds three descriptors (four if root asked
-//! for another process), one list of at most [`Limits::max_pages`], and 72 bytes for each active region.
+//! One thread, one epoll. The cost of a client is bounded: it holds three descriptors (four if root named
+//! another process), one list of at most [`Limits::max_pages`], and 72 bytes for each active region.
 //! Nothing is queued for it: the next list replaces one that it does not fetch. The service ends a client
 //! that sends no request within [`Limits::greeting`].
 //!

@@ -241,7 +241,7 @@ impl From<ColorsReport> for LiveColors {
 /// One service: the processes with one label.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ServiceAccount {
-    /// Its memory now.
+    /// Memory of the service's processes now.
     pub memory: LiveMemory,
     /// Actions on its processes, including processes that have ended. A service without a process for long is dropped, with its counts, when
     /// there are more than [`SERVICES_LISTED`].
@@ -277,9 +277,9 @@ pub struct ProcessAccount {
     pub start_ticks: u64,
     /// Command name at the last full look.
     pub name: String,
-    /// Its service.
+    /// Label of the service that the process belongs to.
     pub service: String,
-    /// Its memory; `processes` is 1.
+    /// Memory of the process; `processes` is 1.
     pub memory: LiveMemory,
     /// Memory that receives 50, 90 and 99 % of its sampled accesses; some seconds old.
     #[serde(default)]

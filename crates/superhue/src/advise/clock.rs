@@ -19,7 +19,7 @@ const THREADS: usize = 16;
 pub(super) enum Clock {
     /// One counter for each thread.
     Exact(Vec<Counter>),
-    /// Assumes that the process goes on using the number of CPUs that it used in the last 100 ms.
+    /// Assumes that the process continues to use the number of CPUs that it used in the last 100 ms.
     Steady { begun: Instant, cpus: f64 },
 }
 

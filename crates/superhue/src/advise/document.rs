@@ -87,7 +87,7 @@ pub struct Obstacle {
 /// One process.
 #[derive(Debug, Serialize)]
 pub struct ProcessAdvice {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
     /// Command name.
     pub name: String,
@@ -157,7 +157,7 @@ pub struct WatchExtent {
 /// The processes of one service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServiceAdvice {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
     /// Processes.
     pub processes: usize,

@@ -42,7 +42,7 @@ const DRAWS: u64 = 60;
 /// Observations of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessObservations {
-    /// Its windows: each is a set of pages watched together.
+    /// Windows of observation: each is a set of pages watched together.
     pub windows: Vec<Window>,
     /// TLB misses per CPU second, where the processor counts them.
     pub counted_misses: Option<f64>,

@@ -1,13 +1,13 @@
 //! Advice on which processes would gain from huge pages, how much, and what stands in the way: `superhue advise`. Changes nothing.
 //!
 //! ```text
-//!   CPU time ──> who is worth a look ──watch──> windows ──> rates ──estimate──> gain, low to high
+//!   CPU time ──> worth a look? ──watch──> windows ──> rates ──estimate──> gain, low to high
 //!                       |                                              ^
 //!   status, why ────────+                  color::walks: what a miss costs here
 //! ```
 //!
 //! * [`rates`] and [`estimate`](mod@estimate) are pure: they know figures, and neither processes nor clocks.
-//! * It watches only processes that use the CPU and have memory that could be huge. For each of the others it reports why the process cannot gain.
+//! * It watches only processes that use the CPU and have memory that could be huge. For each of the others it reports why there is no estimate.
 //! * The reach of the TLB comes from [`tlb`](crate::tlb): CPUID, timing or the user.
 //! * Without a tracker, or where the reach of the TLB is not known, gains are `None`, with the reason. Users without privileges get all other
 //!   figures; the choice of processes to watch does not depend on what the processor reports about itself.

@@ -44,11 +44,11 @@ pub struct Window {
     pub seconds: f64,
     /// Pages watched.
     pub pages: f64,
-    /// Those that were touched.
+    /// Pages that were touched.
     pub touched: f64,
     /// Pairs of neighbouring pages that were watched.
     pub pairs: f64,
-    /// Those of which both were touched.
+    /// Pairs of which both pages were touched.
     pub both: f64,
 }
 

@@ -1,7 +1,7 @@
 //! Requests to a command's own memory allocator for huge pages at the page fault, by a variable of its environment.
 //!
-//! A page fault makes a huge page only where a mapping spans 2 MiB and, under the system mode `madvise`, only where the program asked. Heaps grow
-//! in small steps, so neither holds for them. Several allocators ask for their caller if a variable says so:
+//! A page fault makes a huge page only where a mapping spans 2 MiB and, under the system mode `madvise`, only where the program requests it. Heaps
+//! grow in small steps, so neither holds for them. Several allocators request huge pages if a variable is set:
 //!
 //! | allocator       | recognized by                                        | variable                                    |
 //! |-----------------|------------------------------------------------------|---------------------------------------------|
@@ -10,7 +10,7 @@
 //! | mimalloc        | a library                                            | `MIMALLOC_LARGE_OS_PAGES=1`                 |
 //! | JVM             | a library of its launcher                            | `JDK_JAVA_OPTIONS=-XX:+UseTransparentHugePages` |
 //!
-//! tcmalloc is recognized too, and not asked: it has no such variable. Programs are recognized by what they link ([`program`]), never by name.
+//! tcmalloc is recognized too, and gets no request: it has no such variable. Programs are recognized by what they link ([`program`]), never by name.
 //!
 //! Sources: glibc's manual, "Memory Allocation Tunables"; jemalloc(3), `opt.thp`; mimalloc's readme, "Environment Options"; java(1).
 
@@ -34,10 +34,10 @@ pub use program::{Allocator, ProgramError};
 /// Treatment of a command's own allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AllocatorAdvice {
-    /// Its environment stays as it is.
+    /// The command's environment stays as it is.
     #[default]
     Leave,
-    /// Its environment gets the variable that asks the allocator for huge pages.
+    /// The command's environment gets the variable that asks the allocator for huge pages.
     Ask,
 }
 
@@ -48,7 +48,7 @@ pub struct AllocatorRequest {
     pub allocator: Allocator,
     /// Name of the variable.
     pub variable: String,
-    /// Its value.
+    /// Value of the variable.
     pub value: &'static str,
 }
 
@@ -61,16 +61,16 @@ pub struct AllocatorReport {
     pub not_asked_because: Option<String>,
 }
 
-/// Reason why an allocator is not asked.
+/// Reason why an allocator gets no request.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRequest {
     /// The policy switches huge pages off for the command.
     #[error("the policy `never` switches huge pages off")]
     SwitchedOff,
-    /// Only under the mode `madvise` does asking have an effect.
+    /// A request has an effect only under the mode `madvise`.
     #[error("the system-wide mode is `{}`, under which a program's request has no effect", mode_name(.0))]
     Mode(Option<ThpMode>),
-    /// Its memory would come from a pool that somebody reserved.
+    /// The allocator's memory would come from the pool of reserved huge pages.
     #[error("mimalloc would take huge pages from the pool that is reserved here (vm.nr_hugepages)")]
     Pool,
     /// This variable, or another one for the same thing, has a value already.
@@ -79,13 +79,13 @@ pub enum NoRequest {
     /// An argument decides about large pages.
     #[error("its argument {0} decides about large pages")]
     Argument(String),
-    /// Nothing is to change.
+    /// A dry run changes nothing.
     #[error("a dry run changes nothing")]
     DryRun,
     /// The allocator has no such variable.
     #[error("its allocator, {0}, has no variable that asks for huge pages")]
     NoVariable(Allocator),
-    /// The program is not what can be asked.
+    /// The program cannot take a request.
     #[error(transparent)]
     Program(#[from] ProgramError),
 }

@@ -66,7 +66,7 @@ fn privileged_programs_keep_their_environment() {
     }
 }
 
-/// None of these is a program that can be asked, and none may make the reader wait or fail.
+/// None of these is a program that can take a request, and none may make the reader wait or fail.
 #[test]
 fn other_files_are_named_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use superhue_state::{Folder, StateError, lock_within};
 /// Largest size of a claim in bytes: no list of colors is longer.
 const MAX_CLAIM_BYTES: u64 = 4096;
 
-/// Time to wait for the lock on a claim of one's own: another process holds it while it looks whether anybody does.
+/// Time to wait for the lock on this process's claim: another process takes it for a moment to find out whether the claim is held.
 const LOCK_WAIT: Duration = Duration::from_millis(200);
 
 /// Mode of the folder: only root may use it.

@@ -1,7 +1,7 @@
 //! Page colors for programs: from the user's request to the work of the kernel or of Superhue, and its result.
 //!
 //! ```text
-//!   placement   who does it ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
+//!   placement   mechanism   ──> kernel: geometry (tested), policy ──prctl──> the command; census ──> kernel_report
 //!                           └─> recolor: palette, swap, accesses ──> keeper ──> pages of running processes ──> report
 //! ```
 

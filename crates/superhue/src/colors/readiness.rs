@@ -1,6 +1,6 @@
 //! Preparation for recoloring, beside the command that runs already.
 //!
-//! The preparation takes a tenth of a second, and longer where the colors have to be found anew. Most short programs end before the first page is to
+//! The preparation takes a tenth of a second, and longer where the colors have to be found again. Most short programs end before the first page is to
 //! be placed: for them there is no preparation at all.
 
 use std::mem;
@@ -16,7 +16,7 @@ use super::palette;
 use super::swap::SwapOnDemand;
 use crate::cpu::cpu_time;
 
-/// Number of changes of the colors after which they are no longer found anew, and the time after which earlier ones do not count.
+/// Number of changes of the colors after which they are no longer found again, and the time after which earlier ones do not count.
 const AGAIN: u32 = 5;
 const FORGIVEN: Duration = Duration::from_secs(3600);
 
@@ -38,7 +38,7 @@ pub(super) struct Readiness {
     changed: Option<Instant>,
     /// Price of the recolorers that were replaced.
     before: Price,
-    /// CPU time of preparations that nobody has taken yet.
+    /// CPU time of preparations that no caller has collected yet.
     cpu: Duration,
 }
 
@@ -104,7 +104,7 @@ impl Readiness {
         }
     }
 
-    /// Finds the colors anew; `why` is the reason why the known ones no longer hold.
+    /// Finds the colors again; `why` is the reason why the known ones no longer hold.
     pub(super) fn begin_again(&mut self, why: &str) {
         tracing::debug!(why, "colors have changed");
         self.before = self.price();

@@ -94,7 +94,7 @@ pub struct Recoloring {
 /// Result of the placement in one process.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ColoredProgram {
-    /// Its number while it lived.
+    /// Process number while the program lived.
     pub pid: u32,
     /// The program, as the kernel shortens its name.
     pub name: String,

@@ -14,9 +14,9 @@ pub(crate) struct SwapOnDemand(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// It can be made; an attempt may have failed for this reason.
+    /// Swap can be made; an attempt may have failed for this reason.
     Wanted(Option<String>),
-    /// It is on, and was not tried yet, or failed for this reason.
+    /// Swap is on, and was not tried yet, or the trial failed for this reason.
     Found(Box<(SwapInUse, ZswapInUse)>, Option<String>),
     InUse(Box<(SwapInUse, ZswapInUse)>),
     /// Recoloring has ended; holds the sentence for the report.

@@ -38,7 +38,7 @@ use group::{RunGroup, RunGroupResult};
 pub struct ServerPlan {
     /// Load to run against it, by `sh -c`.
     pub load: String,
-    /// It is ready once it accepts TCP connections on this port of the loopback address.
+    /// Port of the loopback address; the server is ready once it accepts TCP connections there.
     pub port: u16,
     /// Time that it may take until it is ready, and to stop.
     pub patience: Duration,
@@ -299,7 +299,7 @@ fn complaint(ending: Option<Ending>) -> Option<String> {
 enum WaitOutcome {
     ToItsEnd,
     Interrupted,
-    /// It had to be ended.
+    /// The session took longer than its time limit, and had to be ended.
     TooLong,
 }
 

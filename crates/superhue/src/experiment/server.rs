@@ -131,7 +131,7 @@ fn wait_until_ready(session: &mut Session, plan: &ServerPlan) -> Result<(), Runn
 struct LoadOutcome {
     wall: Duration,
     server_cpu: Option<Duration>,
-    /// Its exit status; `None` if a signal ended it.
+    /// Exit status of the load; `None` if a signal ended it.
     status: Option<i32>,
 }
 

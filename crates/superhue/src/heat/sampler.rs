@@ -87,7 +87,7 @@ pub struct Sampler {
     /// The most targets at a time.
     most: usize,
     samples: u64,
-    /// CPU time of the kernel's own threads that nobody has asked for yet.
+    /// CPU time of the kernel's own threads that no caller has collected yet.
     elsewhere: Duration,
     /// Cost of targets that are gone.
     past: TrackingCost,
@@ -219,7 +219,7 @@ impl Sampler {
     }
 
     /// Drops the samples that are being taken, since the time that follows must not count, and lets another sampler track the processes meanwhile
-    /// (except by DAMON, which this one keeps). The samples are taken anew when due.
+    /// (except by DAMON, which this one keeps). The samples are taken again when due.
     pub fn put_off(&mut self) {
         for (&process, target) in &mut self.targets {
             if matches!(target.phase, Phase::Armed(_)) {

@@ -41,7 +41,7 @@ pub enum TlbSetting {
     Auto,
     /// From CPUID alone.
     Cpuid,
-    /// By timing, anew.
+    /// By timing, not from a stored result.
     Measure,
     /// From the user.
     Given {
@@ -55,7 +55,7 @@ pub enum TlbSetting {
 /// Reason why a text is no [`TlbSetting`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlbSettingError {
-    /// It has another form.
+    /// The text has none of the forms of a setting.
     #[error(
         "`{0}` is not auto, cpuid, measure, or numbers of entries such as 64,1536 or 64,1536:1024 (first and last level; after the colon the last level's for huge pages)"
     )]

@@ -48,7 +48,7 @@ fn largest_program(roots: &Roots, members: &[ProcessId]) -> String {
 fn continue_with(earlier: &Trial, trial: &mut Trial) {
     trial.pairs.clone_from(&earlier.pairs);
     trial.discarded.clone_from(&earlier.discarded);
-    // Of an earlier version only the sum is known: the count begins anew.
+    // Of an earlier version only the sum is known: the count starts over.
     trial.without_value = earlier.without_value.or(trial.without_value);
     trial.effect = earlier
         .pairs

@@ -96,7 +96,7 @@ struct State {
 pub(super) enum Alarm {
     /// A value has crossed its limit.
     Crossed(String),
-    /// Its readings failed.
+    /// The readings of a guard failed too often.
     Unreadable(String),
 }
 

@@ -84,7 +84,7 @@ impl CpuTimes {
         self.enter(since_boot(), &now, |id| cpu_time_of(id.pid).is_some())
     }
 
-    /// Enters the CPU times of all members; `lives` is asked about former ones.
+    /// Enters the CPU times of all members; `lives` is called for former ones.
     fn enter(
         &mut self,
         at: Duration,
@@ -129,7 +129,7 @@ impl CpuTimes {
 /// CPU time of one process.
 #[derive(Debug, Default, Clone, Copy)]
 struct MemberTime {
-    /// Its CPU time at the last reading that it was part of.
+    /// CPU time of the process at the last reading that it was part of.
     last: Duration,
     /// Part of it that was used while it was a member.
     used: Duration,

@@ -453,7 +453,7 @@ impl TrialRun<'_> {
 
     /// Leaves the target in its final state, and returns the result.
     pub(super) fn conclude(mut self, end: End, environment: &mut TrialEnvironment<'_>) -> Trial {
-        // What a guard protects does not wait, and neither does somebody who ends the trial.
+        // An alarm of a guard does not wait, and neither does a user who ends the trial.
         let at_once = matches!(end, End::Alarm(_) | End::Signal);
         let (outcome, reason) = verdict_of(end, self.plan.better);
         // The processes for which the trial's huge pages are split.

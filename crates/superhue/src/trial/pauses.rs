@@ -21,9 +21,9 @@ pub(super) type SleepFn<'a> = dyn FnMut(Duration) -> bool + 'a;
 /// Actions that were not done.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// Those that the kernel refused for the moment (`EAGAIN`, `EBUSY`).
+    /// Actions that the kernel refused for the moment (`EAGAIN`, `EBUSY`).
     pub(super) again: Vec<Action>,
-    /// Number of the others.
+    /// Number of the other actions.
     pub(super) lasting: u64,
 }
 

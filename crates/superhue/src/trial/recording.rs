@@ -28,8 +28,8 @@ impl CollapsedRegions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters regions before they are collapsed, so that a look meanwhile does not take them for memory that is huge already. Returns those that were
-    /// not there.
+    /// Enters regions before they are collapsed, so that a look meanwhile does not take them for memory that is huge already. Returns the new
+    /// ones.
     fn begin(&self, actions: &[Action]) -> BTreeSet<Key> {
         let mut made = self.lock();
         let mut begun = BTreeSet::new();
@@ -116,7 +116,7 @@ impl Actuator for RecordingActuator {
     fn perform(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Outcome {
         // Shared memory is left alone: a split in one process would not split the mappings of other processes. The policy sees the same
         // error as from a kernel that cannot collapse it.
-        // So is memory that was huge before, where the trial does not switch it: a split that nobody takes back would be a change.
+        // Memory that was huge before is left alone too, where the trial does not switch it: the trial would not undo a split.
         let ours: BTreeSet<Key> = self.made.lock().keys().copied().collect();
         let is_private = |action: &Action| match *action {
             Action::Collapse { owner, .. } => matches!(owner, Owner::Process(_)),

@@ -110,7 +110,7 @@ pub(super) struct Remains {
     pub(super) unsplit: u64,
     /// Regions that were huge already and were switched.
     pub(super) found: u64,
-    /// Number of those that are not huge again; `None` where the kernel does not show it.
+    /// Number of these regions that are not huge again; `None` where the kernel does not show it.
     pub(super) found_not_restored: Option<u64>,
 }
 
@@ -346,7 +346,7 @@ impl PolicySwitch {
         }
         self.hold(nap);
         let all: BTreeSet<Key> = self.made.lock().keys().copied().collect();
-        // Those that the policy itself has split are in `found` only; with `keep` that is its business.
+        // Regions that the policy itself has split are in `found` only; with `keep` they stay split.
         let mut found: Vec<Key> = self.found.iter().copied().collect();
         found.retain(|key| !keep || all.contains(key));
         let made: Vec<Key> = all.difference(&self.found).copied().collect();
@@ -495,7 +495,7 @@ impl PolicySwitch {
     fn scatter(&mut self, nap: &mut SleepFn<'_>) {
         let regions = self.switched_keys();
         let was_scattered = self.before.share().is_some_and(|share| share < SCATTERED);
-        // Nobody knows how frames lay that were in huge pages before. A user who asks for swap wants them as the kernel hands them out one by one.
+        // The earlier frames of regions that were huge before are unknown. With `make_swap` the user wants frames as the kernel hands them out.
         let is_wanted = |key: &&Key| match self.found.contains(key) {
             true => self.options.make_swap,
             false => was_scattered,
@@ -735,7 +735,7 @@ mod tests {
         drop(begin);
     }
 
-    /// Actuator that fails with `EAGAIN` so many times before it does an action.
+    /// Actuator that fails with `EAGAIN` a number of times (the second field) before it does an action.
     struct BusyActuator(BTreeMap<Region, usize>, usize);
 
     impl Actuator for BusyActuator {

@@ -31,7 +31,7 @@ pub enum Reason {
     Disabled,
     /// A userfaultfd watches the memory.
     Userfaultfd,
-    /// Its pages are interleaved between NUMA nodes (`numactl --interleave`), and a huge page would put them all on one.
+    /// The memory's pages are interleaved between NUMA nodes (`numactl --interleave`), and a huge page would put them all on one.
     Interleaved,
     /// Guard pages lie among its pages (`MADV_GUARD_INSTALL`).
     Guarded,
@@ -187,7 +187,7 @@ pub(crate) struct Mapping {
     pub(super) no_room: bool,
     /// True for a file of which the kernel makes huge pages.
     pub(super) is_local_file: bool,
-    /// Its pages are interleaved between NUMA nodes.
+    /// True if the mapping's pages are interleaved between NUMA nodes.
     pub(super) interleaved: bool,
 }
 

@@ -54,7 +54,7 @@ fn understood(
     conditions.collect()
 }
 
-/// Spreads between runs for which the smallest difference is said before the first run: that of a quiet machine and that of a shared one.
+/// Spreads between runs for which `compare` prints the smallest difference before the first run: that of a quiet machine and that of a shared one.
 const SPREADS: [f64; 2] = [0.02, 0.05];
 
 /// Prints the smallest difference that the runs show in four of five cases, before the first run.

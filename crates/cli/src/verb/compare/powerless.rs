@@ -10,7 +10,7 @@ use superhue_measure::Arm;
 
 use crate::output::note;
 
-/// Those arms by name, each with the reason.
+/// Arms by name, each with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Powerless(BTreeMap<String, String>);
 

@@ -108,7 +108,7 @@ struct RawProgram {
 /// Contents of a file, limited to the chosen arms and programs.
 #[derive(Debug)]
 pub(super) struct SuiteFile {
-    /// Its heading.
+    /// Heading of the suite.
     pub(super) title: String,
     /// The least and the most rounds of each program.
     pub(super) runs: (usize, usize),

@@ -50,7 +50,7 @@ pub fn heat(args: &HeatArgs) -> VerbResult {
             Err(failure)
         }
     };
-    // The files are written, and no one reads the terminal any more.
+    // The files are written, and the terminal has no reader any more.
     hung_up.map_or(written, |ending| Ok(ending.status().into()))
 }
 

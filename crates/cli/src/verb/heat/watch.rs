@@ -222,7 +222,7 @@ impl WatchedProcess {
         self.read_names();
     }
 
-    /// Returns the reason why watching is over; `None` if it is not.
+    /// Returns the reason why watching has ended; `None` if it has not.
     pub(super) fn ended(&self) -> Option<EndReason> {
         let is_there = stat(&self.roots, self.id.pid)
             .is_ok_and(|stat| stat.start_ticks == self.id.start_ticks && !stat.is_zombie());

@@ -20,7 +20,7 @@ use superhue_papers::cachesim::Machine;
 
 use crate::output::{Failure, UNABLE};
 
-/// Its name on the command line.
+/// Name of this machine on the command line.
 pub(super) const NAME: &str = "here";
 
 /// A machine file of this machine, and what a reader of its figures should know.

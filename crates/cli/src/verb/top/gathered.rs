@@ -48,7 +48,7 @@ pub struct OwnCpu {
 /// The mappings of one process.
 #[derive(Debug, Clone)]
 pub struct Detail {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
     /// Time at which they were read.
     pub at: Duration,

@@ -28,7 +28,7 @@ pub enum Subject {
 /// Memory figures of a row. `None` is "not known here", never 0.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Its subject.
+    /// Service, process or shared object of the row.
     #[serde(skip)]
     pub subject: Subject,
     /// Command name, or the service's.

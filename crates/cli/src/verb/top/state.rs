@@ -33,9 +33,9 @@ pub enum KeyOutcome {
 /// A way from one snapshot of a record to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeStep {
-    /// This number of snapshots later, or earlier.
+    /// Number of snapshots later, or earlier.
     Snapshots(isize),
-    /// At least this number of seconds later, or earlier.
+    /// Least number of seconds later, or earlier.
     Seconds(i64),
     /// The snapshot of this time.
     To(RecordTime),

@@ -11,7 +11,7 @@ use super::columns::{self, Column};
 use super::draw;
 use super::record::entry::ShownView;
 
-/// Returns the whole table, the rows with most memory first. Below it stands the position in the record, if it is from one.
+/// Returns the whole table, the rows with most memory first. The position in the record follows, if it is from one.
 #[must_use]
 pub fn text(view: ViewName, shown: ShownView<'_>, recorded: Option<&str>, wide: bool) -> String {
     let ShownView {

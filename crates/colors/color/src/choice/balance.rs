@@ -14,7 +14,7 @@ use superhue_model::Color;
 /// A hot page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotPage {
-    /// Its color; `None` if unknown.
+    /// Color of the page; `None` if unknown.
     pub color: Option<Color>,
     /// True if the page may get another frame. Pages of a huge page may not.
     pub movable: bool,

@@ -33,7 +33,7 @@ impl Walk {
         after.iter().chain(before).copied()
     }
 
-    /// Records that a page of a color of the set was placed: the walk goes on after it (P0's `target_color = color + 1`).
+    /// Records that a page of a color of the set was placed: the walk continues after it (P0's `target_color = color + 1`).
     pub fn placed(&mut self, color: Color) {
         if let Ok(at) = self.colors.binary_search(&color) {
             self.next = (at + 1) % self.colors.len();

@@ -28,7 +28,7 @@ impl<'a, P> CpuLimitedProbe<'a, P> {
         }
     }
 
-    /// Returns true if an experiment was refused because the time was over.
+    /// Returns true if an experiment was refused because the time had expired.
     pub(super) const fn is_late(&self) -> bool {
         self.is_late
     }

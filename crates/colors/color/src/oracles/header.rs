@@ -43,7 +43,7 @@ pub struct Header {
 /// Reason why a file is no palette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// It ends too soon.
+    /// The file ends too soon.
     #[error("it is cut off")]
     Short,
     /// The magic is another.

@@ -44,7 +44,7 @@ impl Mapping {
         let _ = unsafe { mlock_with(self.start.as_ptr(), self.length, MlockFlags::ONFAULT) };
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length

@@ -23,7 +23,7 @@ impl OracleKind {
     /// A kernel that deals pages by color comes first: programs get the pages that it deals.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Pfn, Self::Offset, Self::Measured];
 
-    /// Its name in options and reports.
+    /// Returns the name in options and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,10 +38,10 @@ impl OracleKind {
 /// Reason why an oracle has no colors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OracleError {
-    /// It lacks the permission to read its source.
+    /// The caller lacks the permission to read the oracle's source.
     #[error("{0}")]
     NotAllowed(String),
-    /// Its source does not exist here.
+    /// The oracle's source does not exist here.
     #[error("{0}")]
     Unavailable(String),
     /// The colors it was built on are no longer those of the machine.

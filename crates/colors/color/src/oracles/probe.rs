@@ -94,7 +94,7 @@ pub trait Probe {
         times: &mut [u32],
     ) -> bool;
 
-    /// Returns true if the time is over and nothing more will be timed: all trials then look as if nothing had been pushed out.
+    /// Returns true if the time has expired and nothing more will be timed: all trials then look as if nothing had been pushed out.
     fn is_over(&self) -> bool {
         false
     }

@@ -7,10 +7,10 @@
 //!
 //! All places lie in folders that only root, or the user, can write to. Superhue still refuses, with the reason, a file that
 //! belongs to neither root nor the user, and a lock that other users can open; and it waits for a lock no longer than a
-//! search may take. It then tries the next place. A user without a place finds the colors for each process anew.
+//! search may take. It then tries the next place. A user without a place finds the colors again for each process.
 //!
 //! ```text
-//!   /run/superhue/palette                 of root, for everybody
+//!   /run/superhue/palette                 of root, for all users
 //!   /dev/superhue/palette                 likewise, where /run is not in memory (some containers)
 //!   $XDG_RUNTIME_DIR/superhue/palette     of a user; /run/user/UID where the variable is not set
 //!
@@ -51,7 +51,7 @@ pub enum PaletteError {
     /// Another process of this user makes one, and does not finish.
     #[error("{0}")]
     Locked(String),
-    /// It is no palette.
+    /// The file is no palette.
     #[error("{} is not used: {reason}", .path.display())]
     Header {
         /// The file.
@@ -59,7 +59,7 @@ pub enum PaletteError {
         /// The fault in its header.
         reason: HeaderError,
     },
-    /// Its sets do not evict what they should.
+    /// The palette's sets do not evict what they should.
     #[error(
         "the palette no longer holds: {} of {} pages are not evicted by those of their color, {} of {} are by others",
         .0.own_kept, .0.own, .0.foreign_evicted, .0.foreign

@@ -35,7 +35,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Its name in reports.
+    /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

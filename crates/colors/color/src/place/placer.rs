@@ -42,7 +42,7 @@ impl Placer {
         })
     }
 
-    /// Its pool.
+    /// Returns the pool that pages are taken from.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }

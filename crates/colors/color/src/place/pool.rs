@@ -448,7 +448,7 @@ impl Pool {
         })
     }
 
-    /// Lists every page anew, after places or chunks have changed in bulk.
+    /// Lists every page again, after places or chunks have changed in bulk.
     fn sort_again(&mut self) {
         for (places, count) in self.by_color.iter_mut().zip(&mut self.counts) {
             places.clear();

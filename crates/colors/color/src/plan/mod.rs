@@ -4,7 +4,7 @@
 //! gets a set of colors, and tasks that may run at the same time get sets without a color in common (Zhang, Guan and Wang, 2014).
 //!
 //! ```text
-//!   tasks: CPUs, windows, demands ──> schedule: who conflicts ──> admission: do the least demands fit?  no ──> Refusal
+//!   tasks: CPUs, windows, demands ──> schedule: conflicts ──────> admission: do the least demands fit?  no ──> Refusal
 //!                                     needs: costs by colors  ──> sizes: the least sum of costs         yes ──> Plan
 //! ```
 //!
@@ -102,9 +102,9 @@ pub enum PlanError {
     Late {
         /// Name of the task.
         name: String,
-        /// Its shortest run in seconds.
+        /// Seconds that the task's shortest run takes.
         seconds: f64,
-        /// Its deadline in seconds.
+        /// Deadline of the task in seconds.
         deadline: f64,
         /// Colors of the last point of its curve.
         colors: usize,

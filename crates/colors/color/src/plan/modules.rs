@@ -31,9 +31,9 @@ pub(super) struct Module {
 #[derive(Debug)]
 enum Parts {
     Task(usize),
-    /// They never share a color.
+    /// Parts that never share a color.
     Apart(Box<Module>, Box<Module>),
-    /// They may share all.
+    /// Parts that may share all colors.
     InTurns(Box<Module>, Box<Module>),
 }
 

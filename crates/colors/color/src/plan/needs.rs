@@ -17,7 +17,7 @@ pub enum Unit {
 /// Demand of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Needs {
-    /// This number of colors, no more and no fewer.
+    /// Exact number of colors, no more and no fewer.
     Colors(usize),
     /// As many as pay.
     Curve(Curve),
@@ -57,7 +57,7 @@ pub enum CurveError {
     Cost {
         /// Number of colors of the point.
         colors: usize,
-        /// Its cost.
+        /// Cost of the point.
         cost: f64,
     },
     /// The points are in disorder.
@@ -78,7 +78,7 @@ pub enum CurveError {
     Rises {
         /// Number of colors of the point.
         colors: usize,
-        /// Its cost.
+        /// Cost of the point.
         cost: f64,
         /// The cost of the point before it.
         before: f64,
@@ -124,7 +124,7 @@ impl Curve {
         self.unit
     }
 
-    /// Its points, ascending in colors.
+    /// Returns the points: number of colors and cost of a run, ascending in colors.
     #[must_use]
     pub fn points(&self) -> &[(usize, f64)] {
         &self.points

@@ -25,7 +25,7 @@ pub enum Objective {
 /// A task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its name, unique in the plan.
+    /// Name of the task, unique in the plan.
     pub name: String,
     /// CPUs on which it may run.
     pub cpus: Vec<u32>,
@@ -35,7 +35,7 @@ pub struct Task {
     pub period: Option<Duration>,
     /// Longest time that a run may take; without one, the period.
     pub deadline: Option<Duration>,
-    /// Its demand.
+    /// Demand for colors.
     pub needs: Needs,
 }
 
@@ -156,7 +156,7 @@ pub enum ProblemError {
     TooManyColorsFor {
         /// Name of the task.
         name: String,
-        /// Its colors, or those of the last point of its curve.
+        /// Number of the task's colors, or that of the last point of its curve.
         colors: usize,
     },
     /// Costs in different units.

@@ -18,7 +18,7 @@ const TRYING: u64 = 100_000;
 pub struct Refusal {
     /// The tasks, each with its least number of colors.
     pub tasks: Vec<(usize, usize)>,
-    /// Their relation.
+    /// Relation of the tasks.
     pub obstacle: Obstacle,
     /// Colors that these tasks need together; `None` if that is not known.
     pub needed: Option<usize>,
@@ -44,13 +44,13 @@ pub enum Obstacle {
 pub enum Change {
     /// A cache with this number of colors.
     Colors(usize),
-    /// This number for others.
+    /// Number of colors for others.
     Others(usize),
-    /// This number of colors for this task.
+    /// Smaller number of colors for a task.
     Smaller {
         /// The task.
         task: usize,
-        /// Its colors.
+        /// Number of colors for the task.
         colors: usize,
     },
     /// Two tasks that never run at the same time.

@@ -50,7 +50,7 @@ pub enum ColorIndexError {
     /// Not a power of two.
     #[error("{colors} colors are no power of two, so no bits of the address make them")]
     NotAPower {
-        /// Number of colors asked for.
+        /// Number of colors requested.
         colors: u64,
     },
     /// More bits than [`MAX_COLOR_BITS`].

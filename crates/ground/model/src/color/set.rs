@@ -138,16 +138,16 @@ pub enum ColorRequest {
     Off,
     /// All colors, in turn.
     Spread,
-    /// These colors: ranges of first and last color, ascending and disjoint.
+    /// Named colors: ranges of first and last color, ascending and disjoint.
     List(Vec<(u16, u16)>),
-    /// This share of all colors in percent, the lowest ones.
+    /// Share of all colors in percent, the lowest ones.
     Percent(f64),
 }
 
 /// Reason why a text requests no colors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseColorsError {
-    /// It is none of the forms.
+    /// The text has none of the forms.
     #[error("`{0}` names no colors: write off, spread, a list as 0-3,8, or a share as 50%")]
     Syntax(String),
     /// A range goes down.

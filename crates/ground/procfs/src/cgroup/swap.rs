@@ -36,7 +36,7 @@ const MEMORY_AND_SWAP: [&str; 2] = ["memory.memsw.usage_in_bytes", "memory.usage
 /// Value above which a limit of version 1 means no limit: the kernel writes the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Bytes that must remain free: 1 MiB, or this part of the limit. The programs of the group go on running meanwhile.
+/// Bytes that must remain free: 1 MiB, or this part of the limit. The programs of the group continue to run meanwhile.
 const LEAST_LEFT: u64 = 1 << 20;
 const PART_LEFT: u64 = 64;
 

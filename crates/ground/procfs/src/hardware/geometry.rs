@@ -12,7 +12,7 @@
 //!
 //! With capacity 2^c, ways 2^a and pages 2^p there are 2^(c-a-p) colors (Zhang, Guan, Wang, "A
 //! Memory Management Approach Based on Page Coloring for Multi-core Systems", 2014). 2^(c-a) is the
-//! size of one way, and only that matters: 10 or 12 ways are as good as 8 or 16 if a
+//! size of one way, and only that matters: 10 or 12 ways work like 8 or 16 if a
 //! *way* is a power of two.
 
 use serde::Serialize;

@@ -51,7 +51,7 @@ impl CpuTicks {
     }
 }
 
-/// Returns the time of so many clock ticks (`sysconf(3)`, `_SC_CLK_TCK`), as `/proc/PID/stat` counts CPU time and, since boot, the start of a process.
+/// Returns the time of `ticks` clock ticks (`sysconf(3)`, `_SC_CLK_TCK`), the unit of CPU time and of start times in `/proc/PID/stat`.
 #[must_use]
 pub fn time_of_ticks(ticks: u64) -> Duration {
     let per_second = rustix::param::clock_ticks_per_second().max(1);

@@ -47,7 +47,7 @@ use super::pages::is_huge_mapped;
 /// Maximum time of a read; usually it takes a third of a millisecond.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Number of stuck reader threads at which reading stops for good.
+/// Number of stuck reader threads at which reading stops permanently.
 const STUCK_AT_MOST: usize = 4;
 
 /// Number of samples of a region, and the length of each in bytes: a cache line.
@@ -112,7 +112,7 @@ pub struct ZeroPages {
     reader: Option<Reader>,
     /// Clone held by every reader thread, including the stuck ones.
     living: Arc<()>,
-    /// CPU time of the reader threads that nobody has asked for yet.
+    /// CPU time of the reader threads that no caller has collected yet.
     spent: Duration,
 }
 

@@ -112,7 +112,7 @@ const SCHEMAS: &str = "superhue-journal/";
 /// Changes that a journal file lists.
 pub(super) enum ParsedJournal {
     Changes(Vec<Change>),
-    /// It is from before a reboot, or a file that no superhue finished writing.
+    /// The file is from before a reboot, or no superhue finished writing it.
     Nothing,
     /// A later version, whose format this one does not know.
     Newer,

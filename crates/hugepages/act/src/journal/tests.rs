@@ -292,7 +292,7 @@ fn a_floor_of_free_memory_that_the_kernel_raised_is_put_back() {
     for (now, wanted, expected) in [
         ("67584", RAISED_BY_KERNEL, "8192"),
         ("67584", "67584", "8192"),
-        // Somebody else has set it since.
+        // Another program has set it since.
         ("4096", RAISED_BY_KERNEL, "4096"),
         ("90000", "67584", "90000"),
     ] {

@@ -81,7 +81,7 @@ pub enum SwapError {
          holds of it: a kernel with CONFIG_ZSWAP", path.display()
     )]
     NoZswap {
-        /// Its switch.
+        /// Switch of zswap, a file that does not exist.
         path: PathBuf,
     },
     /// zswap is off.
@@ -90,7 +90,7 @@ pub enum SwapError {
          holds of it; --swap switches it on meanwhile, as root", path.display()
     )]
     ZswapOff {
-        /// Its switch.
+        /// Switch of zswap.
         path: PathBuf,
     },
     /// zswap is on, and does not take every page.
@@ -112,7 +112,7 @@ pub enum SwapError {
     Step {
         /// The step.
         what: &'static str,
-        /// Its object.
+        /// File, device or system call of the step.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,

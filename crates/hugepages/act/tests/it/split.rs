@@ -37,7 +37,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Set for the copy of this test program that is the child.
 const CHILD: &str = "SUPERHUE_TEST_SPLIT_CHILD";
 
-/// The child: huge pages of which 1/16 is used, and threads that go on using it.
+/// The child: huge pages of which 1/16 is used, and threads that continue to use it.
 ///
 /// Prints their address, writes until its standard input ends, and then prints whether each read returned the bytes written before.
 #[test]

@@ -237,7 +237,7 @@ impl Tracker for DamonTracker {
         if self.processes.contains_key(&process) {
             match self.verify(process) {
                 Ok(_) => {}
-                // The ranges are those of the former program: start anew.
+                // The ranges are those of the former program: start over.
                 Err(TrackError::Replaced(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -261,8 +261,8 @@ impl Tracker for DamonTracker {
     fn read(&mut self, process: ProcessId, ranges: &[VirtRange]) -> Result<Reading, TrackError> {
         let kdamond = self.verify(process)?;
         let mut found = kdamond.update();
-        // Right after it was turned on, the kernel may stop waiting before the first round is over, and then shows no range. Every process has some
-        // soon.
+        // Right after the kdamond was turned on, the kernel may stop waiting before the first round ends, and then shows no range. Every process has
+        // some soon.
         for _ in 1..ROUNDS {
             if !found.as_ref().is_ok_and(Vec::is_empty) {
                 break;

@@ -32,7 +32,7 @@ const CHUNK: u64 = 8192;
 /// A present page of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Its number: address divided by the page size.
+    /// Number of the page: address divided by the page size.
     pub(super) page: u64,
     /// The frame that holds it.
     pub(super) frame: u64,

@@ -8,7 +8,7 @@
 //!   read   pages -> frames -> heads     the heads that are no longer idle were touched
 //! ```
 //!
-//! It observes *frames*, so its result differs from that of a look at page tables:
+//! The tracker observes *frames*, so its result differs from that of a look at page tables:
 //!
 //! * If several processes map a frame, it was touched if any of them touched it. Marking clears the accessed bits in the page tables of all of
 //!   them.
@@ -18,7 +18,7 @@
 //! * A page on no LRU list takes no mark: new ones, which wait in small batches per CPU, pages of hugetlb and of devices, the zero pages. They are
 //!   not known to be cold, and are left out.
 //!
-//! Each read lists the pages anew, since memory moves meanwhile:
+//! Each read lists the pages again, since memory moves meanwhile:
 //!
 //! | at arming | at reading | reported as |
 //! |---|---|---|
@@ -70,11 +70,11 @@ pub struct IdleTracker {
 /// A process that was armed.
 #[derive(Debug)]
 struct Target {
-    /// Its memory at that time.
+    /// Memory of the process at that time.
     memory: Memory,
-    /// Its mappings in scope, ascending.
+    /// Mappings in scope, ascending.
     ranges: Vec<VirtRange>,
-    /// Its pages at that time, ascending.
+    /// Pages of the process at that time, ascending.
     pages: Vec<ArmedPage>,
 }
 

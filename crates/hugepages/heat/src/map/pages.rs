@@ -13,7 +13,7 @@ pub(super) const MIN_INTERVAL_SECONDS: f32 = 1e-3;
 /// A region with present pages.
 ///
 /// The history of the region as a whole (touched at all or not) continues when one entry begins or ceases to map it. The history of its single
-/// pages then begins anew: a huge page does not show which of its pages were touched, and if all counted as active, a region just split would look
+/// pages then starts over: a huge page does not show which of its pages were touched, and if all counted as active, a region just split would look
 /// fit for promotion again.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {

@@ -338,7 +338,7 @@ fn damon_splits_and_joins_ranges() {
     let change = take(&mut map, vec![range(mib(0), mib(9), 0.0)]);
     assert!(change.grew);
     assert_eq!(map.hot_set().points.len(), 1);
-    // Another kind of reading: the map begins anew.
+    // Another kind of reading: the map starts over.
     absorb(&mut map, vec![huge(1, true)]);
     assert_eq!((map.samples(), map.ranges().count()), (1, 1));
 }

@@ -9,11 +9,11 @@
 //! Linux 6.10 (kernel functions callable from BPF `syscall` programs) with BTF, `CAP_BPF` and `CAP_PERFMON`; for processes of other users also
 //! `CAP_SYS_PTRACE` (to read their memory map) and `CAP_DAC_OVERRIDE` (to write their `clear_refs`).
 //!
-//! It does not see:
+//! The tracker does not see:
 //! * hugetlb memory: the kernel never clears its accessed bits, so it is left out;
 //! * the shared page of zeroes, see [`decode`];
 //! * accesses by a guest to memory of a virtual machine, and by devices: they do not pass through
-//!   these page tables. A flush (see `clear_refs.rs`) makes KVM fault a guest's memory in anew, so
+//!   these page tables. A flush (see `clear_refs.rs`) makes KVM fault a guest's memory in again, so
 //!   its accesses show, at that price.
 
 #[cfg(any(not(feature = "ptwalk"), not(target_arch = "x86_64")))]

@@ -23,7 +23,7 @@ const PROOFS: usize = 5;
 pub(super) enum WalkError {
     /// No process has this number, or it has no memory any more.
     Gone,
-    /// It has other memory than it had.
+    /// The process has other memory than it had.
     Replaced,
     /// The number means another process to the kernel than to `/proc`.
     Other,

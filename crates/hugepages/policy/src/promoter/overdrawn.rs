@@ -41,8 +41,8 @@ pub(crate) struct BudgetOverrun {
 }
 
 impl BudgetOverrun {
-    /// Counts splits that a look has settled, and the pages that they have returned. Those of torn huge pages do not belong here: they come back on
-    /// every kernel.
+    /// Counts splits that a look has settled, and the pages that they have returned. Splits of torn huge pages do not belong here: their pages come
+    /// back on every kernel.
     pub(super) fn note_settled(&mut self, splits: u64, pages: u64, now: Tick) {
         if splits > 0 {
             self.settled = self.settled.saturating_add(splits);

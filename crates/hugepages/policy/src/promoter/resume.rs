@@ -68,7 +68,7 @@ impl<R: Rule> Promoter<R> {
                 true => self.room(),
                 false => self.unproven_room(),
             };
-            // The next decision judges it anew.
+            // The next decision judges it again.
             if cost > room || !memory.may_promote(&candidate, now, &self.rule) {
                 continue;
             }

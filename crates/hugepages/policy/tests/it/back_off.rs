@@ -100,7 +100,7 @@ fn lack_of_huge_pages_stops_everything_and_is_probed() {
     for _ in 0..4 {
         assert_eq!(planned(&mut harness, ActionOutcome::Tried), []);
     }
-    // One action finds out that the lack is over.
+    // One action finds out that the lack has ended.
     assert_eq!(planned(&mut harness, ActionOutcome::Tried).len(), 1);
     assert_eq!(harness.wants_look_within(), Some(Duration::ZERO));
     assert_eq!(planned(&mut harness, ActionOutcome::Tried).len(), 5);

@@ -19,7 +19,7 @@ use crate::kernel::{Event, FakeKernel};
 pub(crate) enum ActionOutcome {
     /// The kernel's result.
     Tried,
-    /// This error, untried.
+    /// Error that the action gets, untried.
     Fails(Errno),
     /// Left undone.
     Skipped(SkipReason),
@@ -132,8 +132,7 @@ pub(crate) struct Harness {
     seen: BTreeMap<Place, (u64, Option<bool>, Duration)>,
     /// Plans that were not empty: time, and number of actions.
     pub(crate) plans: Vec<(Duration, usize)>,
-    /// Questions for zeroes that the last decision asked.
-    /// The last look.
+    /// The last look, and the huge pages whose zeroes the last decision wants counted.
     snapshot: Snapshot,
     questions: Vec<(ProcessId, Region)>,
     /// Number of questions so far, and true if they are answered.

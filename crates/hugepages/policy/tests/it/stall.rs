@@ -138,7 +138,7 @@ fn a_decision_lasts_for_some_time_but_not_for_all_regions() {
         harness.act(&plan, &[ActionOutcome::Tried]);
     }
     assert_eq!(resumed, 64);
-    // The others need a look, once the pause is over.
+    // The others need a look, once the pause ends.
     assert!(harness.wants_look_within().is_some());
     harness.pass_time(harness.wants_look_within().unwrap());
     assert!(!harness.decide().actions.is_empty());

@@ -30,7 +30,7 @@ impl Partition {
     /// All placements.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Colored, Self::Shuffled];
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

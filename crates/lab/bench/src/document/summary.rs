@@ -20,7 +20,7 @@ const FEW: usize = 5;
 pub struct Estimate {
     /// The best guess.
     pub value: f64,
-    /// Its interval; `None` with fewer than four values, or where an end is not finite.
+    /// Interval of the estimate; `None` with fewer than four values, or where an end is not finite.
     pub interval: Option<Interval>,
 }
 

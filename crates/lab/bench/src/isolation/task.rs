@@ -38,7 +38,7 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Its name in documents and tables.
+    /// Returns the name in documents and tables.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Spin => "alone",

@@ -18,7 +18,7 @@ use crate::machine::Caches;
 /// Unit and direction of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: String,
     /// True if less is better: a time per unit of work. Otherwise the figure is work per time.
     pub lower_is_better: bool,
@@ -69,7 +69,7 @@ impl Figure {
 /// One size of a workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Its label: `94 %`, `dim 245`.
+    /// Label of the size: `94 %`, `dim 245`.
     pub label: String,
     /// Parameter of the size: matrix dimension, points of an FFT; otherwise bytes.
     pub parameter: u64,
@@ -101,7 +101,7 @@ pub enum Sweep {
 
 /// Work on a buffer.
 pub trait Workload {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     fn name(&self) -> &'static str;
 
     /// Description of the work, in a line.

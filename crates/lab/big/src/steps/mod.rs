@@ -66,7 +66,7 @@ impl Context {
         say(&Line::Note(note.into()))
     }
 
-    /// Returns the time at which the step must be over.
+    /// Returns the time at which the step must have ended.
     pub fn until(&self) -> Instant {
         self.until
     }

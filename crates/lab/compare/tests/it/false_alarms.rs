@@ -23,7 +23,7 @@ fn alarms(world: NoiseModel, factors: &[f64], metrics: usize, runs: usize) -> u6
 }
 
 /// Asserts that comparisons of equal arms raise no more false alarms than the promised 2.5 % (`superhue_measure::summary::LEVEL`) and three standard
-/// errors of so many comparisons.
+/// errors of that number of comparisons.
 fn expect_promise(alarms: u64, comparisons: u64, what: &dyn std::fmt::Debug) {
     let expected = 0.025 * comparisons as f64;
     let most = expected + 3.0 * (expected * 0.975).sqrt();

@@ -1,4 +1,4 @@
-//! Pattern for a time without samples: the last sample, pale and hatched, so that nobody takes it for a measurement.
+//! Pattern for a time without samples: the last sample, pale and hatched, so that no reader takes it for a measurement.
 
 use crate::svg::Svg;
 

@@ -63,7 +63,7 @@ fn title(heat: &Heat) -> String {
     format!("{} (process {})", name(heat), heat.process.pid)
 }
 
-/// Returns the name of the process, whole if its command tells how it goes on.
+/// Returns the name of the process, in full if its command contains the rest.
 fn name(heat: &Heat) -> &str {
     let name = heat.process.name.as_str();
     let program = heat.process.command.first().map_or("", String::as_str);

@@ -17,9 +17,9 @@ pub enum Verb {
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Its kind.
+    /// Kind of request.
     pub verb: Verb,
-    /// Its item.
+    /// Number of the item that the request is for.
     pub item: u64,
 }
 

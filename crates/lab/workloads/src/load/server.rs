@@ -57,7 +57,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process number.
+    /// Returns the process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()

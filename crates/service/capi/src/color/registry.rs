@@ -74,7 +74,7 @@ fn open() -> Result<Colors, ColorError> {
     Colors::open()
 }
 
-/// Opens the colors. If they are open already, tests them, and finds them anew only if they have
+/// Opens the colors. If they are open already, tests them, and finds them again only if they have
 /// changed.
 pub fn reopen() -> Result<Colors, ColorError> {
     let before = with(|registry| registry.colors.clone());

@@ -17,7 +17,7 @@
 //! budget = "5%"
 //!
 //! [[rule]]
-//! name = "everybody-else"
+//! name = "others"
 //! any = true
 //! pages = "off"
 //! ```
@@ -82,9 +82,9 @@ impl fmt::Display for MetricsAddress {
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Its name in messages: its path.
+    /// Name of the file in messages: its path.
     pub name: String,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 

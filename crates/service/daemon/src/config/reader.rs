@@ -37,7 +37,7 @@ pub(super) const LONGEST_SOCKET: usize = 107;
 
 /// A file, with the lines and columns of its offsets.
 pub(super) struct File<'a> {
-    /// Its place in the order of the files.
+    /// Position in the order of the files.
     index: usize,
     source: &'a Source,
     places: TextPositions<'a>,

@@ -28,7 +28,7 @@ const GULP: usize = 16 << 10;
 /// Reason why a rule is not held, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// The daemon cannot be asked, or does not answer.
+    /// The daemon cannot be reached, or does not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
     /// The daemon refuses: an unknown rule, one without a process, one that a reload has changed.

@@ -61,7 +61,7 @@ pub enum Request {
     Pause,
     /// Act again.
     Resume,
-    /// Read the configuration anew.
+    /// Read the configuration again.
     Reload,
     /// Leave the processes of a rule alone while this connection lives, or extend that. Answer: [`Answer::Held`].
     Hold {
@@ -115,11 +115,11 @@ pub enum Answer {
 /// A rule, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleSummary {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its place: `FILE:LINE`.
+    /// Place of the rule in the files: `FILE:LINE`.
     pub place: String,
-    /// Its conditions, in words.
+    /// Conditions of the rule, in words.
     pub conditions: String,
     /// The placement of its processes, in words.
     pub placement: String,
@@ -148,7 +148,7 @@ pub struct HeldRule {
     pub rule: RuleSummary,
     /// Placement of its processes.
     pub policy: PlacementOptions,
-    /// Its processes now, without those that hold up workers of the daemon.
+    /// Processes of the rule now, without those that hold up workers of the daemon.
     pub processes: Vec<ProcessId>,
     /// Seconds until the hold ends without another request.
     pub lease_seconds: u64,
@@ -161,7 +161,7 @@ pub struct HeldRule {
 pub struct Why {
     /// The process.
     pub pid: u32,
-    /// Its cgroup; `None` if unknown.
+    /// Cgroup of the process; `None` if unknown.
     pub cgroup: Option<String>,
     /// The rule that matches; `None` if none does.
     pub rule: Option<String>,

@@ -138,7 +138,7 @@ pub struct Daemon {
     roster: Roster,
     /// The configuration that is being read.
     loading: Option<Receiver<Result<Settings, Vec<Problem>>>>,
-    /// True if a reload was asked for while it was being read.
+    /// True if a client or a signal requested a reload while it was being read.
     loads_again: bool,
     /// Reader for single questions of clients.
     reader: Reader,
@@ -240,7 +240,7 @@ impl Daemon {
         self.handle.clone()
     }
 
-    /// Serves until one of the signals of `signals` comes. Only `SIGHUP` does not end it, but has it read the configuration anew.
+    /// Serves until one of the signals of `signals` comes. Only `SIGHUP` does not end it, but makes it read the configuration again.
     ///
     /// # Errors
     /// If it cannot wait any more (`poll(2)`).
@@ -394,8 +394,8 @@ impl Daemon {
         self.roster.follow(self.rules.clone(), self.max_overhead);
     }
 
-    /// Reads the configuration anew; if it is refused, the rules in force stay. Users are looked up in a directory that may not answer for long, so that
-    /// is done beside the loop, which waits for it a moment only.
+    /// Reads the configuration again; if it is refused, the rules in force stay. The lookup of users in a directory may take long, so another
+    /// thread does it, and the loop waits for it only a moment.
     fn reload(&mut self) -> Result<String, String> {
         self.notifier.reloading();
         let mut patience = LOADING;
@@ -429,7 +429,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the configuration that is being read, once it has been or this time is over.
+    /// Returns the configuration that is being read; waits for it for at most `time`.
     fn loaded_within(&mut self, time: Duration) -> Option<Result<Settings, String>> {
         let result = match self.loading.as_ref()?.recv_timeout(time) {
             Ok(result) => result.map_err(|problems| lines(&problems)),

@@ -287,7 +287,7 @@ fn the_holder_of_a_rule_has_the_last_word_on_it() {
             Some(("a".to_owned(), TrialAccount::example(0.03)))
         );
     }
-    // A hold that is over has no result, nor has a client that holds nothing.
+    // A hold that has ended has no result, nor has a client that holds nothing.
     let hold = place.take("a", begun).unwrap();
     place.step(NOW + LEASE);
     assert!(
@@ -415,7 +415,7 @@ fn holds_have_a_part_of_the_connections_only() {
     let why = take(&mut place, &names[most]).unwrap_err().to_string();
     assert!(why.starts_with("too many connections hold rules"), "{why}");
     assert_eq!(place.held().len(), most);
-    // Those that there are may be extended.
+    // Existing holds may be extended.
     holds[0].keep(begun + SECOND).unwrap();
     place.step(NOW + SECOND);
     holds[0].keep(begun + SECOND).unwrap();

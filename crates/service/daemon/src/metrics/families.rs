@@ -3,7 +3,7 @@
 /// Behavior of a value over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the daemon restarts.
+    /// The value only grows, until the daemon restarts.
     Counter,
     /// The current value.
     Gauge,
@@ -29,15 +29,15 @@ impl Kind {
 /// A metric of which there may be a value for each combination of its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, without `superhue_`, the unit and the suffix.
+    /// Name of the metric, without `superhue_`, the unit and the suffix.
     pub stem: &'static str,
-    /// Its unit; it is part of the name.
+    /// Unit of the values; it is part of the name.
     pub unit: Option<&'static str>,
     /// The kind of its values.
     pub kind: Kind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// Its description.
+    /// Description of the metric.
     pub help: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Counters that never go back, made from accounts that begin anew with every watch.
+//! Counters that never go back, made from accounts that start over with every watch.
 //!
 //! ```text
 //!   watch 1 of a rule   0 ... 7
@@ -65,7 +65,7 @@ pub(crate) struct Sums {
 pub(super) struct RuleSums {
     /// The last values of its watches.
     seen: Vec<(u64, CounterValues)>,
-    /// Its counters.
+    /// Counters of the rule, summed up over its watches.
     pub(super) told: BTreeMap<Counter, f64>,
     /// Counters of its services that have or had series of their own, and the last round in which they had.
     services: BTreeMap<String, (ServiceCounters, u64)>,
@@ -261,7 +261,7 @@ impl RuleSums {
     }
 }
 
-/// Returns the gain of a service. If it has less than before, its watch forgot it meanwhile, and it has begun anew.
+/// Returns the gain of a service. If it has less than before, its watch forgot it meanwhile, and it has started over.
 fn gain(before: f64, now: f64) -> f64 {
     if now >= before { now - before } else { now }
 }

@@ -16,8 +16,8 @@ use crate::workers::ProcessAnswer;
 /// Age of a process below which its program and its user may still change: it may have been forked and not have executed yet.
 pub(super) const YOUNG: Duration = Duration::from_secs(5);
 
-/// A process is asked about again after this share of the time for which it is known, within these bounds: its number may have been used again, or it
-/// may change its user or program late.
+/// The next question about a process follows after this share of the time for which it is known, within these bounds: its number may have been used
+/// again, or it may change its user or program late.
 const AGAIN_SHARE: u32 = 8;
 const AGAIN_AT_LEAST: Duration = Duration::from_secs(10);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
@@ -102,7 +102,7 @@ impl Roster {
     }
 }
 
-/// Returns the time of the next question about a process that is known since `since`, and was asked about last at `asked_at`.
+/// Returns the time of the next question about a process that is known since `since`, with the last question at `asked_at`.
 pub(super) fn next_question(since: Duration, asked_at: Duration) -> Duration {
     let known_for = asked_at.saturating_sub(since);
     let due = asked_at + (known_for / AGAIN_SHARE).clamp(AGAIN_AT_LEAST, AGAIN_AT_MOST);

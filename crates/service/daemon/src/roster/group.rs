@@ -13,10 +13,10 @@ use crate::rules::{Candidates, GroupFacts, Rule, candidates};
 use crate::turns::{ProcessQuery, QueryScheduler};
 use crate::workers::ProcessAnswer;
 
-/// Questions that are due within this time are asked together: each message wakes the daemon and the reader.
+/// The daemon sends questions that are due within this time together: each message wakes the daemon and the reader.
 pub(super) const AGAIN_TOGETHER: Duration = Duration::from_secs(5);
 
-/// Number of times that the kubelet is asked soon, once a second, for a container that it has not named.
+/// Number of requests to the kubelet, one a second, for a container that it has not named.
 pub(super) const ASK_AGAIN: u8 = 10;
 
 /// A cgroup that a rule could match.
@@ -44,11 +44,11 @@ pub(super) struct Group {
 pub(super) struct Member {
     pub(super) id: ProcessId,
     since: Duration,
-    /// The last time it was asked about.
+    /// Time of the last question about it.
     asked_at: Duration,
     pub(super) rule: Option<usize>,
     pub(super) tenant: Arc<str>,
-    /// Facts of the last answer; `None` if it was asked for less than other rules may need.
+    /// Facts of the last answer; `None` if the question covered less than other rules may need.
     facts: Option<Facts>,
     /// True since rules or its pod have changed, until there is an answer.
     pub(super) is_provisional: bool,
@@ -58,10 +58,10 @@ pub(super) struct Member {
 #[derive(Debug, Clone)]
 pub(super) struct ProcessLocation {
     pub(super) since: Duration,
-    /// The last time it was asked about.
+    /// Time of the last question about it.
     pub(super) asked_at: Duration,
     pub(super) path: Option<Arc<str>>,
-    /// Its tenant, by its user.
+    /// Tenant of the process, by its user.
     pub(super) tenant: Option<Arc<str>>,
     /// True while a question about it is under way.
     pub(super) is_asked: bool,
@@ -216,7 +216,7 @@ impl Group {
         let tenant = tenant.or_else(|| answer.user.map(of_user));
         let tenant = tenant.or_else(|| ask.tenant.clone()).unwrap_or_default();
         let Some(start_ticks) = answer.start_ticks else {
-            // A thread of the kernel, ours, or gone: noted, so that it is not asked about again at once.
+            // A thread of the kernel, ours, or gone: noted, so that no other question about it follows at once.
             let id = ProcessId {
                 pid,
                 start_ticks: 0,

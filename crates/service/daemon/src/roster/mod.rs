@@ -47,7 +47,7 @@ pub struct Roster {
     pods: Arc<Pods>,
     /// Cgroups of existing pods, by the UID of the pod.
     pod_groups: BTreeMap<String, BTreeSet<String>>,
-    /// Cgroups whose pod or container the kubelet has not named, and the number of times that it is still asked soon.
+    /// Cgroups whose pod or container the kubelet has not named, and the number of requests that are left.
     unnamed: BTreeMap<String, u8>,
     /// Cgroups by path. With [`Source::Tree`] only those that a rule could match.
     groups: BTreeMap<String, Group>,
@@ -141,7 +141,7 @@ impl Roster {
         }
     }
 
-    /// Puts rules in force. The next step matches all processes anew; until its answer a known process keeps the rule that it has, if that is still
+    /// Puts rules in force. The next step matches all processes again; until its answer a known process keeps the rule that it has, if that is still
     /// there, so that the rule's watch forgets nothing.
     pub fn follow(&mut self, rules: Arc<[Rule]>, share: f64) {
         let before = std::mem::replace(&mut self.rules, rules);
@@ -173,7 +173,7 @@ impl Roster {
         }
     }
 
-    /// Takes over the processes of earlier groups into the present ones, until they have been asked about anew. `before` are the rules that the
+    /// Takes over the processes of earlier groups into the present ones, until there are new answers about them. `before` are the rules that the
     /// earlier groups were matched with.
     fn carry_over(&mut self, earlier: BTreeMap<String, Group>, before: &[Rule]) {
         for (path, earlier) in earlier {
@@ -199,7 +199,7 @@ impl Roster {
         self.spent += cpu_time().saturating_sub(begun);
     }
 
-    /// Asks and waits until all is known, or until `at_most` is over.
+    /// Asks and waits until all is known, or until `at_most` has passed.
     pub fn settle(&mut self, at: Duration, at_most: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < at_most {

@@ -37,7 +37,7 @@ impl Roster {
         });
     }
 
-    /// Takes changed pods from the kubelet, and matches their processes anew.
+    /// Takes changed pods from the kubelet, and matches their processes again.
     pub fn take_pods(&mut self, at: Duration) {
         let Some(pods) = self.kubelet.as_ref().and_then(Kubelet::take) else {
             return;

@@ -7,7 +7,7 @@
 //!             <──orders and outcomes──>  superhue actuator: becomes alice, keeps CAP_SYS_NICE and nothing else (`worker.rs`)
 //! ```
 //!
-//! The kernel guarantees that a user reaches only processes of that user: `process_madvise(2)` asks for ptrace read access with the credentials of
+//! The kernel guarantees that a user reaches only processes of that user: `process_madvise(2)` requires ptrace read access with the credentials of
 //! the worker, which are those of the user. The kernel refuses setuid programs, processes that are not dumpable, and other users' processes. The
 //! daemon reads nothing that a client writes: the kernel names the client (`SO_PEERCRED`), and the worker has the socket.
 //!

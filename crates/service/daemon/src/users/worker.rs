@@ -37,7 +37,7 @@ use superhue_sys::process::{SignalSet, die_with_parent, is_ignored, set_ignored}
 use superhue_sys::self_filter::{SelfFilterError, forbid_to_lent};
 use superhue_sys::seqpacket::{Credentials, peer_credentials, peer_groups};
 
-/// Its limits. It opens pidfds and files of control groups, holds a few messages, starts no process and writes no file.
+/// Resource limits of a worker. It opens pidfds and files of control groups, holds a few messages, starts no process and writes no file.
 const LIMITS: [(Resource, u64); 5] = [
     (Resource::Nofile, 1024),
     (Resource::As, 256 << 20),
@@ -58,7 +58,7 @@ const CAPABILITIES: u32 = 64;
 /// Reason why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// It was not started by the daemon.
+    /// The worker was not started by the daemon.
     #[error("superhue actuator is started by the daemon alone: {0}")]
     NotStartedSo(&'static str),
     /// The kernel does not let it become the user.

@@ -20,7 +20,7 @@ pub(super) const MOST_LEFT_OF_ONE: usize = 2;
 pub(super) const MANY_LEFT: usize = 8;
 
 /// Workers of single tenants that are given up in one second. A worker that is held up delays its own tenant alone, so they can take turns; and where
-/// the machine is slow (workers wait for each other in `lru_add_drain_all`, `mm/swap.c`) the others go on before their turn comes.
+/// the machine is slow (workers wait for each other in `lru_add_drain_all`, `mm/swap.c`) the others continue before their turn comes.
 const GIVEN_UP_AT_ONCE: usize = 2;
 pub(super) const GIVEN_UP_EVERY: Duration = Duration::from_secs(1);
 
@@ -114,7 +114,7 @@ impl Watches {
     }
 
     /// Takes messages of those workers of a rule that have `news`, and handles workers that have ended or are held up.
-    /// Returns those that are held up.
+    /// Returns the workers that are held up.
     pub(super) fn hear(
         &mut self,
         name: &Arc<str>,

@@ -149,7 +149,7 @@ struct RunningWorker {
     told: Option<SentSettings>,
     /// CPU time at the last division.
     used: Duration,
-    /// Its anonymous memory, as it reported it last.
+    /// Anonymous memory of the worker, as it reported it last.
     memory: ByteCount,
 }
 
@@ -184,14 +184,14 @@ struct AbandonedWorker {
     since: Duration,
     /// Time at which it is killed, until it has been: first it releases its locks.
     kill_at: Option<Duration>,
-    /// Its anonymous memory, as it reported it last.
+    /// Anonymous memory of the worker, as it reported it last.
     memory: ByteCount,
 }
 
 /// A process that has held up a worker.
 #[derive(Debug)]
 struct AvoidedProcess {
-    /// Its start, where that is known: a later process may have its number.
+    /// Start of the process in ticks since boot, where that is known: a later process may have its number.
     start_ticks: Option<u64>,
     rule: Arc<str>,
     tenant: Arc<str>,

@@ -238,7 +238,7 @@ impl Watches {
 }
 
 impl SentSettings {
-    /// Returns true if it is nearly the same: the ceilings are divided anew each second.
+    /// Returns true if it is nearly the same: the ceilings are divided again each second.
     fn is_as(&self, other: &Self) -> bool {
         let change = (self.limit - other.limit).abs();
         self.paused == other.paused

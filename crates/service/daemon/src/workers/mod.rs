@@ -65,7 +65,7 @@ const GULP: usize = 64 << 10;
 /// Reason why a worker does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// It was not started by the daemon.
+    /// The worker was not started by the daemon.
     #[error("superhue worker is started by the daemon alone: {0}")]
     NotStartedSo(&'static str),
     /// A system call failed.

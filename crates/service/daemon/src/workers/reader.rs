@@ -1,7 +1,7 @@
 //! The worker that reads facts about processes: start, user, program.
 //!
-//! It gets many questions at a time, and answers them in one message. If one process holds it up, that message is lost: another reader gets the other
-//! questions again, and that process is left alone.
+//! The worker gets many questions at a time, and answers them in one message. If one process holds it up, that message is lost: another reader gets
+//! the other questions again, and that process is left alone.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -106,7 +106,7 @@ fn answer(roots: &Roots, daemon: u32, question: &Question) -> ProcessAnswer {
 pub(crate) enum ReaderOutcome {
     /// Answers, and the CPU time that they took.
     Answers(Vec<ProcessAnswer>, Duration),
-    /// This process has held the reader up; the questions about other processes must be asked again.
+    /// This process has held the reader up; the questions about other processes must be sent again.
     HeldUp(u32),
     /// There is no answer, for another reason.
     Nothing(String),
@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Returns true if it can be asked now.
+    /// Returns true if it can take questions now.
     pub(crate) fn is_free(&self) -> bool {
         self.asked.is_none()
             && self.left.len() < MOST_LEFT

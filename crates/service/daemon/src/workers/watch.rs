@@ -70,7 +70,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
         }
         channel.flush();
         if channel.is_over {
-            // The watch may be held up for good, and its processes get another worker.
+            // The watch may be held up permanently, and its processes get another worker.
             watch.stop();
             superhue_heat::release_target_locks();
         }
@@ -78,7 +78,7 @@ pub(super) fn serve(channel: &mut Channel, task: &WatchTask) -> Result<(), WorkE
             return Ok(());
         }
         if !has_ended && watch.has_ended() {
-            // It may have said why since: the next round takes that.
+            // It may have reported why since: the next round takes that.
             continue;
         }
         // Accounts of many services are long.

@@ -83,7 +83,7 @@ impl From<MemberTable> for Members {
 /// Message from a watch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum WatchMessage {
-    /// Its account.
+    /// Account of the watch.
     Account(Box<WatchAccount>),
     /// The account is as before, at this time and for this cost.
     Beat {
@@ -115,7 +115,7 @@ pub(crate) struct ProcessAnswer {
     pub(crate) pid: u32,
     /// `None` if it is gone.
     pub(crate) user: Option<u32>,
-    /// Its start, in ticks since boot; `None` for a process without memory of its own (a thread of the kernel, one that has ended), and for our own.
+    /// Start in ticks since boot; `None` for a process without memory of its own (a thread of the kernel, one that has ended), and for our own.
     pub(crate) start_ticks: Option<u64>,
     /// Path of the file that it executes; bytes.
     pub(crate) executable: Option<Vec<u8>>,

@@ -313,7 +313,7 @@ fn memory_is_bounded_over_all_clients_and_the_largest_is_told() {
     assert!(text.contains("--max-memory"), "{text}");
     until("nobody is watched", || service.watched() == 0);
 
-    // With room again, a client that enables anew is served.
+    // With room again, a client that enables tracking again is served.
     service.script.lock().unwrap().held.clear();
     let again = Tracking::enable(&service.options()).unwrap();
     assert!(again.wait(Some(TEST_TIMEOUT)).unwrap().is_some());

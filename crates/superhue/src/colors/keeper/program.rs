@@ -152,7 +152,7 @@ impl Program {
         if matches!(aim, PlacementGoal::Within(_)) || self.colors.len() > 16 * capacity {
             self.colors.retain(|page, _| there.contains(page));
         }
-        // A page that is not hot now may be hot again before its rest is over.
+        // A page that is not hot now may be hot again before its rest ends.
         (self.refused).retain(|page, it| there.contains(page) || it.until > now);
         let is_large = self.pending.len() > 16 * capacity;
         (self.pending).retain(|page, _| !is_large || there.contains(page));

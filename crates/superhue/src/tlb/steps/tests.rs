@@ -5,7 +5,7 @@ use super::*;
 /// Way in which a modelled TLB makes room.
 #[derive(Debug, Clone, Copy)]
 enum Eviction {
-    /// The oldest entry of a set of so many ways.
+    /// The oldest entry of a set; the value is the number of ways.
     Oldest(u32),
     /// Any entry.
     Random,
@@ -65,7 +65,7 @@ impl Model {
         HIT * (of(self.first) * self.second_hit + of(self.last) * (walk - self.second_hit).max(0.0))
     }
 
-    /// Its curve with `noise(place)` nanoseconds added.
+    /// Returns the processor's curve with `noise(place)` nanoseconds added.
     fn curve(&self, noise: impl Fn(usize) -> f64) -> Vec<Point> {
         sizes()
             .enumerate()

@@ -103,7 +103,7 @@ pub(super) struct PlanFile {
 /// The way in which a task is started.
 #[derive(Debug, Default)]
 pub(super) struct Start {
-    /// Its command, word by word as a shell would write it.
+    /// Command of the task, word by word as a shell would write it.
     pub(super) command: Option<String>,
     /// Pattern for its systemd unit.
     pub(super) unit: Option<String>,

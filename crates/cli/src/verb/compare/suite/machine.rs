@@ -1,4 +1,4 @@
-//! Makes sure that a suite goes on where it began: on the same machine, with the same settings.
+//! Makes sure that a suite continues where it began: on the same machine, with the same settings.
 
 use serde_json::Value;
 

@@ -6,7 +6,7 @@
 //!   report kept before ──> is it of the same suite and machine? ───┤
 //!                                                                  v
 //!       ┌── next program: setup (once), a round: every arm once ──> report written ──┐
-//!       └────────────── until all have enough, the time is over, or Ctrl-C ──────────┘
+//!       └────────────── until all have enough, the time expires, or Ctrl-C ──────────┘
 //! ```
 
 mod machine;

@@ -112,7 +112,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Runs the programs in turn until each has enough rounds, the time is over, or a signal interrupts it.
+    /// Runs the programs in turn until each has enough rounds, the time expires, or a signal interrupts it.
     ///
     /// # Errors
     /// If the report cannot be written. The suite has the measurements all the same.
@@ -148,7 +148,7 @@ impl Session<'_> {
             let round = self.round(index, experiment, &mut shown, &stop);
             let is_cut = matches!(round, Err(RunnerError::Interrupted));
             if is_cut {
-                // Either the time was over, or a signal arrived during the program's run.
+                // Either the time had expired, or a signal arrived during the program's run.
                 is_interrupted.set(is_interrupted.get() || !is_time_up.get());
             }
             if self.has_enough(index) && !self.states[index].is_over {

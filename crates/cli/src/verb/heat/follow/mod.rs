@@ -27,7 +27,7 @@ pub(super) fn check_terminal() -> Result<(), Failure> {
     ))
 }
 
-/// Shows the process until the user ends it, or the time is over. Returns the samples, and the kind of hangup, if the terminal hung up.
+/// Shows the process until the user ends that, or the time expires. Returns the samples, and the kind of hangup, if the terminal hung up.
 pub(super) fn follow(mut watching: WatchedProcess) -> (Result<Heat, Failure>, Option<Ending>) {
     let ended = Screen::open().and_then(|mut screen| live(&mut watching, &mut screen));
     match ended {

@@ -35,7 +35,7 @@ pub struct Header {
     pub schema: String,
     /// Number of the segment, in the order of time.
     pub segment: u64,
-    /// Time between entries, as the recorder was told.
+    /// Requested time between entries.
     pub interval_seconds: f64,
 }
 

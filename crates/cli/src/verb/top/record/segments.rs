@@ -5,7 +5,7 @@
 //!   FILE.1   header, full, entry ... entry, entr               segment 3; a killed recorder left a part of an entry
 //! ```
 //!
-//! The recorder writes the other segment, with the older snapshots, anew when one is full.
+//! When one segment is full, the recorder rewrites the other one, which has the older snapshots.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -65,13 +65,13 @@ pub struct Contents {
 pub enum SegmentFault {
     /// There is nothing in it, or a part of a header.
     Empty,
-    /// It is something else.
+    /// The file is something else.
     NoRecord,
-    /// It has a line or more entries than a recorder writes.
+    /// The file has a longer line or more entries than a recorder writes.
     Excessive(&'static str),
-    /// It has a layout of a later version, named here.
+    /// The file has a layout of a later version, named here.
     Newer(String),
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(io::Error),
 }
 

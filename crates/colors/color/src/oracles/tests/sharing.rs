@@ -164,7 +164,7 @@ fn files_that_anybody_could_have_made_are_refused_with_the_reason() {
     }
 }
 
-/// Another user has put a file there first, in a folder that everybody may write to.
+/// Another user has put a file there first, in a folder that all users may write to.
 #[test]
 fn what_others_have_put_there_first_blocks_nobody() {
     let (folder, mut config) = place();

@@ -50,9 +50,9 @@ impl TlbKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "associativity", content = "ways", rename_all = "kebab-case")]
 pub enum TlbWays {
-    /// This number.
+    /// Exact number.
     Exactly(u16),
-    /// This number or a few more: AMD's second levels give ranges (6 means 8 to 15).
+    /// Least number, or a few more: AMD's second levels give ranges (6 means 8 to 15).
     AtLeast(u16),
     /// Any entry.
     Full,

@@ -80,7 +80,7 @@ impl ScanMethod {
 /// Counter of resident and huge-mapped pages by region. Keeps its buffer from scan to scan.
 #[derive(Debug)]
 pub struct PageScanner {
-    /// Method to try first; lowered for good once the kernel lacks the call.
+    /// Method to try first; lowered permanently if the kernel lacks the call.
     try_first: ScanMethod,
     last: Option<ScanMethod>,
     runs: Vec<PageRegion>,

@@ -215,7 +215,7 @@ fn an_entry_has_what_has_changed() {
         "{:?}",
         tape.bytes
     );
-    // A full entry begins anew: nothing is left of what was there before.
+    // A full entry replaces everything that was there before.
     let (rows, moment) = tape.pass(&snapshot(5000, steady(1)), &DaemonState::NotYet, true);
     assert_eq!((moment.rows.processes.len(), rows.processes.len()), (1, 1));
 }

@@ -118,7 +118,7 @@ fn a_record_stays_below_its_limit_and_keeps_the_newest() {
         "a segment is half of the limit: {}",
         all.len()
     );
-    // It goes on in the segment that was written last, and begins with a full entry.
+    // It continues in the segment that was written last, and begins with a full entry.
     let mut writer = open(&path, LIMIT).unwrap();
     append(&mut writer, 1001, 100).unwrap();
     assert!(error(open(&path, LIMIT)).contains("another program records to it"));

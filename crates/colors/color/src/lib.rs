@@ -38,5 +38,4 @@ pub mod place;
 pub mod plan;
 pub mod walks;
 
-pub use oracles::random::Random;
 pub use page::Page;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use superhue_heat::{FewPages, PAGES_PER_RUN, PtwalkTracker, Run, RunTouches, Scope, TrackError};
-use superhue_model::{HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, VirtAddr, VirtRange, Vma};
+use superhue_model::{
+    HUGE_PAGE_SIZE, PAGES_PER_REGION, ProcessId, Random, VirtAddr, VirtRange, Vma,
+};
 use superhue_procfs::process::{cpu_now, maps};
 use superhue_procfs::{ReadError, Roots};
 
@@ -225,34 +227,7 @@ impl Pool {
         drawn.sort_unstable();
         drawn.dedup();
         // In random order: otherwise low addresses would get the longer windows.
-        for place in (1..drawn.len()).rev() {
-            drawn.swap(place, random.below(place + 1));
-        }
+        random.shuffle(&mut drawn);
         drawn
-    }
-}
-
-/// Marsaglia's xorshift; nothing depends on its quality.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        ((u128::from(self.next()) * count as u128) >> 64) as usize
-    }
-
-    /// Returns a number from 0 to below 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

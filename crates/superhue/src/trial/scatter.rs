@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use superhue_act::{Journal, RestoreReport, SwapError, SwapInUse, ZswapInUse};
-use superhue_color::Random;
-use superhue_model::{BASE_PAGE_SIZE, ProcessId, Region, VirtAddr};
+use superhue_model::{BASE_PAGE_SIZE, ProcessId, Random, Region, VirtAddr};
 use superhue_procfs::Roots;
 use superhue_procfs::process::stat;
 use superhue_procfs::system::PageFlagsFile;

@@ -24,17 +24,15 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE};
+use superhue_model::{BASE_PAGE_SIZE, HUGE_PAGE_SIZE, Random};
 use superhue_sys::aliases::{Piece, SharedRegion, View};
-
-use crate::oracles::random::Random;
 
 const PAGE: usize = BASE_PAGE_SIZE as usize;
 const HUGE: usize = HUGE_PAGE_SIZE as usize;
 const LINE: usize = 64;
 const WORD: usize = size_of::<u64>();
 
-/// Pages of the region that a window shows; so many also hold the lines of the smallest chase in the control.
+/// Pages of the region that a window shows; that many also hold the lines of the smallest chase in the control.
 const WINDOW: usize = 16;
 
 /// Lines of a base page.

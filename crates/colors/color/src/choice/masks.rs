@@ -5,7 +5,7 @@
 //! Some pages are measured wrongly, and one wrong difference spoils the result. So each draw takes few differences,
 //! draws are repeated, and a result must be right for nearly all pages.
 
-use superhue_model::{BASE_PAGE_SHIFT, Color, ColorIndex, Pfn};
+use superhue_model::{BASE_PAGE_SHIFT, Color, ColorIndex, Pfn, Random};
 
 /// Draws of differences.
 const DRAWS: usize = 256;
@@ -16,7 +16,7 @@ const RIGHT: usize = 95;
 
 /// The index that divides `pages` into `colors` colors as measured; `None` if there is none, or too little is known.
 ///
-/// Its colors are numbered differently. Inside a virtual machine there is none, unless the host's frames are those of
+/// The index numbers the colors differently. Inside a virtual machine there is none, unless the host's frames are those of
 /// the guest up to the highest bit of the index.
 #[must_use]
 pub fn masks_of(pages: &[(Pfn, Color)], colors: usize) -> Option<ColorIndex> {
@@ -31,9 +31,9 @@ pub fn masks_of(pages: &[(Pfn, Color)], colors: usize) -> Option<ColorIndex> {
     let varying = pages
         .iter()
         .fold(0, |bits, (frame, _)| bits | (frame.0 ^ first));
-    let mut state = pages.len() as u64;
+    let mut random = Random::new(pages.len() as u64);
     (0..DRAWS).find_map(|_| {
-        let span = draw(&classes, &mut state);
+        let span = draw(&classes, &mut random);
         let masks = annihilators(&span, varying);
         if 1_usize.checked_shl(u32::try_from(masks.len()).ok()?) != Some(colors) {
             return None;
@@ -45,12 +45,12 @@ pub fn masks_of(pages: &[(Pfn, Color)], colors: usize) -> Option<ColorIndex> {
 }
 
 /// Independent differences of pages of one color, in echelon form: each has a highest bit that no other has.
-fn draw(classes: &[Vec<u64>], state: &mut u64) -> Vec<u64> {
+fn draw(classes: &[Vec<u64>], random: &mut Random) -> Vec<u64> {
     let mut span: Vec<u64> = Vec::new();
     let mut in_a_row = 0;
     // Empty classes make for draws without a difference.
     for _ in 0..DRAWS {
-        let Some((one, other)) = pair(classes, state) else {
+        let Some((one, other)) = pair(classes, random) else {
             continue;
         };
         let mut difference = one ^ other;
@@ -74,10 +74,10 @@ fn draw(classes: &[Vec<u64>], state: &mut u64) -> Vec<u64> {
     span
 }
 
-fn pair(classes: &[Vec<u64>], state: &mut u64) -> Option<(u64, u64)> {
-    let class = classes.get(below(state, classes.len())?)?;
-    let one = class.get(below(state, class.len())?)?;
-    let other = class.get(below(state, class.len())?)?;
+fn pair(classes: &[Vec<u64>], random: &mut Random) -> Option<(u64, u64)> {
+    let class = classes.get(random.below(classes.len()))?;
+    let one = class.get(random.below(class.len()))?;
+    let other = class.get(random.below(class.len()))?;
     Some((*one, *other))
 }
 
@@ -129,16 +129,6 @@ fn agrees(index: &ColorIndex, classes: &[Vec<u64>]) -> bool {
     right * 100 >= all * RIGHT
 }
 
-/// A number below `bound`; `None` if there is none (Steele, Lea, Flood 2014).
-fn below(state: &mut u64, bound: usize) -> Option<usize> {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^= word >> 31;
-    usize::try_from(word.checked_rem(bound as u64)?).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -147,10 +137,10 @@ mod tests {
 
     /// `count` frames below 2^22 with their colors, renumbered; every `wrong`-th frame has a wrong color.
     fn measured(index: &ColorIndex, count: u64, wrong: Option<u64>) -> Vec<(Pfn, Color)> {
-        let mut state = count;
+        let mut random = Random::new(count);
         let colors = u16::try_from(index.colors()).unwrap();
         let frames = (0..count).map(|number| {
-            let frame = Pfn(below(&mut state, 1 << 22).unwrap() as u64);
+            let frame = Pfn(random.below(1 << 22) as u64);
             let other = u16::from(wrong.is_some_and(|wrong| number % wrong == 0));
             let color = (index.color_of(frame).0 * 5 + 3 + other) % colors;
             (frame, Color(color))
@@ -176,14 +166,9 @@ mod tests {
     #[test]
     fn where_frames_say_nothing_there_is_no_index() {
         let index = ColorIndex::plain(32).unwrap();
-        let mut state = 1;
+        let mut random = Random::new(1);
         let dealt: Vec<_> = (measured(&index, 2000, None).into_iter())
-            .map(|(frame, _)| {
-                (
-                    frame,
-                    Color(u16::try_from(below(&mut state, 32).unwrap()).unwrap()),
-                )
-            })
+            .map(|(frame, _)| (frame, Color(u16::try_from(random.below(32)).unwrap())))
             .collect();
         assert_eq!(masks_of(&dealt, 32), None);
         assert_eq!(masks_of(&[], 32), None);
@@ -198,9 +183,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_found_tells_the_pages_apart(bits in 1..6_u32, seed: u64, wrong in proptest::option::of(50..90_u64)) {
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let masks: Vec<u64> = (0..bits).map(|bit| {
-                let high = below(&mut state, 1 << 8).unwrap() as u64;
+                let high = random.below(1 << 8) as u64;
                 (1 << bit | high << 12) << 12
             }).collect();
             let index = ColorIndex::from_masks(&masks).unwrap();

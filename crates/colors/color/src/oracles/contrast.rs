@@ -1,6 +1,7 @@
 //! Load times of a page in the cache, and of one that was pushed out.
 
-use super::random::Random;
+use superhue_model::Random;
+
 use super::{DiscoverError, Lines, Probe};
 use crate::Page;
 

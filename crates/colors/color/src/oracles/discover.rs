@@ -1,11 +1,10 @@
 //! From a pool of pages to a palette: a hunt for the colors, then sets of the right size, then a test.
 
-use superhue_model::Color;
+use superhue_model::{Color, Random};
 
 use super::contrast::{Contrast, EvictionOutcome};
 use super::curve;
 use super::hunt::{BATCH, Hunt, STRONG};
-use super::random::Random;
 use super::{DiscoverError, Palette, Probe, Search};
 use crate::Page;
 
@@ -24,7 +23,7 @@ const MEMBERS: usize = 3;
 /// See [`Palette::discover`].
 ///
 /// A search restarts if it ends without all colors, with fewer than the machine reports, or with two colors that look
-/// like one: the disturbance may be over. See [`Choice::add`] for the result that counts.
+/// like one: the disturbance may have ended. See [`Choice::add`] for the result that counts.
 pub(super) fn discover<P: Probe>(
     probe: &mut P,
     pool: &[Page],
@@ -133,7 +132,7 @@ fn attempt<P: Probe>(
     random: &mut Random,
 ) -> Result<Palette, DiscoverError> {
     let contrast = Contrast::measure(probe, pool, random)?;
-    let random = Random::new(random.next());
+    let random = Random::new(random.next_bits());
     let mut hunt = Hunt::new(probe, contrast, pool, search, random);
     hunt.run()?;
     hunt.finish()

@@ -12,9 +12,10 @@
 
 use std::hint::black_box;
 
+use superhue_model::Random;
+
 use super::clock::{self, Moment};
 use super::probe::{LINE_SIZE, LINES_OF_PAGE};
-use super::random::Random;
 use super::{Lines, Probe, ProbeError, TypicalTrialTime};
 use crate::Page;
 
@@ -141,7 +142,7 @@ fn touch(page: Page, offset: u16) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn follow(page: Page, offset: u16, zero: usize) -> usize {
-    // Not `zero == 0` as well: the compiler would go on with a constant, and no load would wait for another.
+    // Not `zero == 0` as well: the compiler would continue with a constant, and no load would wait for another.
     debug_assert!(offset < LINES_OF_PAGE * LINE_SIZE);
     let byte = page.address() + usize::from(offset);
     let mut value = zero;
@@ -162,7 +163,7 @@ fn follow(page: Page, offset: u16, zero: usize) -> usize {
 #[cfg(target_arch = "aarch64")]
 #[inline]
 fn follow(page: Page, offset: u16, zero: usize) -> usize {
-    // Not `zero == 0` as well: the compiler would go on with a constant, and no load would wait for another.
+    // Not `zero == 0` as well: the compiler would continue with a constant, and no load would wait for another.
     debug_assert!(offset < LINES_OF_PAGE * LINE_SIZE);
     let byte = page.address() + usize::from(offset);
     let mut value = zero;

@@ -12,8 +12,9 @@
 //! and dropped. The idea of leaving ways + 1 groups away in turn is Vila, Köpf and Morales' ("Theory and Practice of
 //! Finding Eviction Sets", 2019).
 
+use superhue_model::Random;
+
 use super::contrast::{Bench, Contrast, EvictionOutcome};
-use super::random::Random;
 use super::{DiscoverError, Lines, Probe, Search};
 use crate::Page;
 
@@ -103,7 +104,7 @@ impl<'a, P: Probe> Hunt<'a, P> {
                 break;
             };
             if scanned >= ENOUGH && self.fresh.len() * 100 < scanned {
-                // A few stragglers among so many pages are errors, not a color.
+                // A few stragglers among `scanned` pages are errors, not a color.
                 break;
             }
             let union = self.union();

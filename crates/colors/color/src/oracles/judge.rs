@@ -10,11 +10,11 @@
 //!
 //! A calculation that is wrong by one bit gives half of the right conflicts, so the threshold is nearly all.
 
+use superhue_model::{Color, Random};
+
 use super::contrast::{Bench, Contrast, EvictionOutcome};
-use super::random::Random;
 use super::{Lines, Oracle, OracleKind, Probe};
 use crate::Page;
-use superhue_model::Color;
 
 /// Colors tried, evenly spaced.
 const COLORS: usize = 32;
@@ -80,9 +80,9 @@ impl Share {
 /// Verdict on an oracle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
-    /// Its predictions match the measurement.
+    /// The oracle's predictions match the measurement.
     Trusted,
-    /// Its predictions do not match; the reason.
+    /// The oracle's predictions do not match; the reason.
     Refuted(String),
     /// The test could not decide; the reason.
     Untested(String),
@@ -107,9 +107,9 @@ pub struct Judgement {
     pub kind: OracleKind,
     /// Number of its colors; 0 if it has none.
     pub colors: usize,
-    /// Of the pages predicted to be evicted: those that were.
+    /// Share of the pages predicted to be evicted that were evicted.
     pub own: Share,
-    /// Of the pages predicted to stay: those that were evicted.
+    /// Share of the pages predicted to stay that were evicted.
     pub foreign: Share,
     /// Pages whose trials did not agree; they count for nothing.
     pub unsure: usize,
@@ -211,7 +211,7 @@ fn trust(found: &Judgement, same: Option<(Color, Color)>, told: usize, pages: us
             own.of, foreign.of
         ))
     } else if found.unsure * 2 > own.of + foreign.of {
-        // Those that gave an answer may be a selection.
+        // Tests that gave an answer may be a selection.
         let (unsure, sure) = (found.unsure, own.of + foreign.of);
         Trust::Untested(format!(
             "{unsure} tests gave no clear answer, and {sure} did"

@@ -44,7 +44,6 @@ mod palette;
 mod pfn;
 mod pinned;
 mod probe;
-pub(crate) mod random;
 mod sample;
 mod shared;
 #[cfg(test)]

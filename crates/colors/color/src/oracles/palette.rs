@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use superhue_model::Color;
+use superhue_model::{Color, Random};
 
 use super::code::Code;
 use super::contrast::{Bench, Contrast, EvictionOutcome, percentile};
 use super::discover;
 use super::mapping::Mapping;
-use super::random::Random;
 use super::{Lines, Probe};
 use crate::Page;
 
@@ -63,9 +62,9 @@ pub struct Palette {
 pub struct Agreement {
     /// Pages tested.
     pub tested: usize,
-    /// Those evicted by their own color.
+    /// Pages evicted by their own color.
     pub own: usize,
-    /// Those evicted by another color, drawn at random for each.
+    /// Pages evicted by another color, drawn at random for each.
     pub foreign: usize,
 }
 
@@ -74,11 +73,11 @@ pub struct Agreement {
 pub struct SelfTest {
     /// Number of pages of a set that were tested against the rest of it.
     pub own: usize,
-    /// Number of those that it did not evict.
+    /// Number of these pages that the set did not evict.
     pub own_kept: usize,
     /// Number of pages of a set that were tested against another set.
     pub foreign: usize,
-    /// Number of those that were evicted.
+    /// Number of these pages that the set evicted.
     pub foreign_evicted: usize,
     /// Colors of which more than one page was kept by its own set.
     pub broken: Vec<Color>,

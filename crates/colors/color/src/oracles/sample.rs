@@ -5,10 +5,9 @@ use std::ptr::{NonNull, null_mut};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE};
+use superhue_model::{BASE_PAGE_SIZE, ByteCount, HUGE_PAGE_SIZE, Random};
 
 use super::contrast::Contrast;
-use super::random::Random;
 use super::{DiscoverError, Probe};
 use crate::Page;
 

@@ -1,7 +1,8 @@
 //! A modelled cache for tests of all code that depends on timing of a real one: no test depends on a clock.
 
+use superhue_model::Random;
+
 use super::probe::{LINE_SIZE, LINES_OF_PAGE};
-use super::random::Random;
 use super::{Lines, Probe};
 use crate::Page;
 
@@ -21,9 +22,9 @@ pub enum Replacement {
 pub struct Machine {
     /// Colors of the cache.
     pub colors: usize,
-    /// Its ways.
+    /// Ways of the cache.
     pub ways: usize,
-    /// Its replacement policy.
+    /// Replacement policy of the cache.
     pub replacement: Replacement,
     /// Ticks of a load in the cache in front of it, in it, and beyond.
     pub ticks: [u32; 3],

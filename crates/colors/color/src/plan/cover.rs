@@ -254,7 +254,7 @@ fn numbered(chosen: &[(u64, usize)], demands: &[usize]) -> Vec<Vec<usize>> {
 mod tests {
     use super::super::testing::{colorable, cycle, graph_of, is_proper, random_graph};
     use super::*;
-    use crate::Random;
+    use superhue_model::Random;
 
     fn fits(graph: &Graph, demands: &[usize], colors: usize) -> Fit {
         fit(graph, demands, colors, &mut Work::new(10_000_000))

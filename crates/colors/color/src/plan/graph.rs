@@ -183,7 +183,7 @@ impl CliqueSearch<'_> {
 mod tests {
     use super::super::testing::{graph_of, random_graph};
     use super::*;
-    use crate::Random;
+    use superhue_model::Random;
 
     #[test]
     fn twins_have_the_same_neighbours_besides_each_other() {

@@ -186,7 +186,7 @@ impl Bits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Random;
+    use superhue_model::Random;
 
     fn window(period: u64, offset: u64, length: u64) -> Window {
         let ms = Duration::from_millis;

@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Chosen(Choice),
     /// Even the least numbers do not fit.
     TooMany,
-    /// It is not known whether the least numbers fit.
+    /// The search stopped before it found whether the least numbers fit.
     Unknown,
 }
 
@@ -350,7 +350,7 @@ mod tests {
         cheapest, complete, cycle, graph_of, is_proper, random_graph, random_sizes,
     };
     use super::*;
-    use crate::Random;
+    use superhue_model::Random;
 
     fn demands(choice: &Choice) -> Vec<usize> {
         choice.sets.iter().map(Vec::len).collect()

@@ -1,7 +1,8 @@
 //! Graphs and exhaustive searches for the tests of the plan.
 
+use superhue_model::Random;
+
 use super::graph::Graph;
-use crate::Random;
 
 pub(super) fn graph_of(len: usize, edges: &[(usize, usize)]) -> Graph {
     let mut graph = Graph::new(len);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use superhue_model::Random;
+
 use super::testing::{colorable, complete, is_proper};
 use super::*;
-use crate::Random;
 
 const fn ms(time: u64) -> Duration {
     Duration::from_millis(time)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, Vma};
+use superhue_model::{BASE_PAGE_SHIFT, PAGES_PER_REGION, Random, Vma};
 
 use super::super::maps::maps;
 use super::words::{PageWord, page_words};
@@ -67,9 +67,9 @@ fn windows(vmas: &[Vma], limit: u64, seed: u64) -> Vec<(u64, u64)> {
         }
         return whole;
     }
-    let mut state = seed;
+    let mut random = Random::new(seed);
     for _ in 0..limit / WINDOW {
-        let mut place = splitmix(&mut state) % pages;
+        let mut place = random.next_bits() % pages;
         let within = ranges.iter().find(|(_, count)| {
             let inside = place < *count;
             if !inside {
@@ -85,15 +85,6 @@ fn windows(vmas: &[Vma], limit: u64, seed: u64) -> Vec<(u64, u64)> {
     whole.sort_unstable();
     whole.dedup();
     whole
-}
-
-/// Returns the next random number, by `SplitMix64` (Steele, Lea, Flood 2014).
-const fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Randomness that needs no crate, no system call and no thread-local state.
+//! Random numbers that need no crate, no system call and no thread-local state.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): good enough to shuffle pages and to draw samples.
+/// Generator SplitMix64 (Steele, Lea and Flood 2014): good enough to shuffle pages and to draw samples.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -11,7 +11,8 @@ impl Random {
         Self(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Returns the next 64 random bits.
+    pub const fn next_bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,11 +20,18 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `end`; 0 if `end` is 0.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        let product = u128::from(self.next()) * (end as u128);
+    /// Returns a number below `end`; 0 if `end` is 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        let product = u128::from(self.next_bits()) * (end as u128);
         // The upper half of the product is below `end`, which came from a usize.
         usize::try_from(product >> 64).unwrap_or(0)
+    }
+
+    /// Returns a number from 0 to below 1.
+    pub fn share(&mut self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "53 bits are exact")]
+        let share = (self.next_bits() >> 11) as f64 / (1_u64 << 53) as f64;
+        share
     }
 
     /// Shuffles `items`; all orders are equally likely (Fisher and Yates).
@@ -48,6 +56,10 @@ mod tests {
         }
         assert!(seen.iter().all(|&times| times > 800), "{seen:?}");
         assert_eq!(random.below(0), 0);
+        let shares: Vec<f64> = (0..1000).map(|_| random.share()).collect();
+        assert!(shares.iter().all(|share| (0.0..1.0).contains(share)));
+        let mean = shares.iter().sum::<f64>() / 1000.0;
+        assert!((0.45..0.55).contains(&mean), "{mean}");
     }
 
     #[test]

@@ -60,7 +60,7 @@ struct StalledFileSystem {
 }
 
 impl StalledFileSystem {
-    /// Starts one that answers when the test is over.
+    /// Starts one that answers when the test has ended.
     fn new(folder: &Path, what: &str) -> Option<Self> {
         Self::for_seconds(folder, what, STALLS)
     }
@@ -267,17 +267,20 @@ fn a_process_that_holds_its_memory_delays_its_own_tenant_only() {
             .is_some_and(|bytes| bytes >= huge)
     });
     // All that is collapsed so far may be all there is.
-    let status = machine.status(|status| {
+    machine.status(|status| {
         let watch = &rule(status, "tenants")["watch"];
         status["workers"]["given_up"].as_u64().unwrap() > 0
             || watch["memory"]["coverage"]
                 .as_f64()
                 .is_some_and(|it| it > 0.9)
     });
-    for left in status["workers"]["left_behind"].as_array().unwrap() {
-        assert_eq!(left["process"], held);
-        assert_eq!(left["tenant"], format!("user {NOBODY}"));
-    }
+    // A busy machine leaves others behind for a moment.
+    let tenant = format!("user {NOBODY}");
+    let is_held = |left: &serde_json::Value| left["process"] == held && left["tenant"] == tenant;
+    machine.status(|status| {
+        let mut left = status["workers"]["left_behind"].as_array().unwrap().iter();
+        left.all(is_held)
+    });
     let daemon = can_be_replaced(&machine, daemon);
     machine.status(|status| rule(status, "services")["processes"] == 1);
     drop((daemon, victim, stalled));
@@ -375,7 +378,7 @@ fn workers_that_are_killed_are_followed_by_others() {
     }
 }
 
-/// A file system that is slow, and one that fails: a process that waits for it goes on, and is served like others.
+/// A file system that is slow, and one that fails: a process that waits for it continues, and is served like others.
 #[test]
 fn file_systems_that_are_slow_or_fail_delay_nobody_for_long() {
     let _alone = alone();
@@ -572,12 +575,12 @@ fn a_number_that_is_used_again_is_another_process() {
     let Some(other) = start_as(pid, &mut filler(8, NOBODY)) else {
         return;
     };
-    machine.status(|status| watches(status, "tenants", pid));
-    let status = machine.is_up();
-    assert!(
-        !watches(&status, "services", pid),
-        "it is not the victim's any more"
-    );
+    // Each list comes from a worker of its own: the number is not the victim's any more.
+    let status = machine.status(|status| !watches(status, "services", pid));
+    if !watches(&status, "tenants", pid) {
+        machine.status(|status| watches(status, "tenants", pid));
+        assert!(!watches(&machine.is_up(), "services", pid));
+    }
     drop((daemon, other));
 }
 
@@ -605,7 +608,7 @@ fn verbs_that_may_start_no_process_answer() {
     }
 }
 
-/// A daemon whose group has no memory left: workers end, or do not even start. It goes on, or its service manager restarts it.
+/// A daemon whose group has no memory left: workers end, or do not even start. It continues, or its service manager restarts it.
 #[test]
 fn a_daemon_without_memory_manages_again_once_there_is_some() {
     let _alone = alone();

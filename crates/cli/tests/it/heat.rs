@@ -265,14 +265,17 @@ fn a_process_that_a_sample_would_hold_up_for_long_is_refused() {
         return;
     }
     let pid = child.pid().to_string();
-    let begins = ["heat", &pid, "--for", "1s", "--tracker", "ptwalk", "--json"];
-    let said = run(&[&begins[..], &["--max-stall", "100us"]].concat());
+    let heat = |stall: &str| {
+        let begins = ["heat", &pid, "--tracker", "ptwalk", "--json"];
+        sampled(|time| run(&[&begins[..], &["--for", time, "--max-stall", stall]].concat()))
+    };
+    let said = heat("100us");
     refused(
         &said,
         1,
         &["would keep it from mapping memory", "--max-stall 0"],
     );
-    let said = run(&[&begins[..], &["--max-stall", "0"]].concat());
+    let said = heat("0");
     assert!(said.status.success(), "{}", text(&said.stderr));
 }
 
@@ -481,7 +484,7 @@ print("STATUS", status)
 #[test]
 fn the_terminal_is_restored_however_following_ends() {
     let Some(python) = python() else { return };
-    let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
+    let sleeper = ChildGuard::start(Command::new("sleep").arg("1000"));
     if !tracks(sleeper.pid()) {
         return;
     }

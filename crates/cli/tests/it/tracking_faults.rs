@@ -1,5 +1,5 @@
 //! Tracking under difficulties: the kernel refuses, targets change or stand still, superhue is killed. It reports the
-//! reason and a remedy, or goes on without; the target is never affected.
+//! reason and a remedy, or continues without; the target is never affected.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -281,7 +281,7 @@ fn with_holes() -> Option<(ChildGuard, tempfile::TempDir)> {
     Some((holes, folder))
 }
 
-/// Checks that the default policy goes on without a tracker once it wants one, and gives the reason.
+/// Checks that the default policy continues without a tracker once it wants one, and gives the reason.
 fn falls_back_for(reason: &str, run: impl Fn(&[&str]) -> Option<Output>) {
     let Some((holes, _folder)) = with_holes() else {
         return;
@@ -542,8 +542,15 @@ fn superhue_may_be_killed_at_any_moment() {
         thread::sleep(Duration::from_millis(round * round));
         let early = killed.0.try_wait().unwrap();
         assert_eq!(early, None, "round {round}: it ended by itself");
+        // `attach` is two processes: the kernel ends the second one when it has a CPU.
+        let children = format!("/proc/{0}/task/{0}/children", killed.pid());
+        let children = fs::read_to_string(children).unwrap_or_default();
         killed.signal(Signal::KILL);
         killed.wait();
+        for child in children.split_whitespace() {
+            let gone = || (!support::lives(child.parse().unwrap())).then_some(());
+            until("its second process has ended", gone);
+        }
         if round % 4 == 3 {
             assert!(tracks(&pid), "round {round}");
         }

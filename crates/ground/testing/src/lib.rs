@@ -1,6 +1,6 @@
 //! Helpers that the tests of several crates share: visible skips that can be forbidden, locks, users, child processes, recorded trees.
 //!
-//! Only tests depend on this crate, so its functions panic on any failure: a test that cannot go on has failed.
+//! Only tests depend on this crate, so its functions panic on any failure: a test that cannot continue has failed.
 
 #![allow(
     clippy::print_stdout,
@@ -11,9 +11,11 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
@@ -93,7 +95,7 @@ pub fn rerun(module: &str, name: &str) -> Command {
 }
 
 /// Runs the calling test in a process of its own, where no other test allocates or starts threads and children. The arguments
-/// are those of [`only`]. In that process the result is false, and the test goes on. In the first process the result is true:
+/// are those of [`only`]. In that process the result is false, and the test continues. In the first process the result is true:
 /// the test has passed in the other one, and returns.
 ///
 /// # Panics
@@ -118,6 +120,33 @@ pub fn passed_in_own_process(module: &str, name: &str) -> bool {
 pub fn has_passed(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stdout);
     output.status.success() && said.contains("test result: ok. 1 passed;")
+}
+
+/// Runs a test of code that has limits of time of its own, until it passes or fails undisturbed. A failure counts only if the attempt took less than `wall`,
+/// and this thread less than `cpu` of CPU time: within these no limit is met. A busy machine may stop a thread at any place, and charge it for time that it
+/// did not get.
+///
+/// # Panics
+/// If an undisturbed attempt fails, or 50 attempts do.
+pub fn undisturbed(wall: Duration, cpu: Duration, test: impl Fn()) {
+    for _ in 0..50 {
+        let begun = Instant::now();
+        let before = thread_cpu_time();
+        let Err(why) = catch_unwind(AssertUnwindSafe(&test)) else {
+            return;
+        };
+        let used = thread_cpu_time().saturating_sub(before);
+        if begun.elapsed() < wall && used < cpu {
+            resume_unwind(why);
+        }
+    }
+    panic!("disturbed in each of 50 attempts");
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
 }
 
 /// Returns true if root runs the tests.
@@ -214,7 +243,7 @@ impl ChildGuard {
         Self::spawn(Command::new("sleep").arg("1000"))
     }
 
-    /// Its process number.
+    /// Returns the process number.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()

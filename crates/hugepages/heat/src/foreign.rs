@@ -37,9 +37,9 @@ use super::target_lock::{TargetLock, target};
 /// Effect of another user of accessed bits on samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It hides so many accesses that both users get useless samples.
+    /// The other user hides enough accesses to make the samples of both users useless.
     Blinds,
-    /// It hides few accesses; worth knowing.
+    /// The other user hides few accesses; worth knowing.
     Distorts,
 }
 
@@ -80,7 +80,7 @@ pub fn foreign(roots: &Roots, process: ProcessId) -> Option<TrackError> {
 
 /// Returns all other users of the accessed bits of `process`, except superhues.
 ///
-/// It sees only what the caller may read: the sysfs tree of DAMON and other users' open files are for root only, and unreadable files count as
+/// Sees only what the caller may read: the sysfs tree of DAMON and other users' open files are for root only, and unreadable files count as
 /// absent.
 #[must_use]
 pub fn onlookers(roots: &Roots, process: ProcessId) -> Vec<AccessedBitUser> {
@@ -374,6 +374,8 @@ mod tests {
             foreign(&machine.roots, other).is_none(),
             "that process is gone"
         );
+        // A child of another test may have inherited the file a moment ago.
+        flock(&file, FlockOperation::Unlock).unwrap();
         drop(file);
         assert_eq!(machine.foreign(), None);
     }

@@ -1,5 +1,7 @@
 use std::fs;
 
+use superhue_testing::undisturbed;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -128,81 +130,89 @@ fn a_process_of_unknown_size_is_not_one_of_0_bytes() {
 
 #[test]
 fn who_has_changed_is_looked_at_again_and_what_was_gained_is_known() {
-    let machine = Machine::new();
-    machine.process(1, 5, "same", 50, 0);
-    machine.process(2, 5, "grows", 50, 0);
-    let mut survey = survey(&machine);
-    let begun = Instant::now();
-    step(&mut survey, 0);
-    machine.process(2, 5, "renamed", 100, 20);
-    assert_eq!(step(&mut survey, 2), [2]);
-    let late = begun.elapsed().as_secs_f64();
-    let grown: Vec<_> = survey.processes().filter(|it| it.id.pid == 2).collect();
-    assert_eq!(&*grown[0].name, "renamed");
-    let gain = grown[0].gain.unwrap();
-    // The time that passes during a step counts: a busy machine may delay either look.
-    let seconds = 10.0 / gain;
-    assert!(
-        (seconds - 2.0).abs() < 0.04 + late,
-        "10 huge pages in 2 s: {gain}"
-    );
-    // After long enough, all processes are due.
-    assert_eq!(step(&mut survey, 60), [1, 2]);
+    undisturbed(MAX_STEP_TIME, SECOND.mul_f64(OF_ONE), || {
+        let machine = Machine::new();
+        machine.process(1, 5, "same", 50, 0);
+        machine.process(2, 5, "grows", 50, 0);
+        let mut survey = survey(&machine);
+        let begun = Instant::now();
+        step(&mut survey, 0);
+        machine.process(2, 5, "renamed", 100, 20);
+        assert_eq!(step(&mut survey, 2), [2]);
+        let late = begun.elapsed().as_secs_f64();
+        let grown: Vec<_> = survey.processes().filter(|it| it.id.pid == 2).collect();
+        assert_eq!(&*grown[0].name, "renamed");
+        let gain = grown[0].gain.unwrap();
+        // The time that passes during a step counts: a busy machine may delay either look.
+        let seconds = 10.0 / gain;
+        assert!(
+            (seconds - 2.0).abs() < 0.04 + late,
+            "10 huge pages in 2 s: {gain}"
+        );
+        // After long enough, all processes are due.
+        assert_eq!(step(&mut survey, 60), [1, 2]);
+    });
 }
 
 #[test]
 fn a_number_that_is_given_anew_is_another_process() {
-    let machine = Machine::new();
-    machine.process(1, 5, "old", 50, 40);
-    machine.process(2, 5, "gone", 50, 40);
-    let mut survey = survey(&machine);
-    step(&mut survey, 0);
-    machine.end(2);
-    machine.process(1, 9, "new", 60, 0);
-    step(&mut survey, 2);
-    // The identity is known at once, the memory at the next step.
-    assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, None)]);
-    step(&mut survey, 3);
-    assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, Some(0))]);
-    let new = survey.processes().next().unwrap();
-    assert_eq!((new.id.start_ticks, new.gain), (9, None));
+    undisturbed(MAX_STEP_TIME, SECOND.mul_f64(OF_ONE), || {
+        let machine = Machine::new();
+        machine.process(1, 5, "old", 50, 40);
+        machine.process(2, 5, "gone", 50, 40);
+        let mut survey = survey(&machine);
+        step(&mut survey, 0);
+        machine.end(2);
+        machine.process(1, 9, "new", 60, 0);
+        step(&mut survey, 2);
+        // The identity is known at once, the memory at the next step.
+        assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, None)]);
+        step(&mut survey, 3);
+        assert_eq!(shown(&survey), [(1, "new".to_owned(), 60, Some(0))]);
+        let new = survey.processes().next().unwrap();
+        assert_eq!((new.id.start_ticks, new.gain), (9, None));
+    });
 }
 
 #[test]
 fn those_who_are_wanted_go_first_and_the_avoided_are_not_looked_at() {
-    let machine = Machine::new();
-    for pid in 1..=5 {
-        machine.process(pid, 5, "it", 10 * u64::from(pid), 0);
-    }
-    let mut survey = survey(&machine).avoiding(BTreeSet::from([5]));
-    step(&mut survey, 0);
-    let avoided = survey.processes().last().unwrap();
-    assert_eq!(avoided.look, Look::Failed);
-    let mut looked = Vec::new();
-    let mut told =
-        |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
-    survey.step(SECOND * 2, &[2, 1, 7], &mut told).unwrap();
-    assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
+    undisturbed(MAX_STEP_TIME, SECOND.mul_f64(OF_ONE), || {
+        let machine = Machine::new();
+        for pid in 1..=5 {
+            machine.process(pid, 5, "it", 10 * u64::from(pid), 0);
+        }
+        let mut survey = survey(&machine).avoiding(BTreeSet::from([5]));
+        step(&mut survey, 0);
+        let avoided = survey.processes().last().unwrap();
+        assert_eq!(avoided.look, Look::Failed);
+        let mut looked = Vec::new();
+        let mut told =
+            |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
+        survey.step(SECOND * 2, &[2, 1, 7], &mut told).unwrap();
+        assert_eq!(looked, [2, 1], "7 is nobody, and no other has changed");
+    });
 }
 
 /// The bound is on new work: without allowance, no work begins.
 #[test]
 fn what_is_not_paid_for_waits() {
-    let machine = Machine::new();
-    for pid in 1..=50 {
-        machine.process(pid, 5, "it", 10, 0);
-    }
-    let mut survey = Survey::new(machine.roots(), SECOND, 0.0);
-    survey.for_new.spend(Duration::ZERO, SECOND);
-    assert_eq!(step(&mut survey, 0), Vec::<u32>::new());
-    assert!(shown(&survey).is_empty());
-    // Wanted processes have a part of their own, but only known processes are looked at.
-    survey.enter(7, Duration::ZERO);
-    let mut looked = Vec::new();
-    let mut told =
-        |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
-    survey.step(Duration::ZERO, &[7], &mut told).unwrap();
-    assert_eq!(looked, [7]);
+    undisturbed(MAX_STEP_TIME, SECOND.mul_f64(OF_ONE), || {
+        let machine = Machine::new();
+        for pid in 1..=50 {
+            machine.process(pid, 5, "it", 10, 0);
+        }
+        let mut survey = Survey::new(machine.roots(), SECOND, 0.0);
+        survey.for_new.spend(Duration::ZERO, SECOND);
+        assert_eq!(step(&mut survey, 0), Vec::<u32>::new());
+        assert!(shown(&survey).is_empty());
+        // Wanted processes have a part of their own, but only known processes are looked at.
+        survey.enter(7, Duration::ZERO);
+        let mut looked = Vec::new();
+        let mut told =
+            |it: Option<ProcessRead>| looked.extend(it.filter(|it| it.in_full).map(|it| it.pid));
+        survey.step(Duration::ZERO, &[7], &mut told).unwrap();
+        assert_eq!(looked, [7]);
+    });
 }
 
 #[test]

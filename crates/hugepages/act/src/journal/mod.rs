@@ -40,6 +40,8 @@ use crate::zram::{RealMachine, SwapMachine};
 
 pub(crate) use contents::SettingChange;
 pub(crate) use lock::JournalLock;
+use undo::OwnerLock;
+
 pub(crate) use undo::OwnedJournal;
 
 /// Folder of the journals; volatile on most systems, like the settings themselves.
@@ -73,13 +75,13 @@ impl Default for Journal {
 /// State of a journal file.
 #[derive(Debug)]
 enum JournalState {
-    /// Its owner lives.
+    /// The journal's owner lives.
     InUse(Vec<Change>),
-    /// Its owner is dead, and its changes are to be undone.
+    /// The journal's owner is dead, and its changes are to be undone.
     Dead(OwnedJournal),
-    /// It cannot be trusted.
+    /// The journal cannot be trusted, or a newer superhue wrote it.
     Refused(UnrestoredPath),
-    /// Its owner has removed it meanwhile.
+    /// The journal's owner has removed it meanwhile.
     Gone,
 }
 
@@ -89,7 +91,7 @@ struct FoundJournals {
     dead: Vec<OwnedJournal>,
     /// Number of superhues that still run.
     in_use: u32,
-    /// Their changes.
+    /// Changes of those superhues.
     theirs: Vec<Change>,
     /// Journals that cannot be trusted. They protect no running superhue.
     refused: Vec<UnrestoredPath>,
@@ -290,7 +292,7 @@ impl Journal {
             folder: Arc::clone(folder),
             name: name.into(),
             machine: Arc::clone(&self.machine),
-            held,
+            held: OwnerLock::of(held),
         })
     }
 
@@ -320,7 +322,7 @@ impl Journal {
     fn lock(&self, folder: &Folder) -> Result<File, StateError> {
         match folder.lock(LOCK, self.patience) {
             // The lock dates from a time when the folder was open to other users, as old versions could make it. The folder is private now, so the
-            // lock can be removed for good.
+            // lock can be replaced.
             Err(StateError::Untrusted { .. }) if folder.is_private() => {
                 folder.remove(LOCK)?;
                 folder.lock(LOCK, self.patience)
@@ -394,7 +396,7 @@ impl Journal {
             folder: Arc::clone(folder),
             name: name.to_owned(),
             machine: Arc::clone(&self.machine),
-            held: file,
+            held: OwnerLock::of(file),
         }))
     }
 }

@@ -42,6 +42,13 @@ pub(super) enum ClaimError {
     Io(PathBuf, io::Error),
 }
 
+impl Drop for Claim {
+    /// Unlocks the file. A child that a thread has just forked has it open until it executes its program.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Claim {
     /// Takes the lock in `folder`, and makes the folder if need be. `boot` is the number of this boot.
     pub(super) fn take(folder: &Path, boot: &str) -> Result<Self, ClaimError> {

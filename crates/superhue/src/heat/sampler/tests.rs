@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use superhue_heat::{Reading, RegionBits};
 use superhue_model::{PageSet, Region, VirtAddr};
 use superhue_procfs::process::identify;
+use superhue_testing::undisturbed;
 
 use super::*;
 
@@ -111,7 +112,7 @@ fn sampler(fake: &Fake) -> Sampler {
     Sampler::new(Roots::default(), Box::new(fake.clone()), config)
 }
 
-/// Returns so many children, and a sampler of them, whose samples cost this much each; it never settles.
+/// Returns `count` children, and a sampler of them that never settles; each sample costs `costs`.
 fn costly(count: usize, costs: Duration) -> (Vec<(Child, ProcessId)>, Fake, Sampler) {
     let children: Vec<_> = (0..count).map(|_| Child::start()).collect();
     let fake = Fake::default();
@@ -132,6 +133,9 @@ fn run(sampler: &mut Sampler, until: Duration) -> Vec<SampleOutcome> {
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// CPU time that puts no sample off: what 1 % of ten seconds pays for in advance.
+const UNPAID: Duration = Duration::from_millis(100);
 
 #[test]
 fn few_samples_last_longer_and_many_do_not() {
@@ -155,36 +159,38 @@ fn few_samples_last_longer_and_many_do_not() {
 
 #[test]
 fn sampling_settles_and_is_taken_up_again() {
-    let (_child, id) = Child::start();
-    let fake = Fake::default();
-    fake.with(|script| script.touched = 100);
-    let mut sampler = sampler(&fake);
-    sampler.add(id);
-    sampler.add(id);
-    let sampled = run(&mut sampler, MINUTE);
-    assert!(sampled.iter().all(|sampled| sampled.result.is_ok()));
-    assert!(sampler.is_settled(id));
-    // Sampling settles after five calm samples; then there is a probe every other second.
-    let before = sampler.samples();
-    assert!((25..=40).contains(&before), "{before}");
-    let heat = sampler.map(id).unwrap().heat();
-    assert_eq!(heat.regions[0].active, Some(PageCount(100)));
-    assert_eq!(
-        sampler.hot_set().bytes_for(1.0),
-        Some(PageCount(100).bytes())
-    );
+    undisturbed(MINUTE, UNPAID, || {
+        let (_child, id) = Child::start();
+        let fake = Fake::default();
+        fake.with(|script| script.touched = 100);
+        let mut sampler = sampler(&fake);
+        sampler.add(id);
+        sampler.add(id);
+        let sampled = run(&mut sampler, MINUTE);
+        assert!(sampled.iter().all(|sampled| sampled.result.is_ok()));
+        assert!(sampler.is_settled(id));
+        // Sampling settles after five calm samples; then there is a probe every other second.
+        let before = sampler.samples();
+        assert!((25..=40).contains(&before), "{before}");
+        let heat = sampler.map(id).unwrap().heat();
+        assert_eq!(heat.regions[0].active, Some(PageCount(100)));
+        assert_eq!(
+            sampler.hot_set().bytes_for(1.0),
+            Some(PageCount(100).bytes())
+        );
 
-    sampler.resample_soon(id);
-    assert!(!sampler.is_settled(id));
-    run(&mut sampler, 2 * MINUTE);
-    assert!(sampler.is_settled(id));
-    // Work that this thread is charged with on a busy machine puts samples off.
-    assert!(sampler.samples() > before + 10);
+        sampler.resample_soon(id);
+        assert!(!sampler.is_settled(id));
+        run(&mut sampler, 2 * MINUTE);
+        assert!(sampler.is_settled(id));
+        // Work that this thread is charged with on a busy machine puts samples off.
+        assert!(sampler.samples() > before + 10);
 
-    sampler.retain(|_| false);
-    assert_eq!(sampler.due(), None);
-    assert_eq!(fake.with(|script| script.released.clone()), [id]);
-    assert!(sampler.total_cost().own > Duration::ZERO);
+        sampler.retain(|_| false);
+        assert_eq!(sampler.due(), None);
+        assert_eq!(fake.with(|script| script.released.clone()), [id]);
+        assert!(sampler.total_cost().own > Duration::ZERO);
+    });
 }
 
 #[test]
@@ -209,7 +215,7 @@ fn a_step_arms_only_what_is_affordable_and_each_is_paid_for() {
     sampler.step(Duration::ZERO);
     let armed = fake.with(|script| script.armed);
     assert!((1..60).contains(&armed), "{armed}");
-    // Those that end before they are read have been held up as well.
+    // Processes that end before they are read have been held up as well.
     sampler.retain(|_| false);
     let held = sampler.total_cost().target;
     assert!(held >= Duration::from_secs(armed), "{held:?}");
@@ -233,23 +239,25 @@ fn work_with_the_samples_is_part_of_the_cost() {
 
 #[test]
 fn a_process_that_replaced_its_memory_is_looked_at_anew() {
-    let (_child, id) = Child::start();
-    let fake = Fake::default();
-    fake.with(|script| script.touched = 7);
-    let mut sampler = sampler(&fake);
-    sampler.add(id);
-    run(&mut sampler, Duration::from_secs(5));
-    assert!(sampler.map(id).unwrap().samples() > 2);
-    sampler.resample_soon(id);
-    fake.with(|script| script.replaced = true);
-    let sampled = run(&mut sampler, MINUTE / 2);
-    let replaced =
-        |sampled: &&SampleOutcome| matches!(sampled.result, Err(TrackError::Replaced(_)));
-    assert_eq!(sampled.iter().filter(replaced).count(), 1);
-    let samples = sampler.map(id).unwrap().samples();
-    assert!(samples as usize <= sampled.len(), "{samples}");
-    run(&mut sampler, MINUTE);
-    assert!(sampler.is_settled(id));
+    undisturbed(MINUTE, UNPAID, || {
+        let (_child, id) = Child::start();
+        let fake = Fake::default();
+        fake.with(|script| script.touched = 7);
+        let mut sampler = sampler(&fake);
+        sampler.add(id);
+        run(&mut sampler, Duration::from_secs(5));
+        assert!(sampler.map(id).unwrap().samples() > 2);
+        sampler.resample_soon(id);
+        fake.with(|script| script.replaced = true);
+        let sampled = run(&mut sampler, MINUTE / 2);
+        let replaced =
+            |sampled: &&SampleOutcome| matches!(sampled.result, Err(TrackError::Replaced(_)));
+        assert_eq!(sampled.iter().filter(replaced).count(), 1);
+        let samples = sampler.map(id).unwrap().samples();
+        assert!(samples as usize <= sampled.len(), "{samples}");
+        run(&mut sampler, MINUTE);
+        assert!(sampler.is_settled(id));
+    });
 }
 
 #[test]
@@ -314,14 +322,16 @@ fn a_sample_that_would_hold_the_lock_for_too_long_is_not_taken() {
 
 #[test]
 fn trouble_is_told_and_not_asked_for_again_at_once() {
-    let (_child, id) = Child::start();
-    let fake = Fake::default();
-    fake.with(|script| script.unusable = true);
-    let mut sampler = sampler(&fake);
-    sampler.add(id);
-    let sampled = run(&mut sampler, MINUTE);
-    assert!(sampled.iter().all(|sampled| sampled.result.is_err()));
-    assert!((5..8).contains(&sampled.len()), "{}", sampled.len());
+    undisturbed(MINUTE, UNPAID, || {
+        let (_child, id) = Child::start();
+        let fake = Fake::default();
+        fake.with(|script| script.unusable = true);
+        let mut sampler = sampler(&fake);
+        sampler.add(id);
+        let sampled = run(&mut sampler, MINUTE);
+        assert!(sampled.iter().all(|sampled| sampled.result.is_err()));
+        assert!((5..8).contains(&sampled.len()), "{}", sampled.len());
+    });
 }
 
 #[test]

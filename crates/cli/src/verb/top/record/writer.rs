@@ -55,8 +55,8 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens the record at `path`, or makes one, of at most `limit` bytes together. Both files are opened and locked, so that nobody else can take
-    /// the second name later.
+    /// Opens the record at `path`, or makes one, of at most `limit` bytes together. Both files are opened and locked, so that no other program can
+    /// take the second name later.
     ///
     /// # Errors
     /// The file is something else, belongs to another user in a shared folder, or is in use; the record there is larger than `limit`.
@@ -72,7 +72,7 @@ impl RecordWriter {
         let (mut current, mut contents) = opened(&first)?;
         let (mut other, of_other) = opened(&second)?;
         let number = |contents: &Option<Contents>| contents.as_ref().map(|it| it.header.segment);
-        // The one that was written later goes on, after its last whole entry.
+        // The segment that was written later continues, after its last whole entry.
         if number(&of_other) > number(&contents) {
             std::mem::swap(&mut current, &mut other);
             contents = of_other;
@@ -100,7 +100,7 @@ impl RecordWriter {
     /// Writes a snapshot of the time `at` since 1970.
     ///
     /// # Errors
-    /// A full disk, for example. The record has its whole entries then; those of the older segment are gone if that was to be written anew.
+    /// A full disk, for example. The record has its whole entries then; those of the older segment are gone if that was to be rewritten.
     pub fn append(&mut self, at: Duration, shown: ShownView<'_>) -> anyhow::Result<()> {
         let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         let mut full = self.since_full >= FULL_EVERY;
@@ -275,6 +275,8 @@ impl Drop for Segment {
         if self.is_new && is_empty && fs::symlink_metadata(&self.path).is_ok_and(is_it) {
             let _ = fs::remove_file(&self.path);
         }
+        // A child that a thread has just forked has the file open until it executes its program.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 

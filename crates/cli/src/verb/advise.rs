@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use superhue::advise::estimate::Interval;
 use superhue::advise::{
-    Advice, AdviseError, AdviseRequest, MachineFacts, ProcessAdvice, advise as look,
+    Advice, AdviseError, AdviseRequest, MachineFacts, ProcessAdvice, State, advise as look,
 };
 use superhue::model::{ByteCount, counted};
 use superhue::procfs::Roots;
@@ -198,10 +198,12 @@ fn processes(processes: &[ProcessAdvice], named: bool) -> String {
     };
     let mut table = Sheet::new(&PROCESSES);
     for found in shown.iter().take(rows) {
-        let gains = match (found.estimate, found.no_gain) {
-            (Some(one), _) => gain(Some(one.gain)),
-            (None, Some(_)) => "none".to_owned(),
-            (None, None) => "?".to_owned(),
+        let gains = match (found.estimate, found.no_gain, found.state) {
+            (_, _, State::Idle) => "idle".to_owned(),
+            (_, _, State::Blocked) => "blocked".to_owned(),
+            (Some(one), _, _) => gain(Some(one.gain)),
+            (None, Some(_), _) => "none".to_owned(),
+            (None, None, _) => "?".to_owned(),
         };
         table.row([
             found.pid.to_string(),
@@ -276,13 +278,32 @@ fn services(advice: &Advice) -> String {
     format!("\n{}{more}", fitted(&table, true))
 }
 
+/// Returns the line in place of commands to try: it counts the processes whose gain may be known later.
+fn nothing_to_try(processes: &[ProcessAdvice]) -> String {
+    let open = [
+        (State::Idle, "idle"),
+        (State::Blocked, "blocked"),
+        (State::Unreadable, "not readable"),
+    ];
+    let counts = open.iter().filter_map(|(state, word)| {
+        let count = processes.iter().filter(|found| found.state == *state);
+        let count = count.count();
+        (count > 0).then(|| format!("{count} {word}"))
+    });
+    let counts: Vec<String> = counts.collect();
+    match counts.is_empty() {
+        true => "\nNothing to try: no process here shows a gain.\n".to_owned(),
+        false => format!("\nNothing to try now. Processes: {}.\n", counts.join(", ")),
+    }
+}
+
 fn attempts(processes: &[ProcessAdvice]) -> String {
     let worth: Vec<&ProcessAdvice> = processes
         .iter()
         .filter(|found| !found.attempts.is_empty())
         .collect();
     let Some(first) = worth.first() else {
-        return "\nNothing to try: no process here shows a gain.\n".to_owned();
+        return nothing_to_try(processes);
     };
     let mut text = format!("\nTry for process {} ({}):\n", first.pid, first.name);
     for attempt in &first.attempts {

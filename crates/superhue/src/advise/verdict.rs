@@ -19,14 +19,10 @@ const NEARLY_ALL: f64 = 0.95;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoGain {
-    /// Hardly any use of the CPU.
-    Sleeps,
     /// Hardly any memory.
     Small,
     /// Memory that is huge already.
     Huge,
-    /// No memory that could be huge.
-    Impossible,
     /// Touched memory that fits the TLB, or too few accesses.
     FewMisses,
     /// End of the process before the answer.
@@ -76,6 +72,7 @@ pub(super) fn conclude(
     reach: Option<ByteCount>,
     tracker: Option<&str>,
 ) {
+    found.attempts.clear();
     if !runs {
         found.verdict = Verdict::NoGain;
         found.no_gain = Some(NoGain::Ended);
@@ -88,6 +85,7 @@ pub(super) fn conclude(
     if matches!(found.verdict, Verdict::Gain | Verdict::Unclear) {
         found.attempts = attempts(found);
     } else if found.verdict == Verdict::Unknown
+        && found.state != State::Idle
         && found
             .possible_bytes
             .is_some_and(|bytes| bytes >= LEAST_MEMORY)
@@ -98,7 +96,7 @@ pub(super) fn conclude(
 
 /// Returns the state of a process that runs; obstacles come before a lack of load.
 fn state(found: &ProcessAdvice) -> State {
-    if found.estimate.is_some() && found.cpus >= LEAST_CPUS {
+    if found.estimate.is_some() && is_busy(found) {
         return State::Measured;
     }
     if found.rss_bytes.is_some_and(|bytes| bytes < LEAST_MEMORY) {
@@ -118,11 +116,17 @@ fn state(found: &ProcessAdvice) -> State {
             State::Blocked
         };
     }
-    if found.cpus < LEAST_CPUS {
+    if !is_busy(found) {
         return State::Idle;
     }
     State::Unknown
 }
+
+const NO_GAIN: Interval = Interval {
+    low: 0.0,
+    likely: 0.0,
+    high: 0.0,
+};
 
 fn is_nearly_all(possible: ByteCount, huge: ByteCount) -> bool {
     huge >= LEAST_MEMORY && huge.0 as f64 >= (possible + huge).0 as f64 * NEARLY_ALL
@@ -134,14 +138,8 @@ fn verdict(
     tracker: Option<&str>,
 ) -> (Verdict, Option<NoGain>, String) {
     let none = |reason, text: String| (Verdict::NoGain, Some(reason), text);
-    if found.cpus < LEAST_CPUS {
-        let text = format!(
-            "it used {:.1} % of a CPU: huge pages save CPU time, of which there is none",
-            found.cpus * 100.0
-        );
-        return none(NoGain::Sleeps, text);
-    }
-    if let Some(one) = &found.estimate {
+    let unknown = |text: String| (Verdict::Unknown, None, text);
+    if let Some(one) = found.estimate.as_ref().filter(|_| is_busy(found)) {
         let Interval { low, likely, high } = one.gain;
         let percent = |share: f64| format!("{:.0}", share * 100.0);
         if high < LEAST_GAIN {
@@ -183,21 +181,24 @@ fn verdict(
         let why = most.map_or_else(String::new, |one| {
             format!("; most of it ({}): {}", one.bytes, one.text)
         });
-        return none(
-            NoGain::Impossible,
-            format!("only {possible} could be huge{why}"),
-        );
+        return unknown(format!("only {possible} could be huge{why}"));
+    }
+    if !is_busy(found) && could.is_some() {
+        return unknown(format!(
+            "it used {:.1} % of a CPU: the gain shows under load",
+            found.cpus * 100.0
+        ));
     }
     let why = match (&found.unknown_because, tracker) {
         (Some(why), _) => why.clone(),
         (None, None) => "accesses cannot be tracked here".to_owned(),
         (None, Some(_)) => "it could not be watched".to_owned(),
     };
-    (
-        Verdict::Unknown,
-        None,
-        format!("the gain is not known: {why}"),
-    )
+    unknown(format!("the gain is not known: {why}"))
+}
+
+fn is_busy(found: &ProcessAdvice) -> bool {
+    found.cpus >= LEAST_CPUS
 }
 
 /// Returns commands to try, the safest first.
@@ -302,7 +303,7 @@ pub(super) fn services(processes: &[ProcessAdvice]) -> Vec<ServiceAdvice> {
 
 /// Returns the state of a service: that of its busy processes if it has any, else that of its largest process.
 fn state_of_all(members: &[&ProcessAdvice]) -> State {
-    let busy = || members.iter().filter(|found| found.cpus >= LEAST_CPUS);
+    let busy = || members.iter().filter(|found| is_busy(found));
     let has = |state| busy().any(|found| found.state == state);
     for state in [State::Unreadable, State::Unknown, State::Measured] {
         if has(state) {
@@ -315,22 +316,19 @@ fn state_of_all(members: &[&ProcessAdvice]) -> State {
     largest.map_or(State::Ended, |found| found.state)
 }
 
-/// Returns the gain of several processes: the mean, weighted by the CPU time that they use.
+/// Returns the gain of several processes: the mean, weighted by the CPU time that they use. Blocked memory gains nothing as things are, and idle
+/// processes use none of that time.
 fn together(members: &[&ProcessAdvice]) -> Result<Interval, String> {
-    let mut sum = Interval {
-        low: 0.0,
-        likely: 0.0,
-        high: 0.0,
-    };
+    let mut sum = NO_GAIN;
     let mut cpus = 0.0;
     for found in members {
         let gain = match (&found.estimate, found.verdict) {
             (Some(one), _) => one.gain,
-            (None, Verdict::NoGain) => Interval {
-                low: 0.0,
-                likely: 0.0,
-                high: 0.0,
-            },
+            (None, Verdict::NoGain) => NO_GAIN,
+            (None, Verdict::Unknown) if matches!(found.state, State::Idle | State::Blocked) => {
+                NO_GAIN
+            }
+            (None, _) if !is_busy(found) => NO_GAIN,
             (None, _) => return Err(format!("that of process {} is not known", found.pid)),
         };
         cpus += found.cpus;
@@ -344,4 +342,150 @@ fn together(members: &[&ProcessAdvice]) -> Result<Interval, String> {
         likely: share(sum.likely),
         high: share(sum.high),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_model::ByteCount;
+
+    use super::*;
+    use crate::advise::document::Obstacle;
+    use crate::why::Reason;
+
+    const MIB: ByteCount = ByteCount(1 << 20);
+
+    /// Returns a process with 100 MiB that could be huge, which uses `cpus`.
+    fn process(pid: u32, cpus: f64) -> ProcessAdvice {
+        let mut found = ProcessAdvice {
+            pid,
+            name: "server".to_owned(),
+            uid: 0,
+            service: Some("server.service".to_owned()),
+            cpus,
+            rss_bytes: Some(ByteCount(110 << 20)),
+            anonymous_bytes: Some(ByteCount(100 << 20)),
+            huge_bytes: Some(ByteCount(0)),
+            possible_bytes: Some(ByteCount(100 << 20)),
+            growth_bytes: None,
+            page_table_bytes: None,
+            bloat_bound_bytes: None,
+            hot_1ms_bytes: None,
+            hot_100ms_bytes: None,
+            untouched_bytes: None,
+            obstacles: Vec::new(),
+            unknown_because: None,
+            is_denied: false,
+            watched: None,
+            estimate: None,
+            state: State::Unknown,
+            verdict: Verdict::Unknown,
+            no_gain: None,
+            because: String::new(),
+            attempts: Vec::new(),
+        };
+        conclude(&mut found, true, None, Some("ptwalk"));
+        found
+    }
+
+    fn changed(mut found: ProcessAdvice, change: impl FnOnce(&mut ProcessAdvice)) -> ProcessAdvice {
+        change(&mut found);
+        conclude(&mut found, true, None, Some("ptwalk"));
+        found
+    }
+
+    fn blocked(pid: u32, cpus: f64) -> ProcessAdvice {
+        changed(process(pid, cpus), |found| {
+            found.possible_bytes = Some(MIB);
+            found.obstacles = vec![Obstacle {
+                reason: Reason::Disabled,
+                text: "huge pages are switched off for it",
+                bytes: ByteCount(99 << 20),
+            }];
+        })
+    }
+
+    fn unreadable(pid: u32, cpus: f64) -> ProcessAdvice {
+        changed(process(pid, cpus), |found| {
+            (found.possible_bytes, found.huge_bytes) = (None, None);
+            found.is_denied = true;
+            found.unknown_because = Some("needs CAP_SYS_PTRACE".to_owned());
+        })
+    }
+
+    #[test]
+    fn what_shows_only_later_is_unknown_and_not_zero() {
+        let expected = [
+            (process(1, 0.001), State::Idle, "under load"),
+            (blocked(2, 0.5), State::Blocked, "switched off"),
+            (blocked(3, 0.0), State::Blocked, "switched off"),
+            (unreadable(4, 0.5), State::Unreadable, "CAP_SYS_PTRACE"),
+            (process(5, 0.5), State::Unknown, "could not be watched"),
+        ];
+        for (found, state, words) in expected {
+            assert_eq!((found.state, found.verdict), (state, Verdict::Unknown));
+            assert_eq!(found.no_gain, None, "{found:?}");
+            assert!(found.because.contains(words), "{found:?}");
+            // A trial needs memory to switch, and a load.
+            let is_tried = !found.attempts.is_empty();
+            assert_eq!(is_tried, state == State::Unknown, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_nothing_to_gain_has_its_reason() {
+        let small = changed(process(1, 0.5), |found| {
+            found.rss_bytes = Some(MIB);
+        });
+        assert_eq!(
+            (small.state, small.no_gain),
+            (State::Small, Some(NoGain::Small))
+        );
+        let huge = changed(process(2, 0.0), |found| {
+            found.possible_bytes = Some(MIB);
+            found.huge_bytes = Some(ByteCount(100 << 20));
+        });
+        assert_eq!(
+            (huge.state, huge.no_gain),
+            (State::Huge, Some(NoGain::Huge))
+        );
+        let mut ended = process(3, 0.5);
+        conclude(&mut ended, false, None, Some("ptwalk"));
+        assert_eq!(
+            (ended.state, ended.no_gain),
+            (State::Ended, Some(NoGain::Ended))
+        );
+        assert!(ended.attempts.is_empty());
+    }
+
+    #[test]
+    fn a_service_has_the_state_of_what_is_busy_in_it() {
+        let of = |members: Vec<ProcessAdvice>| {
+            let found = services(&members);
+            assert_eq!(found.len(), 1);
+            found.into_iter().next().unwrap()
+        };
+        let idle = of(vec![process(1, 0.0), process(2, 0.001)]);
+        assert_eq!((idle.state, idle.processes), (State::Idle, 2));
+        assert!(idle.gain.is_none() && idle.attempts.is_empty());
+        assert_eq!(idle.possible_bytes, Some(ByteCount(200 << 20)));
+        let mixed = of(vec![process(1, 0.0), blocked(2, 0.5)]);
+        assert_eq!(mixed.state, State::Blocked);
+        assert!(mixed.gain.is_none(), "{mixed:?}");
+        let unknown = of(vec![blocked(1, 0.5), unreadable(2, 0.5)]);
+        assert_eq!(unknown.state, State::Unreadable);
+        // Unknown in one is unknown in the sum.
+        assert_eq!((unknown.huge_bytes, unknown.possible_bytes), (None, None));
+        assert!(unknown.gain.is_none() && unknown.gain_unknown_because.is_some());
+        let huge = |pid| {
+            changed(process(pid, 0.5), |found| {
+                found.possible_bytes = Some(MIB);
+                found.huge_bytes = Some(ByteCount(100 << 20));
+            })
+        };
+        let huge = of(vec![huge(1), process(2, 0.001)]);
+        assert_eq!(
+            (huge.state, huge.gain.map(|gain| gain.high)),
+            (State::Huge, Some(0.0))
+        );
+    }
 }

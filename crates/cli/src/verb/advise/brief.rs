@@ -1,5 +1,6 @@
 //! The table of `superhue advise` that fits the terminal: a service or process in a row, with its state and the next step.
 
+use rustix::process::geteuid;
 use superhue::advise::estimate::Interval;
 use superhue::advise::{
     Advice, LEAST_GAIN, MachineFacts, Obstacle, ProcessAdvice, ServiceAdvice, State,
@@ -187,6 +188,7 @@ fn next(state: State, gain: Option<Interval>, target: &str, obstacle: Option<&Ob
         State::Measured if !has_gain(state, gain) => String::new(),
         State::Measured | State::Unknown => format!("superhue trial {target}"),
         State::Idle => "ask again under load".to_owned(),
+        State::Unreadable if geteuid().is_root() => "see --json for the reason".to_owned(),
         State::Unreadable => "run as root".to_owned(),
         State::Blocked => obstacle
             .map_or("see status --why", |one| remedy(one.reason))

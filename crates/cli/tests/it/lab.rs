@@ -164,6 +164,19 @@ fn the_kept_page_says_what_the_kept_results_say() {
         of_the_lab(&page),
         "make it anew: superhue lab --from docs/lab/lab.json --output docs/lab, then scripts/papers table"
     );
+    // Words and conclusions of the kept results, and all pictures, are those of this version.
+    let mut files: Vec<String> = fs::read_dir(kept)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| fs::exists(folder.path().join(name)).unwrap() && name != "README.md")
+        .collect();
+    files.sort_unstable();
+    assert!(files.len() >= 16, "{files:?}");
+    for name in files {
+        let [made, kept] = [folder.path(), Path::new(kept)]
+            .map(|folder| fs::read_to_string(folder.join(&name)).unwrap());
+        assert!(made == kept, "{name} is of another version");
+    }
 }
 
 #[test]
@@ -576,7 +589,7 @@ fn an_interrupted_prediction_tells_what_there_is() {
         "{said}"
     );
     assert!(!support::lives(emulator), "the program goes on");
-    // If superhue itself is killed, the program goes on, unobserved.
+    // If superhue itself is killed, the program continues, unobserved.
     let mut running = ChildGuard::start(&mut command);
     let emulator = until("the program runs", || emulator_of(running.pid()));
     until("it is seen", || (busy(emulator) > 50).then_some(()));

@@ -29,6 +29,8 @@
 
 use std::collections::BTreeMap;
 
+use superhue_model::counted;
+
 use crate::condition::{Condition, Demand, Finding, GateResult, Judgement, Outcome, Side};
 use crate::design::references;
 use crate::human::{clean, ratio};
@@ -124,7 +126,8 @@ fn look(
         Some(why_nothing(comparison, &condition.metric, lacking))
     } else if fewest < needed {
         let name = comparison.title(lacking);
-        Some(format!("{name} has {fewest} values, and it takes {needed}"))
+        let values = counted(fewest as u64, "value");
+        Some(format!("{name} has {values}, and it takes {needed}"))
     } else if finding.ratio.and_then(|ratio| ratio.interval).is_none() {
         let name = comparison.title(reference);
         Some(format!(
@@ -273,8 +276,11 @@ fn incomplete(comparison: &Comparison, condition: &Condition) -> Option<String> 
             let missing = comparison.summary(&condition.metric, arm)?.missing;
             match (failed, missing) {
                 (0, 0) => None,
-                (0, missing) => Some(format!("{name} lacks {missing} values")),
-                (failed, _) => Some(format!("{failed} runs of {name} failed")),
+                (0, missing) => Some(format!("{name} lacks {}", counted(missing as u64, "value"))),
+                (failed, _) => Some(format!(
+                    "{} of {name} failed",
+                    counted(failed as u64, "run")
+                )),
             }
         })
 }

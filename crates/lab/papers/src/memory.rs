@@ -22,6 +22,29 @@ pub const FILES: [&str; 6] = [
 const COLORS: u64 = 512;
 const PAGE: u64 = 4096;
 
+/// Returns a field of the first line of a dump: `linux=6.12.117`.
+fn field<'a>(how: &'a str, key: &str) -> Option<&'a str> {
+    how.split(' ')
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Returns the name of the file that the first line of a dump belongs to: `unpatched-aged-base` for `off,aged,base ... kernel=unpatched`.
+fn guest(how: &str) -> Option<String> {
+    let (_, state) = how.split(' ').next()?.split_once(',')?;
+    Some(format!(
+        "{}-{}",
+        field(how, "kernel")?,
+        state.replace(',', "-")
+    ))
+}
+
+/// Returns true if two dumps are of one release, and, where both kernels have the patches or both lack them, of one build.
+fn are_of_one_build(one: &str, other: &str) -> bool {
+    let is_unpatched = |how| field(how, "kernel") == Some("unpatched");
+    let same = |key| field(one, key) == field(other, key);
+    same("linux") && (is_unpatched(one) != is_unpatched(other) || same("made"))
+}
+
 /// Source of placements: dumps of real kernels, and a seed for drawn ones.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -51,10 +74,22 @@ impl Memory {
     /// Adds a file of `kernel/frames`.
     ///
     /// # Errors
-    /// If it is damaged, or of a guest that died.
+    /// If it is damaged, of a guest that died, of another guest than its name says, or of another kernel than the files before it.
     pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReplayError> {
         let dump =
             Dump::parse(bytes).map_err(|error| ReplayError(format!("{name}.frames {error}")))?;
+        let told = guest(&dump.how);
+        if told.as_deref() != Some(name) {
+            let told =
+                told.unwrap_or_else(|| format!("a guest that it does not name ({})", dump.how));
+            return Err(ReplayError(format!("{name}.frames is of {told}")));
+        }
+        let other = self.dumps.iter();
+        let mut other = other.filter(|(_, other)| !are_of_one_build(&dump.how, &other.how));
+        if let Some((other, _)) = other.next() {
+            let what = format!("{name}.frames is of another kernel than {other}.frames");
+            return Err(ReplayError(what));
+        }
         self.dumps.insert(name.to_owned(), dump);
         Ok(())
     }

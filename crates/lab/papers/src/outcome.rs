@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-pub(crate) fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmResult {
+pub(crate) fn result(arm: Arm, outcomes: &[Outcome]) -> ArmResult {
     let spread =
         |of: fn(&Outcome) -> f64| Spread::of(&outcomes.iter().map(of).collect::<Vec<f64>>());
     ArmResult {
@@ -39,7 +39,7 @@ pub(crate) fn result(arm: Arm, outcomes: &[Outcome], paper: Option<f64>) -> ArmR
         misses: spread(|outcome| outcome.misses),
         walks: spread(|outcome| outcome.walks),
         value: spread(|outcome| outcome.value),
-        paper,
+        paper: None,
     }
 }
 

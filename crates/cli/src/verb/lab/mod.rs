@@ -112,24 +112,34 @@ fn plugin(args: &LabArgs) -> PathBuf {
     })
 }
 
-/// Shows a kept document, or draws it again.
+/// Shows a kept document, or draws it again: its points, in the words of this version.
 fn again(args: &LabArgs, path: &Path) -> VerbResult {
-    let document = read_document(path, MAX_DOCUMENT_BYTES)
+    let mut document = read_document(path, MAX_DOCUMENT_BYTES)
         .and_then(|text| Document::from_json(&text).map_err(anyhow::Error::from))
         .with_context(|| format!("cannot show {}", path.display()))
         .map_err(failed)?;
     prepare(args.output.as_deref())?;
-    for figure in &document.figures {
-        // The name may come from a foreign document.
-        if figure::named(&figure.name).is_none() && figure.name != superhue_papers::program::NAME {
-            let what = format!(
-                "cannot show {}: there is no figure {:?}",
-                path.display(),
-                figure.name
-            );
-            return Err(Failure::new(FAILED, what));
+    for figure in &mut document.figures {
+        match figure::named(&figure.name) {
+            Some(kind) => {
+                let told = kind.retell(figure);
+                *figure = told.map_err(|ReplayError(what)| Failure::new(FAILED, what))?;
+            }
+            None if figure.name == superhue_papers::program::NAME => {}
+            // The name may come from a foreign document.
+            None => {
+                let what = format!(
+                    "cannot show {}: there is no figure {:?}",
+                    path.display(),
+                    figure.name
+                );
+                return Err(Failure::new(FAILED, what));
+            }
         }
         draw(args.output.as_deref(), figure)?;
+    }
+    if let Some(folder) = &args.output {
+        write(folder, "lab.json", &json(&document)?)?;
     }
     finish(args, &document)
 }
@@ -290,7 +300,7 @@ fn kinds(names: &[String]) -> Result<Vec<Kind>, Failure> {
 struct SelectedMachine {
     machine: Machine,
     notes: Vec<String>,
-    /// Its file, if it has just been written.
+    /// Text of the machine file, if it has just been written.
     text: Option<String>,
 }
 

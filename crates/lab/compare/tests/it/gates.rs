@@ -225,7 +225,7 @@ fn no_gate_passes_on_an_incomplete_result() {
     with_failure[3][1] = None;
     let (got, why) = outcome(&with_failure, whole);
     assert_eq!(got, Outcome::NotJudged);
-    assert!(why.contains("1 runs of `hot` failed"), "{why}");
+    assert!(why.contains("1 run of `hot` failed"), "{why}");
     let mut with_missing = good.clone();
     with_missing[3][0] = Some(f64::NAN);
     let (got, why) = outcome(&with_missing, whole);

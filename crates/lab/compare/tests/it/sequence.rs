@@ -33,10 +33,12 @@ enum Noise {
     Bursts,
     /// Few different values, so that many pairs are equal.
     Coarse,
+    /// Work in step with the blocks: each second block is slower, whatever the policy is.
+    InStep,
 }
 
 impl Noise {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Normal,
         Self::Cauchy,
         Self::Walk,
@@ -45,6 +47,7 @@ impl Noise {
         Self::Periodic,
         Self::Bursts,
         Self::Coarse,
+        Self::InStep,
     ];
 
     /// Returns the values of two blocks for each of `pairs` pairs.
@@ -77,6 +80,7 @@ impl Noise {
                     if busy { normal * 10.0 } else { normal }
                 }
                 Self::Coarse => (normal * 50.0).round() / 50.0,
+                Self::InStep => normal * 0.2 + if index % 2 == 1 { 0.1 } else { 0.0 },
             }
         };
         (0..pairs)

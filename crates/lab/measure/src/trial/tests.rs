@@ -217,7 +217,11 @@ fn the_lines_have_the_mean_and_what_off_was() {
         assert!(lines.contains(words), "{words}: {lines}");
     }
     for (before, off, words) in [
-        (Some(0.02), Some(0.0), "off was as before the policy"),
+        (
+            Some(0.02),
+            Some(0.0),
+            "with the policy off, frames lay as before it",
+        ),
         (Some(0.9), Some(0.0), "off was slower than before"),
         (None, Some(0.9), "how they lay before is not known"),
         (None, None, "frames side by side"),

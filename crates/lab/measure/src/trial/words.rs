@@ -1,6 +1,6 @@
 //! A trial in sentences.
 
-use superhue_model::ByteCount;
+use superhue_model::{ByteCount, counted};
 
 use super::{MetricKind, Trial, TrialEffect, TrialFrames, TrialOutcome, TrialPair, TrialSource};
 use crate::human::exact_percent;
@@ -278,7 +278,9 @@ impl TrialFrames {
                     percent(off)
                 );
                 if (off - before).abs() <= FRAMES_ALIKE {
-                    format!("off was as before the policy: {shares}")
+                    format!(
+                        "with the policy off, frames lay as before it: {shares}; other causes of a difference are not excluded"
+                    )
                 } else if off > before {
                     format!(
                         "off was faster than before the policy: a split leaves frames side by side{why}; {shares}: the policy's effect \
@@ -299,11 +301,6 @@ impl TrialFrames {
             ),
         }
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
 }
 
 /// Formats a share with its sign.

@@ -2,7 +2,7 @@
 
 use superhue_cachesim::{Machine, Placement, System};
 
-use super::{CORE2, Outcome, Settings, Size, ZEN, gain, not_modelled, replay};
+use super::{Outcome, Replayed, Settings, Size, gain, not_modelled, replay};
 use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{Figure, Spread};
@@ -82,8 +82,11 @@ fn run(
 /// frames.
 const ELSEWHERE: u64 = 1 << 22;
 
-pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(CORE2)?;
+pub(super) fn pairs(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     if machine.cores < 2 {
         let what = format!(
             "p1-pairs needs a machine with two cores; {} has one",
@@ -122,11 +125,16 @@ pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Repl
                 random.below(of_it.len() as u64) as usize,
             )
         });
-        let (time, counts) = run(&machine, (&references[0], &victim.pages), partner);
+        let (time, counts) = run(machine, (&references[0], &victim.pages), partner);
         Outcome::of(victim.real, &counts, time as f64 / 1e9)
     };
     let arms = [Arm::Kernel, Arm::Halves];
-    let points = replay(&sizes, &arms, |_| loops, one, |_, _| None);
+    Ok(replay(&sizes, &arms, |_| loops, one))
+}
+
+pub(super) fn tell_pairs(machine: &Machine, replayed: Replayed) -> Figure {
+    let arms = replayed.points.iter().flat_map(|point| &point.arms);
+    let loops = arms.map(|arm| arm.draws).max().unwrap_or(0);
     let mut figure = Figure {
         name: "p1-pairs".to_owned(),
         title: "mcol beside another task, shared cache".to_owned(),
@@ -143,7 +151,7 @@ pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Repl
         axis: "partner".to_owned(),
         value: "million cycles of mcol, modelled".to_owned(),
         higher_is_better: false,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[
@@ -189,7 +197,7 @@ pub(super) fn pairs(settings: &Settings, memory: &Memory) -> Result<Figure, Repl
             ));
         }
     }
-    Ok(figure)
+    figure
 }
 
 /// Bits of the frame number that choose the color of a cache, beyond the page offset.
@@ -197,14 +205,20 @@ fn color_bits(machine: &Machine, level: usize) -> u32 {
     machine.caches[level].colors(machine.page).trailing_zeros()
 }
 
-pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(ZEN)?;
+/// Bits of the frame number that choose the color: of the last cache, and the most of those that choose colors of a private one.
+fn bits_of_rule(machine: &Machine) -> (u32, u32) {
     let last = machine.caches.len() - 1;
-    let all = color_bits(&machine, last);
-    let inner = (0..last)
-        .map(|level| color_bits(&machine, level))
-        .max()
-        .unwrap_or(0);
+    let inner = (0..last).map(|level| color_bits(machine, level)).max();
+    (color_bits(machine, last), inner.unwrap_or(0))
+}
+
+pub(super) fn rule(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
+    let last = machine.caches.len() - 1;
+    let (all, inner) = bits_of_rule(machine);
     if inner == 0 || all <= inner {
         let what =
             "p1-rule needs a machine whose private caches have colors, fewer than the last one";
@@ -236,7 +250,7 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Repla
         let mut random = memory.random(&format!("rule/{}", arm.name()), draw);
         let pages = size.bytes.div_ceil(page) as usize;
         let pages = Placement::colored_set(pages, page, colors, &set, &mut random);
-        let counts = super::counted(&machine, &pages, |sink, counting| {
+        let counts = super::counted(machine, &pages, |sink, counting| {
             for _ in 0..if counting { 4 } else { 1 } {
                 crate::workload::sweep(sink, size.bytes);
             }
@@ -248,13 +262,17 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Repla
         outcome
     };
     let arms = [Arm::Colored, Arm::Halves, Arm::NoRule];
-    let points = replay(
+    Ok(replay(
         &sizes,
         &arms,
         |size| settings.draws(size.bytes),
         one,
-        |_, _| None,
-    );
+    ))
+}
+
+pub(super) fn tell_rule(machine: &Machine, replayed: Replayed) -> Figure {
+    let (all, inner) = bits_of_rule(machine);
+    let private = &machine.caches[machine.caches.len() - 2];
     let rule = 1u64 << (all - inner);
     let mut figure = Figure {
         name: "p1-rule".to_owned(),
@@ -270,7 +288,7 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Repla
         axis: "size".to_owned(),
         value: "cycles a load, modelled".to_owned(),
         higher_is_better: false,
-        points,
+        points: replayed.points,
         verdict: vec![format!(
             "{} has {} colors in its last cache, of which the rule allows {rule}.", machine.name, 1u64 << all
         )],
@@ -294,5 +312,5 @@ pub(super) fn rule(settings: &Settings, memory: &Memory) -> Result<Figure, Repla
     );
     figure.verdict.push(said);
     figure.losing = super::losses(&figure, "halves", "colored");
-    Ok(figure)
+    figure
 }

@@ -53,24 +53,70 @@ impl Settings {
         }
     }
 
-    /// The machine of a figure, unless the user asked for another one.
+    /// The machine of a figure, unless the user chose another one.
     fn machine(&self, text: (&str, &str)) -> Result<Machine, ReplayError> {
         match &self.machine {
             Some(machine) => Ok(machine.clone()),
-            None => Machine::parse(text.0, text.1).map_err(|error| ReplayError(error.to_string())),
+            None => parsed(text),
         }
     }
+}
+
+/// Reads one of the machines of this crate.
+fn parsed((name, text): (&str, &str)) -> Result<Machine, ReplayError> {
+    Machine::parse(name, text).map_err(|error| ReplayError(error.to_string()))
 }
 
 /// A figure that can be made.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// Its name.
+    /// Name on the command line.
     pub name: &'static str,
     /// The table or figure, and its paper.
     pub paper: &'static str,
-    make: fn(&Settings, &Memory) -> Result<Figure, ReplayError>,
+    /// File of the paper's machine, and its text.
+    machine: (&'static str, &'static str),
+    replay: fn(&Settings, &Memory, &Machine) -> Result<Replayed, ReplayError>,
+    tell: fn(&Machine, Replayed) -> Figure,
 }
+
+/// Results of replays, without words.
+struct Replayed {
+    points: Vec<Point>,
+    /// Parts of the figure that could not be made, and why.
+    left_out: Vec<String>,
+    /// True if the machine is the paper's, and not another one that the user chose.
+    is_papers: bool,
+}
+
+impl From<Vec<Point>> for Replayed {
+    fn from(points: Vec<Point>) -> Self {
+        Self {
+            points,
+            left_out: Vec::new(),
+            is_papers: false,
+        }
+    }
+}
+
+impl Replayed {
+    /// Enters the paper's numbers, by the point and the name of the arm.
+    fn enter_paper(&mut self, number: impl Fn(&Point, &str) -> Option<f64>) {
+        if !self.is_papers {
+            return;
+        }
+        for point in &mut self.points {
+            let numbers = point.arms.iter().map(|arm| number(point, &arm.arm));
+            let numbers: Vec<Option<f64>> = numbers.collect();
+            for (arm, number) in point.arms.iter_mut().zip(numbers) {
+                arm.paper = number;
+            }
+        }
+    }
+}
+
+/// Beginning of the sentence on parts of a figure that could not be made.
+const LEFT_OUT: &str = "LEFT OUT: ";
 
 impl std::fmt::Debug for Kind {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -83,72 +129,100 @@ pub const ALL: [Kind; 14] = [
     Kind {
         name: "p0-celeron",
         paper: "P0 table 2, figures 8 and 9",
-        make: transpose::celeron,
+        machine: CELERON,
+        replay: transpose::celeron,
+        tell: transpose::tell_celeron,
     },
     Kind {
         name: "p0-celeron-superpages",
         paper: "P0 figures 10 and 11",
-        make: transpose::celeron_superpages,
+        machine: CELERON,
+        replay: transpose::celeron_superpages,
+        tell: transpose::tell_celeron_superpages,
     },
     Kind {
         name: "p0-pentium4",
         paper: "P0 figures 12 and 13",
-        make: transpose::pentium4,
+        machine: PENTIUM4,
+        replay: transpose::pentium4,
+        tell: transpose::tell_pentium4,
     },
     Kind {
         name: "p1-pairs",
         paper: "P1 figure 5",
-        make: isolation::pairs,
+        machine: CORE2,
+        replay: isolation::pairs,
+        tell: isolation::tell_pairs,
     },
     Kind {
         name: "p1-rule",
         paper: "P1 section 3.2",
-        make: isolation::rule,
+        machine: ZEN,
+        replay: isolation::rule,
+        tell: isolation::tell_rule,
     },
     Kind {
         name: "p2-bandwidth",
         paper: "P2 result 3",
-        make: patch::bandwidth,
+        machine: ALPHA,
+        replay: patch::bandwidth,
+        tell: patch::tell_bandwidth,
     },
     Kind {
         name: "p2-fft",
         paper: "P2 result 4",
-        make: patch::fft,
+        machine: ALPHA,
+        replay: patch::fft,
+        tell: patch::tell_fft,
     },
     Kind {
         name: "p2-product",
         paper: "P2 result 2",
-        make: patch::product,
+        machine: ATHLON,
+        replay: patch::product,
+        tell: patch::tell_product,
     },
     Kind {
         name: "p3-celeron-load",
         paper: "P3 figure 10 (a)",
-        make: transpose::p3_celeron_load,
+        machine: CELERON,
+        replay: transpose::p3_celeron_load,
+        tell: transpose::tell_p3_celeron_load,
     },
     Kind {
         name: "p3-pentium4-load",
         paper: "P3 figures 9 and 10 (b)",
-        make: transpose::p3_pentium4_load,
+        machine: PENTIUM4,
+        replay: transpose::p3_pentium4_load,
+        tell: transpose::tell_p3_pentium4_load,
     },
     Kind {
         name: "p3-store",
         paper: "P3 figure 11 (b)",
-        make: transpose::p3_pentium4_store,
+        machine: PENTIUM4,
+        replay: transpose::p3_pentium4_store,
+        tell: transpose::tell_p3_pentium4_store,
     },
     Kind {
         name: "p3-stride",
         paper: "P3 section 5.1",
-        make: transpose::stride,
+        machine: PENTIUM4,
+        replay: transpose::stride,
+        tell: transpose::tell_stride,
     },
     Kind {
         name: "p3-programs",
         paper: "P3 figures 12 and 13",
-        make: programs::pentium4,
+        machine: PENTIUM4,
+        replay: programs::replayed,
+        tell: programs::tell_pentium4,
     },
     Kind {
         name: "p3-programs-celeron",
         paper: "P3 figures 12 and 13",
-        make: programs::celeron,
+        machine: CELERON,
+        replay: programs::replayed,
+        tell: programs::tell_celeron,
     },
 ];
 
@@ -162,9 +236,40 @@ impl Kind {
     /// Makes the figure.
     ///
     /// # Errors
-    /// If the machine that the user asked for does not fit the figure.
+    /// If the machine that the user chose does not fit the figure.
     pub fn make(&self, settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-        (self.make)(settings, memory)
+        let machine = settings.machine(self.machine)?;
+        let replayed = (self.replay)(settings, memory, &machine)?;
+        let is_papers = settings.machine.is_none();
+        let replayed = Replayed {
+            is_papers,
+            ..replayed
+        };
+        Ok((self.tell)(&machine, replayed))
+    }
+
+    /// Returns the figure in the words of this version, which draws its conclusions anew from the points. A figure of a machine that the user chose stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// If the paper's machine cannot be read.
+    pub fn retell(&self, figure: &Figure) -> Result<Figure, ReplayError> {
+        let machine = parsed(self.machine)?;
+        if figure.machine != machine.name {
+            return Ok(figure.clone());
+        }
+        let mut points = figure.points.clone();
+        for arm in points.iter_mut().flat_map(|point| &mut point.arms) {
+            arm.paper = None;
+        }
+        let said = figure.verdict.iter();
+        let left_out = said.filter_map(|text| text.strip_prefix(LEFT_OUT)?.strip_suffix('.'));
+        let replayed = Replayed {
+            points,
+            left_out: left_out.map(str::to_owned).collect(),
+            is_papers: true,
+        };
+        Ok((self.tell)(&machine, replayed))
     }
 }
 
@@ -189,16 +294,15 @@ fn replay(
     arms: &[Arm],
     draws: impl Fn(&Size) -> usize,
     one: impl Fn(&Size, Arm, usize) -> Outcome + Sync,
-    paper: impl Fn(&Size, Arm) -> Option<f64>,
-) -> Vec<Point> {
+) -> Replayed {
     let work: Vec<(usize, Arm, usize)> = (0..sizes.len())
         .flat_map(|size| arms.iter().map(move |arm| (size, *arm)))
         .flat_map(|(size, arm)| (0..draws(&sizes[size])).map(move |draw| (size, arm, draw)))
         .collect();
     let outcomes = parallel::map(&work, |&(size, arm, draw)| one(&sizes[size], arm, draw));
     let mut rest = &outcomes[..];
-    sizes
-        .iter()
+    let points = sizes.iter();
+    let points: Vec<Point> = points
         .map(|size| Point {
             label: size.label.clone(),
             bytes: size.bytes,
@@ -208,11 +312,12 @@ fn replay(
                 .map(|arm| {
                     let (mine, others) = rest.split_at(draws(size));
                     rest = others;
-                    result(*arm, mine, paper(size, *arm))
+                    result(*arm, mine)
                 })
                 .collect(),
         })
-        .collect()
+        .collect();
+    points.into()
 }
 
 /// Sink that runs references on core 0 of a system.

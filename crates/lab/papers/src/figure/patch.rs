@@ -1,9 +1,9 @@
 //! The patch of 2003: bandwidth by size, transforms, a product.
 
-use superhue_cachesim::Placement;
+use superhue_cachesim::{Machine, Placement};
 
 use super::{
-    ALPHA, ATHLON, JUST_BEYOND, Outcome, Settings, Size, both_never_worse, counted, gain, losses,
+    JUST_BEYOND, Outcome, Replayed, Settings, Size, both_never_worse, counted, gain, losses,
     not_modelled, place, replay,
 };
 use crate::ReplayError;
@@ -28,8 +28,11 @@ fn kib(bytes: u64) -> String {
 /// Largest last cache in bytes that [`bandwidth`] replays: the frames of twice as much are drawn from 1 GiB.
 const LARGEST: u64 = 256 << 20;
 
-pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(ALPHA)?;
+pub(super) fn bandwidth(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let cache = machine.last().size;
     if cache > LARGEST {
         return Err(ReplayError(format!(
@@ -54,7 +57,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
     let best = {
         let pages =
             Placement::sequential((cache / 8).div_ceil(machine.page) as usize, machine.page, 0);
-        counted(&machine, &pages, |sink, _| sweep(sink, cache / 8)).cycles() / (cache / 64) as f64
+        counted(machine, &pages, |sink, _| sweep(sink, cache / 8)).cycles() / (cache / 64) as f64
     };
     let one = |size: &Size, arm: Arm, draw: usize| {
         let (pages, real) = if arm == Arm::Random {
@@ -65,7 +68,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
             let placed = place(memory, arm, size.bytes, draw);
             (placed.pages, placed.real)
         };
-        let counts = counted(&machine, &pages, |sink, counting| {
+        let counts = counted(machine, &pages, |sink, counting| {
             for _ in 0..if counting { 2 } else { 1 } {
                 sweep(sink, size.bytes);
             }
@@ -74,12 +77,21 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
         Outcome::of(real, &counts, 100.0 * best / cycles)
     };
     let arms = [Arm::Fresh, Arm::Kernel, Arm::Random, Arm::Colored];
-    let paper = |size: &Size, arm: Arm| match (arm, size.number) {
+    Ok(replay(
+        &sizes,
+        &arms,
+        |size| settings.draws(size.bytes),
+        one,
+    ))
+}
+
+pub(super) fn tell_bandwidth(machine: &Machine, mut replayed: Replayed) -> Figure {
+    let cache = machine.last().size;
+    replayed.enter_paper(|point, arm| match (arm, point.bytes * 8 / cache) {
         // 80 % of the theoretical maximum, which a loop without a conflict has: the 100 % of this figure.
-        (Arm::Kernel, 1) | (Arm::Colored, 1..=8) if settings.machine.is_none() => Some(100.0),
+        ("kernel", 1) | ("colored", 1..=8) => Some(100.0),
         _ => None,
-    };
-    let points = replay(&sizes, &arms, |size| settings.draws(size.bytes), one, paper);
+    });
     let mut figure = Figure {
         name: "p2-bandwidth".to_owned(),
         title: "Bandwidth by working set, direct-mapped cache".to_owned(),
@@ -93,7 +105,7 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
         axis: "size".to_owned(),
         value: "% of the best bandwidth, modelled".to_owned(),
         higher_is_better: true,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[EIGHT]),
@@ -114,11 +126,14 @@ pub(super) fn bandwidth(settings: &Settings, memory: &Memory) -> Result<Figure, 
     );
     figure.verdict.push(said);
     figure.losing = losses(&figure, "colored", "kernel");
-    Ok(figure)
+    figure
 }
 
-pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(ALPHA)?;
+pub(super) fn fft(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let all: &[(u64, &str)] = if settings.quick {
         &[(1 << 16, "64k")]
     } else {
@@ -132,19 +147,21 @@ pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Replay
     let sizes: Vec<Size> = all.iter().map(size).collect();
     let one = |size: &Size, arm: Arm, draw: usize| {
         let placed = place(memory, arm, size.bytes, draw);
-        let counts = counted(&machine, &placed.pages, |sink, _| {
+        let counts = counted(machine, &placed.pages, |sink, _| {
             crate::workload::fft(sink, size.number);
         });
         Outcome::of(placed.real, &counts, counts.cycles() / size.number as f64)
     };
     let arms = [Arm::Kernel, Arm::Colored, Arm::Both];
-    let points = replay(
+    Ok(replay(
         &sizes,
         &arms,
         |size| settings.draws(size.bytes),
         one,
-        |_, _| None,
-    );
+    ))
+}
+
+pub(super) fn tell_fft(machine: &Machine, replayed: Replayed) -> Figure {
     let mut figure = Figure {
         name: "p2-fft".to_owned(),
         title: "Fourier transforms, direct-mapped cache".to_owned(),
@@ -156,7 +173,7 @@ pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Replay
         axis: "points".to_owned(),
         value: "cycles a point, modelled".to_owned(),
         higher_is_better: false,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[EIGHT, "FFTW's own plan, and its arithmetic: the gain of a real transform is smaller."]),
@@ -177,12 +194,17 @@ pub(super) fn fft(settings: &Settings, memory: &Memory) -> Result<Figure, Replay
         .push(both_never_worse(&figure, ["colored", "kernel"], QUARTERS));
     figure.losing = losses(&figure, "colored", "kernel");
     figure.losing.extend(losses(&figure, "both", "kernel"));
-    Ok(figure)
+    figure
 }
 
-pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    const ROWS: u64 = 3;
-    let machine = settings.machine(ATHLON)?;
+/// Rows of the product that count.
+const ROWS: u64 = 3;
+
+pub(super) fn product(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let all: &[u64] = if settings.quick {
         &[200]
     } else {
@@ -196,7 +218,7 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Re
     let sizes: Vec<Size> = all.iter().map(size).collect();
     let one = |size: &Size, arm: Arm, draw: usize| {
         let placed = place(memory, arm, size.bytes, draw);
-        let counts = counted(&machine, &placed.pages, |sink, counting| {
+        let counts = counted(machine, &placed.pages, |sink, counting| {
             let rows = if counting { 1..ROWS + 1 } else { 0..1 };
             crate::workload::product(sink, size.number, rows);
         });
@@ -210,13 +232,15 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Re
         Arm::Superpages,
         Arm::Both,
     ];
-    let points = replay(
+    Ok(replay(
         &sizes,
         &arms,
         |size| settings.draws(size.bytes),
         one,
-        |_, _| None,
-    );
+    ))
+}
+
+pub(super) fn tell_product(machine: &Machine, replayed: Replayed) -> Figure {
     let mut figure = Figure {
         name: "p2-product".to_owned(),
         title: "A product of matrices, two-way cache of 512 KiB".to_owned(),
@@ -230,7 +254,7 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Re
         axis: "dim".to_owned(),
         value: "cycles a multiplication, modelled".to_owned(),
         higher_is_better: false,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[
@@ -266,5 +290,5 @@ pub(super) fn product(settings: &Settings, memory: &Memory) -> Result<Figure, Re
     ));
     figure.losing = losses(&figure, "colored", "kernel");
     figure.losing.extend(losses(&figure, "both", "superpages"));
-    Ok(figure)
+    figure
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use superhue_cachesim::{Machine, Random};
 
-use super::{CELERON, Outcome, PENTIUM4, Settings, not_modelled, result};
+use super::{LEFT_OUT, Outcome, Replayed, Settings, not_modelled, result};
 use crate::ReplayError;
 use crate::arm::Arm;
 use crate::document::{Figure, Point, Spread, TraceReport};
@@ -28,9 +28,6 @@ const FEW_REFERENCES: u64 = 10_000_000;
 /// Address of the arrays of loops: a page behind a boundary, as `mmap` puts them.
 const ARRAYS: u64 = 0x7f00_0000_1000;
 
-/// Name of the machine of the paper's figures, in its file.
-const PENTIUM4_NAME: &str = "Pentium 4 1.6";
-
 /// Program that stands in for another one.
 struct StandIn {
     name: &'static str,
@@ -38,7 +35,7 @@ struct StandIn {
     of: &'static str,
     /// The package of Debian that has it.
     package: &'static str,
-    /// Its command line; the first word is a program on the path, `cc1` is the compiler proper of `gcc`.
+    /// Command line of the program; the first word is a program on the path, `cc1` is the compiler proper of `gcc`.
     command: &'static [&'static str],
     input: Option<&'static str>,
     /// Command that prints its version.
@@ -98,30 +95,31 @@ const STAND_INS: [StandIn; 6] = [
     },
 ];
 
-pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(PENTIUM4)?;
-    figure(
-        "p3-programs",
-        "P3 figures 12 and 13",
-        &machine,
-        settings,
-        memory,
-    )
+pub(super) fn tell_pentium4(machine: &Machine, mut replayed: Replayed) -> Figure {
+    // The text of the paper has a number for parser only.
+    replayed.enter_paper(|point, arm| {
+        let of = STAND_INS.iter().find(|it| it.name == point.label)?.of;
+        let is_told = of == "197.parser" && arm == "superpages" && has_superpages(point);
+        is_told.then_some(1.05)
+    });
+    figure("p3-programs", "P3 figures 12 and 13", machine, replayed)
 }
 
-pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(CELERON)?;
+pub(super) fn tell_celeron(machine: &Machine, replayed: Replayed) -> Figure {
     let paper = "P3 figures 12 and 13, which are of the Pentium 4";
-    figure("p3-programs-celeron", paper, &machine, settings, memory)
+    figure("p3-programs-celeron", paper, machine, replayed)
 }
 
-fn figure(
-    name: &str,
-    paper: &str,
-    machine: &Machine,
+/// Returns true if huge pages fitted into the memory of a point's program.
+fn has_superpages(point: &Point) -> bool {
+    (point.traced.as_ref()).is_none_or(|traced| traced.superpage_bytes > 0)
+}
+
+pub(super) fn replayed(
     settings: &Settings,
     memory: &Memory,
-) -> Result<Figure, ReplayError> {
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let plan = Plan {
         machine: machine.clone(),
         skip: 0,
@@ -157,6 +155,18 @@ fn figure(
     for stencil in Stencil::ALL {
         points.push(looped(stencil, &plan)?);
     }
+    Ok(Replayed {
+        left_out,
+        ..points.into()
+    })
+}
+
+fn figure(name: &str, paper: &str, machine: &Machine, replayed: Replayed) -> Figure {
+    let Replayed {
+        points, left_out, ..
+    } = replayed;
+    let arms = points.iter().flat_map(|point| &point.arms);
+    let references = arms.map(|arm| arm.references).max().unwrap_or(0);
     let verdict = verdict(&points, machine, &left_out);
     let mut losing: Vec<String> = points.iter().filter_map(lost).collect();
     if losing.is_empty() {
@@ -171,7 +181,7 @@ fn figure(
             .unwrap_or("of a version that it does not tell");
         let _ = write!(versions, "; {version}");
     }
-    Ok(Figure {
+    Figure {
         name: name.to_owned(),
         title: format!("Stand-ins for SPEC CPU2000: {}", machine.name),
         paper: paper.to_owned(),
@@ -184,7 +194,7 @@ fn figure(
         workload: format!(
             "the first {} million references of programs of Debian 12 on inputs made from the seed (gzip, bzip2, gcc's cc1, perl; link-grammar for parser, fairymax for crafty), \
              run under an emulator, and of loops like those of swim, tomcatv, wupwise, apsi; drawn placements{versions}",
-            plan.references / 1_000_000
+            references / 1_000_000
         ),
         axis: "program".to_owned(),
         value: "speed beside any frames, modelled".to_owned(),
@@ -197,7 +207,7 @@ fn figure(
              The paper has speed of a whole machine, with arithmetic; here it is misses, and modelled time of references alone.",
             "Placement by a real kernel: frames are drawn. Superpages are as large as the machine's own (4 MiB).",
         ]),
-    })
+    }
 }
 
 /// Inputs of the programs, in a folder that dropping this value removes.
@@ -424,16 +434,7 @@ fn ran(
         program: first_line(stand_in.version, folder),
         ..run.traced
     };
-    // The text of the paper has a number for parser only, and only on the Pentium 4.
-    let is_papers = plan.machine.name == PENTIUM4_NAME && stand_in.of == "197.parser";
-    let paper = |arm: Arm| (is_papers && arm == Arm::Superpages).then_some(1.05);
-    Ok(point(
-        stand_in.name,
-        run.bytes,
-        &run.outcomes,
-        paper,
-        Some(traced),
-    ))
+    Ok(point(stand_in.name, run.bytes, &run.outcomes, Some(traced)))
 }
 
 /// Sink that writes references of a loop as words of a trace.
@@ -480,7 +481,7 @@ fn looped(stencil: Stencil, plan: &Plan) -> Result<Point, ReplayError> {
         .map_err(|error| ReplayError(format!("{}: {error}", stencil.name())))?;
     let [bytes, _] = words.replays.bytes();
     let outcomes = words.replays.outcomes();
-    Ok(point(stencil.name(), bytes, &outcomes, |_| None, None))
+    Ok(point(stencil.name(), bytes, &outcomes, None))
 }
 
 /// Makes a point whose value is speed relative to the median of any frames.
@@ -488,7 +489,6 @@ fn point(
     label: &str,
     bytes: u64,
     outcomes: &[(Arm, Vec<Outcome>)],
-    paper: impl Fn(Arm) -> Option<f64>,
     traced: Option<TraceReport>,
 ) -> Point {
     let cycles =
@@ -503,7 +503,7 @@ fn point(
                 ..*one
             })
             .collect();
-        result(*arm, &faster, paper(*arm))
+        result(*arm, &faster)
     });
     Point {
         label: label.to_owned(),
@@ -525,17 +525,19 @@ fn removed(point: &Point, arm: Arm, of: fn(&crate::document::ArmResult) -> Sprea
 
 fn verdict(points: &[Point], machine: &Machine, left_out: &[String]) -> Vec<String> {
     let list = |arm: Arm, of: fn(&crate::document::ArmResult) -> Spread| {
-        let has_superpages =
-            |point: &Point| (point.traced.as_ref()).is_none_or(|traced| traced.superpage_bytes > 0);
-        let each = points.iter().map(|point| match removed(point, arm, of) {
-            _ if arm == Arm::Superpages && !has_superpages(point) => {
-                format!("no superpage fitted into {}", point.label)
-            }
+        let fits = |point: &&Point| arm != Arm::Superpages || has_superpages(point);
+        let (with, without): (Vec<&Point>, Vec<&Point>) = points.iter().partition(fits);
+        let each = with.iter().map(|point| match removed(point, arm, of) {
             // Avoids a share of -0.
             Some(share) => format!("{} {} %", point.label, share.round() as i64),
             None => format!("{} has none", point.label),
         });
-        each.collect::<Vec<_>>().join(", ")
+        let mut text = each.collect::<Vec<_>>().join(", ");
+        if !without.is_empty() {
+            let labels: Vec<&str> = without.iter().map(|point| &*point.label).collect();
+            let _ = write!(text, "; none fitted into {}", labels.join(", "));
+        }
+        text
     };
     let mut said = vec![
         format!(
@@ -558,11 +560,11 @@ fn verdict(points: &[Point], machine: &Machine, left_out: &[String]) -> Vec<Stri
         .filter_map(speed)
         .collect();
     said.push(format!(
-        "Modelled speed with superpages where the paper has gains: {} (the paper: parser about 1.05x, wupwise and apsi some); an upper end, since arithmetic takes no time here.",
+        "Modelled speed with superpages: {} (the paper: parser about 1.05x, wupwise and apsi some); an upper end, since arithmetic takes no time here.",
         spoken.join(", ")
     ));
     if !left_out.is_empty() {
-        said.push(format!("LEFT OUT: {}.", left_out.join("; ")));
+        said.push(format!("{LEFT_OUT}{}.", left_out.join("; ")));
     }
     said
 }

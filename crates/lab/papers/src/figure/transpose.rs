@@ -3,8 +3,8 @@
 use superhue_cachesim::Machine;
 
 use super::{
-    CELERON, JUST_BEYOND, Outcome, PENTIUM4, Settings, Size, both_never_worse, counted, gain,
-    losses, not_modelled, place, replay,
+    JUST_BEYOND, Outcome, Replayed, Settings, Size, both_never_worse, counted, gain, losses,
+    not_modelled, place, replay,
 };
 use crate::ReplayError;
 use crate::arm::Arm;
@@ -28,16 +28,20 @@ const TABLE_2: [(u64, f64, f64); 10] = [
 
 const BOTH_PAGES: &str = "Superpages are those of today's kernel, 2 MiB; IA-32's are 4 MiB.";
 
-/// Parameters of a figure of transposes.
-struct Plan<'a> {
+/// Transposes to replay.
+struct Transposes {
+    stride: Stride,
+    dims: Vec<u64>,
+    arms: Vec<Arm>,
+}
+
+/// Words of a figure of transposes.
+struct Words<'a> {
     name: &'a str,
     title: &'a str,
     paper: &'a str,
     says: &'a [&'a str],
     stride: Stride,
-    dims: Vec<u64>,
-    arms: Vec<Arm>,
-    table: &'a [(u64, f64, f64)],
 }
 
 fn dims(dims: &[u64]) -> Vec<Size> {
@@ -54,7 +58,12 @@ fn rate(machine: &Machine, dim: u64, passes: u64, cycles: f64) -> f64 {
     (16 * dim * dim * passes) as f64 * machine.clock_mhz / cycles
 }
 
-fn figure(plan: Plan<'_>, machine: &Machine, settings: &Settings, memory: &Memory) -> Figure {
+fn replayed(
+    plan: &Transposes,
+    machine: &Machine,
+    settings: &Settings,
+    memory: &Memory,
+) -> Replayed {
     let one = |size: &Size, arm: Arm, draw: usize| {
         let dim = size.number;
         let placed = place(memory, arm, size.bytes, draw);
@@ -70,30 +79,24 @@ fn figure(plan: Plan<'_>, machine: &Machine, settings: &Settings, memory: &Memor
             rate(machine, dim, passes, counts.cycles()),
         )
     };
-    let paper = |size: &Size, arm: Arm| {
-        let row = plan.table.iter().find(|row| row.0 == size.number)?;
-        match arm {
-            Arm::Kernel => Some(row.1),
-            Arm::Colored => Some(row.2),
-            _ => None,
-        }
-    };
-    let points = replay(
+    replay(
         &dims(&plan.dims),
         &plan.arms,
         |size| settings.draws(size.bytes),
         one,
-        paper,
-    );
-    let side = match plan.stride {
+    )
+}
+
+fn figure(words: &Words<'_>, machine: &Machine, replayed: Replayed) -> Figure {
+    let side = match words.stride {
         Stride::Load => "a[i][j] = b[j][i]",
         Stride::Store => "a[j][i] = b[i][j]",
     };
     Figure {
-        name: plan.name.to_owned(),
-        title: plan.title.to_owned(),
-        paper: plan.paper.to_owned(),
-        says: plan.says.iter().map(|text| (*text).to_owned()).collect(),
+        name: words.name.to_owned(),
+        title: words.title.to_owned(),
+        paper: words.paper.to_owned(),
+        says: words.says.iter().map(|text| (*text).to_owned()).collect(),
         machine: machine.name.clone(),
         cache: None,
         workload: format!(
@@ -102,7 +105,7 @@ fn figure(plan: Plan<'_>, machine: &Machine, settings: &Settings, memory: &Memor
         axis: "dim".to_owned(),
         value: "MB/s, modelled".to_owned(),
         higher_is_better: true,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[BOTH_PAGES]),
@@ -187,13 +190,34 @@ fn among_draws(figure: &Figure, arm: &str) -> Option<String> {
     })
 }
 
-pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(CELERON)?;
+pub(super) fn celeron(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let all = vec![
         43, 45, 47, 49, 55, 61, 67, 73, 79, 85, 87, 89, 91, 93, 95, 99, 105, 113, 120, 140, 160,
         199,
     ];
-    let plan = Plan {
+    let plan = Transposes {
+        stride: Stride::Load,
+        dims: all,
+        arms: vec![Arm::Fresh, Arm::Kernel, Arm::Random, Arm::Colored],
+    };
+    Ok(self::replayed(&plan, machine, settings, memory))
+}
+
+pub(super) fn tell_celeron(machine: &Machine, mut replayed: Replayed) -> Figure {
+    replayed.enter_paper(|point, arm| {
+        let dim: u64 = point.label.parse().ok()?;
+        let row = TABLE_2.iter().find(|row| row.0 == dim)?;
+        match arm {
+            "kernel" => Some(row.1),
+            "colored" => Some(row.2),
+            _ => None,
+        }
+    });
+    let words = Words {
         name: "p0-celeron",
         title: "A transpose in 128 KiB, with and without coloring",
         paper: "P0 table 2, figures 8 and 9",
@@ -202,18 +226,11 @@ pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, Re
             "Better up to about dim 89, 123.8 kByte, nearly all of the cache; beyond it a small loss, then a few percent of gain.",
         ],
         stride: Stride::Load,
-        dims: all,
-        arms: vec![Arm::Fresh, Arm::Kernel, Arm::Random, Arm::Colored],
-        table: if settings.machine.is_some() {
-            &[]
-        } else {
-            &TABLE_2
-        },
     };
-    let mut figure = figure(plan, &machine, settings, memory);
+    let mut figure = figure(&words, machine, replayed);
     figure
         .verdict
-        .push(flat_to(&figure, "colored", capacity(&machine)));
+        .push(flat_to(&figure, "colored", capacity(machine)));
     let gains = figure.points.iter().filter_map(|point| {
         Some((
             point.label.clone(),
@@ -229,7 +246,7 @@ pub(super) fn celeron(settings: &Settings, memory: &Memory) -> Result<Figure, Re
     figure.verdict.extend(distance(&figure, "kernel"));
     figure.verdict.extend(among_draws(&figure, "kernel"));
     figure.losing = losses(&figure, "colored", "kernel");
-    Ok(figure)
+    figure
 }
 
 const LARGE: [u64; 4] = [400, 600, 1000, 1500];
@@ -237,14 +254,23 @@ const LARGE: [u64; 4] = [400, 600, 1000, 1500];
 pub(super) fn celeron_superpages(
     settings: &Settings,
     memory: &Memory,
-) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(CELERON)?;
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let dims: Vec<u64> = if settings.quick {
         vec![47, 67, 87, 89, 95, 120, 160, 400, 600]
     } else {
         [&[47, 67, 87, 89, 95, 120, 160, 220][..], &LARGE].concat()
     };
-    let plan = Plan {
+    let plan = Transposes {
+        stride: Stride::Load,
+        dims,
+        arms: vec![Arm::Kernel, Arm::Colored, Arm::Superpages, Arm::Both],
+    };
+    Ok(self::replayed(&plan, machine, settings, memory))
+}
+
+pub(super) fn tell_celeron_superpages(machine: &Machine, replayed: Replayed) -> Figure {
+    let words = Words {
         name: "p0-celeron-superpages",
         title: "Superpages and coloring together, 128 KiB",
         paper: "P0 figures 10 and 11",
@@ -253,13 +279,10 @@ pub(super) fn celeron_superpages(
             "Figure 11 (b), against superpages alone: the improvement of a few percent as in figure 9 (b).",
         ],
         stride: Stride::Load,
-        dims,
-        arms: vec![Arm::Kernel, Arm::Colored, Arm::Superpages, Arm::Both],
-        table: &[],
     };
-    let mut figure = figure(plan, &machine, settings, memory);
+    let mut figure = figure(&words, machine, replayed);
     joined(&mut figure, 2.0);
-    Ok(figure)
+    figure
 }
 
 /// Adds verdicts on huge pages with coloring, beside the paper's highest ratio.
@@ -281,8 +304,11 @@ fn joined(figure: &mut Figure, most: f64) {
     figure.losing.extend(losses(figure, "both", "colored"));
 }
 
-pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(PENTIUM4)?;
+pub(super) fn pentium4(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let dims: Vec<u64> = if settings.quick {
         vec![100, 120, 140, 160, 181, 185, 190, 220, 400, 600]
     } else {
@@ -292,14 +318,7 @@ pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, R
         ]
         .concat()
     };
-    let plan = Plan {
-        name: "p0-pentium4",
-        title: "Superpages and coloring together, 512 KiB",
-        paper: "P0 figures 12 and 13",
-        says: &[
-            "Better up to dim 181, 511.9 kByte, about the end of the cache.",
-            "Section 6: up to 6 times on the Pentium 4; against superpages alone a few percent at large dimensions.",
-        ],
+    let plan = Transposes {
         stride: Stride::Load,
         dims,
         arms: vec![
@@ -309,45 +328,63 @@ pub(super) fn pentium4(settings: &Settings, memory: &Memory) -> Result<Figure, R
             Arm::Superpages,
             Arm::Both,
         ],
-        table: &[],
     };
-    let mut figure = figure(plan, &machine, settings, memory);
-    figure
-        .verdict
-        .push(flat_to(&figure, "colored", capacity(&machine)));
-    joined(&mut figure, 6.0);
-    Ok(figure)
+    Ok(self::replayed(&plan, machine, settings, memory))
 }
 
-fn p3(
-    (name, paper, says, (about, ratio)): (&str, &str, &[&str], (&str, f64)),
-    machine: &Machine,
-    stride: Stride,
-    settings: &Settings,
-    memory: &Memory,
-) -> Figure {
+pub(super) fn tell_pentium4(machine: &Machine, replayed: Replayed) -> Figure {
+    let words = Words {
+        name: "p0-pentium4",
+        title: "Superpages and coloring together, 512 KiB",
+        paper: "P0 figures 12 and 13",
+        says: &[
+            "Better up to dim 181, 511.9 kByte, about the end of the cache.",
+            "Section 6: up to 6 times on the Pentium 4; against superpages alone a few percent at large dimensions.",
+        ],
+        stride: Stride::Load,
+    };
+    let mut figure = figure(&words, machine, replayed);
+    figure
+        .verdict
+        .push(flat_to(&figure, "colored", capacity(machine)));
+    joined(&mut figure, 6.0);
+    figure
+}
+
+fn p3(stride: Stride, machine: &Machine, settings: &Settings, memory: &Memory) -> Replayed {
     let dims: Vec<u64> = if settings.quick {
         vec![200, 400, 600, 1000]
     } else {
         [&[100, 200][..], &LARGE, &[2000, 3000]].concat()
     };
+    let plan = Transposes {
+        stride,
+        dims,
+        arms: vec![Arm::Kernel, Arm::Superpages],
+    };
+    replayed(&plan, machine, settings, memory)
+}
+
+fn tell_p3(
+    (name, paper, says, (about, ratio)): (&str, &str, &[&str], (&str, f64)),
+    stride: Stride,
+    machine: &Machine,
+    replayed: Replayed,
+) -> Figure {
     let side = if stride == Stride::Load {
         "Load"
     } else {
         "Store"
     };
     let title = format!("{side} stride, base pages and superpages: {}", machine.name);
-    let plan = Plan {
+    let words = Words {
         name,
         title: &title,
         paper,
         says,
         stride,
-        dims,
-        arms: vec![Arm::Kernel, Arm::Superpages],
-        table: &[],
     };
-    let mut figure = figure(plan, machine, settings, memory);
+    let mut figure = figure(&words, machine, replayed);
     let of = figure.points.iter().filter(|point| point.bytes >= 2 << 20);
     let gains = of.filter_map(|point| gain(&figure, point, "superpages", "kernel"));
     if let Some((low, high)) = range(gains) {
@@ -374,8 +411,15 @@ fn p3(
     figure
 }
 
-pub(super) fn p3_celeron_load(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(CELERON)?;
+pub(super) fn p3_celeron_load(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
+    Ok(p3(Stride::Load, machine, settings, memory))
+}
+
+pub(super) fn tell_p3_celeron_load(machine: &Machine, replayed: Replayed) -> Figure {
     let says = [
         "Section 5.1: about 2 times on the Celeron, with losses here and there; section 7: about 2 times.",
         "Table 1: 32 entries for 4 KB pages and 8 for 4 MB pages (the data TLB has 64 and 8 by Intel's manual, which is what is modelled).",
@@ -386,14 +430,18 @@ pub(super) fn p3_celeron_load(settings: &Settings, memory: &Memory) -> Result<Fi
         &says[..],
         ("about 2 times", 2.0),
     );
-    Ok(p3(what, &machine, Stride::Load, settings, memory))
+    tell_p3(what, Stride::Load, machine, replayed)
 }
 
 pub(super) fn p3_pentium4_load(
     settings: &Settings,
     memory: &Memory,
-) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(PENTIUM4)?;
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
+    Ok(p3(Stride::Load, machine, settings, memory))
+}
+
+pub(super) fn tell_p3_pentium4_load(machine: &Machine, replayed: Replayed) -> Figure {
     let says = [
         "Section 5.1: at most 5 to 6 times on the Pentium 4, whose 64 entries hold pages of both sizes (table 1).",
     ];
@@ -403,14 +451,18 @@ pub(super) fn p3_pentium4_load(
         &says[..],
         ("at most 5 to 6 times", 5.0),
     );
-    Ok(p3(what, &machine, Stride::Load, settings, memory))
+    tell_p3(what, Stride::Load, machine, replayed)
 }
 
 pub(super) fn p3_pentium4_store(
     settings: &Settings,
     memory: &Memory,
-) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(PENTIUM4)?;
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
+    Ok(p3(Stride::Store, machine, settings, memory))
+}
+
+pub(super) fn tell_p3_pentium4_store(machine: &Machine, replayed: Replayed) -> Figure {
     let says = ["Section 5.1: the ratios of the store stride are like those of the load stride."];
     let what = (
         "p3-store",
@@ -418,14 +470,17 @@ pub(super) fn p3_pentium4_store(
         &says[..],
         ("ratios like those of the load stride", 5.0),
     );
-    Ok(p3(what, &machine, Stride::Store, settings, memory))
+    tell_p3(what, Stride::Store, machine, replayed)
 }
 
 /// Bytes of a transpose of dim 1000: real kernels dealt that much.
 pub(crate) const SWEPT: u64 = 16_000_000;
 
-pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, ReplayError> {
-    let machine = settings.machine(PENTIUM4)?;
+pub(super) fn stride(
+    settings: &Settings,
+    memory: &Memory,
+    machine: &Machine,
+) -> Result<Replayed, ReplayError> {
     let strides: &[u64] = if settings.quick {
         &[8, 512, 4096, 8000]
     } else {
@@ -441,7 +496,7 @@ pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Rep
         let placed = place(memory, arm, size.bytes, draw);
         // About a million loads.
         let columns = (size.number / 8).clamp(1, 64);
-        let counts = counted(&machine, &placed.pages, |sink, _| {
+        let counts = counted(machine, &placed.pages, |sink, _| {
             strided(sink, SWEPT, size.number, columns);
         });
         Outcome::of(
@@ -451,13 +506,15 @@ pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Rep
         )
     };
     let arms = [Arm::Kernel, Arm::Superpages];
-    let points = replay(
+    Ok(replay(
         &sizes,
         &arms,
         |size| settings.draws(size.bytes),
         one,
-        |_, _| None,
-    );
+    ))
+}
+
+pub(super) fn tell_stride(machine: &Machine, replayed: Replayed) -> Figure {
     let mut figure = Figure {
         name: "p3-stride".to_owned(),
         title: format!("TLB misses by stride: {}", machine.name),
@@ -469,7 +526,7 @@ pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Rep
         axis: "stride".to_owned(),
         value: "cycles a load, modelled".to_owned(),
         higher_is_better: false,
-        points,
+        points: replayed.points,
         verdict: Vec::new(),
         losing: Vec::new(),
         not_modelled: not_modelled(&[BOTH_PAGES]),
@@ -486,5 +543,5 @@ pub(super) fn stride(settings: &Settings, memory: &Memory) -> Result<Figure, Rep
         }
     }
     figure.losing = losses(&figure, "superpages", "kernel");
-    Ok(figure)
+    figure
 }

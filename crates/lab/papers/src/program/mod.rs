@@ -86,10 +86,10 @@ pub enum ProgramError {
     /// The program could not be run.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
-    /// Its trace is malformed, or needs more memory than is modelled.
+    /// The program's trace is malformed, or needs more memory than is modelled.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// It ended after too few references.
+    /// The program ended after too few references.
     #[error(
         "the program ended ({ending}) after {references} references, of which {skipped} were skipped: too few to predict anything from"
     )]
@@ -236,7 +236,7 @@ pub fn predict(
     Ok(Point {
         label: label.to_owned(),
         bytes: run.bytes,
-        arms: arms.map(|(arm, mine)| result(*arm, mine, None)).collect(),
+        arms: arms.map(|(arm, mine)| result(*arm, mine)).collect(),
         traced: Some(run.traced),
     })
 }

@@ -131,6 +131,47 @@ fn damaged_frames_are_refused() {
     assert!(refused.to_string().contains("died"), "{refused}");
 }
 
+#[test]
+fn frames_of_other_kernels_are_refused() {
+    // A file without a draw; the sum is that of nothing.
+    let file =
+        |how: &str| format!("superhue-frames/1 {how}\n\nend cbf29ce484222325\n").into_bytes();
+    let mut memory = Memory::drawn(1);
+    let mut add = |name: &str, how: &str| match memory.add(name, &file(how)) {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let base = "off,aged,base linux=6.12 kernel=unpatched made=a";
+    assert_eq!(add("unpatched-aged-base", base), "");
+    let spread = "spread,aged,base linux=6.12 kernel=spread made=b";
+    assert_eq!(add("spread-aged-base", spread), "");
+    assert_eq!(
+        add(
+            "unpatched-aged-thp",
+            "off,aged,thp linux=6.12 kernel=unpatched made=c"
+        ),
+        "unpatched-aged-thp.frames is of another kernel than unpatched-aged-base.frames"
+    );
+    assert_eq!(
+        add(
+            "sets-aged-base",
+            "sets,aged,base linux=6.12 kernel=sets made=c"
+        ),
+        "sets-aged-base.frames is of another kernel than spread-aged-base.frames"
+    );
+    let newer = add(
+        "sets-aged-base",
+        "sets,aged,base linux=7.3 kernel=sets made=b",
+    );
+    assert!(newer.contains("another kernel"), "{newer}");
+    assert_eq!(
+        add("unpatched-aged-thp", base),
+        "unpatched-aged-thp.frames is of unpatched-aged-base"
+    );
+    let nameless = add("unpatched-aged-thp", "off,aged,thp linux=6.12");
+    assert!(nameless.contains("does not name"), "{nameless}");
+}
+
 /// Without an emulator the figure has the loops, and names the programs that it lacks.
 #[test]
 fn stand_ins_that_cannot_be_run_are_left_out_visibly() {

@@ -1,10 +1,10 @@
 //! A verb that reads other users' processes, split into two processes: one does the work, one supervises it.
 //!
 //! ```text
-//!   superhue status ──fork──> does all there is to do, and writes on its board whom it is busy with
+//!   superhue status ──fork──> does the work, and writes on its board which process it is busy with
 //!        │                         held up by process 7 ──> killed
-//!        ├──fork──> who else holds up? reads a little of each process
-//!        └──fork──> does all there is to do, but leaves 7 alone: as if it had ended
+//!        ├──fork──> which others hold up? reads a little of each process
+//!        └──fork──> does the work, but leaves 7 alone: as if it had ended
 //!   at the end: \"process 7 was left out\"
 //! ```
 //!
@@ -61,7 +61,7 @@ mod libc_signal {
     pub(super) const CHLD: i32 = 17;
 }
 
-/// Time for which one process may hold up a verb that answers once (`ONCE`), one that goes on (`LASTING`), which then loses what it has learned, or one
+/// Time for which one process may hold up a verb that answers once (`ONCE`), a lasting one (`LASTING`), which then loses what it has learned, or one
 /// that cannot begin again (`UNIQUE`).
 const ONCE: SleepLimits = SleepLimits {
     uninterruptible: Duration::from_millis(100),
@@ -93,7 +93,7 @@ const AGAIN: SleepLimits = SleepLimits {
 /// Most restarts of the verb. If a process holds it up once more, the verb reports that and fails.
 const TIMES: usize = 16;
 
-/// Time after which earlier restarts of a verb that goes on do not count any more.
+/// Time after which earlier restarts of a lasting verb do not count any more.
 const FORGIVEN: Duration = Duration::from_secs(600);
 
 /// Wait for a killed child to be gone, so that what it changed can be undone.
@@ -140,7 +140,7 @@ impl LeftOut {
         self.0.contains_key(&process)
     }
 
-    /// Forgets those that have ended: another process may have the number.
+    /// Forgets processes that have ended: another process may have the number.
     fn forget_the_dead(&mut self) {
         self.0.retain(|_, handle| {
             handle.as_ref().is_none_or(|handle| {
@@ -317,7 +317,7 @@ fn undo_for(child: u32, is_gone: bool, kind: Kind) {
 enum End {
     Exited(i32),
     Killed(i32),
-    /// It has not ended: the process of this number holds it up. The signal, if any, is one that should have ended it.
+    /// The child has not ended: the process of this number holds it up. The signal, if any, is one that should have ended it.
     HeldUp(u32, Option<i32>),
 }
 
@@ -330,6 +330,7 @@ fn child_of(
     if die_with_parent(supervisor) != Ok(true) {
         return ExitCode::from(crate::output::FAILED);
     }
+    superhue::supervised_by(supervisor);
     // The supervisor is superhue, too: no verb reports it, unless an argument names it.
     let is_named = |pid: &u32| std::env::args_os().any(|word| word == *pid.to_string());
     let supervisor = Some(supervisor).filter(|pid| !is_named(pid));

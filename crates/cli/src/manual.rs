@@ -652,6 +652,54 @@ mod tests {
         }
     }
 
+    /// Returns the commands of a document of this project: indented lines that begin with `superhue`, without comments and what a shell does with the
+    /// output.
+    fn commands_of(document: &str) -> Vec<Vec<String>> {
+        let joined = document.replace("\\\n", " ");
+        let lines = joined.lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?.trim_start();
+            let line = line.strip_prefix("sudo ").unwrap_or(line);
+            line.starts_with("superhue ").then_some(line)
+        });
+        let words = lines.map(|line| {
+            let command = line.split(" # ").next().unwrap_or(line);
+            let words = shell_words::split(command).unwrap_or_else(|_| panic!("{line}"));
+            let of_shell =
+                |word: &String| ["|", "&&", ";"].contains(&&**word) || word.starts_with('>');
+            let words = words.into_iter().take_while(|word| !of_shell(word));
+            // A number in place of the letters that stand for one.
+            let words = words.map(|word| match &*word {
+                "PID" => "4711".to_owned(),
+                _ => word,
+            });
+            words.collect()
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn every_command_of_the_guides_is_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let guides = std::fs::read_dir(root.join("docs/guide")).unwrap();
+        let guides = guides.map(|entry| entry.unwrap().path());
+        let guides = guides.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
+        let mut found = 0;
+        for path in guides.chain([root.join("README.md")]) {
+            let document = std::fs::read_to_string(&path).unwrap();
+            for words in commands_of(&document) {
+                let parsed = Cli::try_parse_from(&words);
+                assert!(
+                    parsed.is_ok(),
+                    "{}: {words:?}: {}",
+                    path.display(),
+                    parsed.unwrap_err()
+                );
+                found += 1;
+            }
+        }
+        assert!(found > 60, "{found}");
+    }
+
     #[test]
     fn pages_refer_to_pages_that_are_there() {
         let verbs = verbs();

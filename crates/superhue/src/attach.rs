@@ -11,12 +11,11 @@ use superhue_procfs::process::{
     CpuTicks, PageScanner, check_view, cpu_now, identify, numbers_are_ours, still_is,
 };
 use superhue_procfs::{ReadError, Roots};
-use superhue_sys::process::own_usage;
 
 use crate::account::WatchAccount;
 use crate::colors::{ColorSetup, ColorsError, ColorsReport};
 use crate::controls::Controls;
-use crate::cpu::Work;
+use crate::cpu::{Work, own_cpu_time};
 use crate::family::Family;
 use crate::means::WITHOUT_CAPABILITY;
 use crate::report::{CpuReport, Report, RunFacts};
@@ -53,7 +52,7 @@ pub enum AttachError {
     #[error(transparent)]
     Tracker(#[from] ChooseError),
     /// No thread to watch from.
-    #[error("cannot start the watching thread: {0}")]
+    #[error("cannot start the watching thread: {0}; see `ulimit -u` and the cgroup's pids.max")]
     Thread(std::io::Error),
 }
 
@@ -73,7 +72,7 @@ pub fn attach(
     mut interrupted: impl FnMut(Duration) -> bool,
     mut tell: impl FnMut(&WatchAccount),
 ) -> Result<Report, AttachError> {
-    let own = own_usage().cpu();
+    let own = own_cpu_time();
     let preparing = Work::begin();
     let config = &config.for_running();
     // If `/proc` is of another pid namespace, a number names one process for the look and another one for the collapse.
@@ -95,9 +94,9 @@ pub fn attach(
     let mut mechanism = running_mechanism(config)?;
     // Measuring colors is no part of watching.
     let (_, prepared) = preparing.end();
-    let before_colors = own_usage().cpu();
+    let before_colors = own_cpu_time();
     let mut colors = ColorSetup::for_running(config)?;
-    let colored = own_usage().cpu().saturating_sub(before_colors);
+    let colored = own_cpu_time().saturating_sub(before_colors);
     let keeper = ColorSetup::join(&mut colors, &mut mechanism, &config.roots);
     let cpu_before: Vec<_> = ids.iter().map(|&id| cpu_of(&config.roots, id)).collect();
 

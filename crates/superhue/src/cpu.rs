@@ -1,7 +1,10 @@
 //! CPU time.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use superhue_sys::process::{cpu_time_of, own_usage};
 
 pub use superhue_sys::process::thread_cpu_time as cpu_time;
 
@@ -13,8 +16,23 @@ pub fn since_boot() -> Duration {
     Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
+/// Number of the process that supervises this one; 0 if there is none.
+static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
+
+/// Names the process that supervises this one: its CPU time is superhue's, too.
+pub fn supervised_by(pid: u32) {
+    SUPERVISOR.store(pid, Ordering::Relaxed);
+}
+
+/// Returns the CPU time of superhue so far: of all threads of this process, and of the process that supervises it.
+#[must_use]
+pub fn own_cpu_time() -> Duration {
+    let supervisor = cpu_time_of(SUPERVISOR.load(Ordering::Relaxed));
+    own_usage().cpu() + supervisor.unwrap_or_default()
+}
+
 thread_local! {
-    /// CPU time of reads right before actions that nobody has taken yet.
+    /// CPU time of reads right before actions that no caller has collected yet.
     static READS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 

@@ -74,7 +74,9 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// No process could be made for it.
-    #[error("cannot start a process for `{name}`: {source}")]
+    #[error(
+        "cannot start a process for `{name}`: {source}; see `ulimit -u` and the cgroup's pids.max"
+    )]
     Fork {
         /// Requested name.
         name: String,
@@ -88,7 +90,9 @@ pub enum LaunchError {
     )]
     Colors(Errno),
     /// The huge page switch could not be set.
-    #[error("cannot set the huge page switch of the process (PR_SET_THP_DISABLE): {0}")]
+    #[error(
+        "cannot set the huge page switch of the process (PR_SET_THP_DISABLE): {0}; --pages auto works without it"
+    )]
     Switch(Errno),
 }
 
@@ -99,7 +103,7 @@ pub(crate) struct Launch<'a> {
     /// Variables that are added to its environment.
     pub(crate) environment: &'a [(OsString, OsString)],
     pub(crate) switch: ThpSwitch,
-    /// Page colors that the kernel shall give it.
+    /// Page colors that the kernel should give it.
     pub(crate) colors: Option<&'a KernelPolicy>,
     pub(crate) preserved: InheritedState,
     /// The signals that were blocked before Superhue blocked its own; used if `preserved` has none.
@@ -234,7 +238,7 @@ fn stack_in(text: &str) -> Option<Option<u64>> {
 pub struct PassedDescriptors(Vec<RawFd>);
 
 impl PassedDescriptors {
-    /// Notes those that are open now, from number 3 on. Meaningful only before Superhue has opened any.
+    /// Notes the descriptors that are open now, from number 3 on. Meaningful only before Superhue has opened any.
     #[must_use]
     pub fn now() -> Self {
         let open = fs::read_dir("/proc/self/fd")

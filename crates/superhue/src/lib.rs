@@ -104,7 +104,7 @@ pub use colors::{
     ColoredProgram, ColorsError, ColorsReport, KernelColors, Recoloring, pool_for_colors,
 };
 pub use config::{Config, MAX_STALL_DEFAULT, lock_bound};
-pub use cpu::{cpu_time, since_boot};
+pub use cpu::{cpu_time, own_cpu_time, since_boot, supervised_by};
 pub use launch::{InheritedState, LaunchError, PassedDescriptors};
 pub use mechanism::Mechanism;
 pub use objects::{SharedObject, shared_objects};

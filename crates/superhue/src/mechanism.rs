@@ -113,7 +113,7 @@ impl Mechanism {
         Ok(())
     }
 
-    fn plan(pages: Pages, mode: Option<ThpMode>, only_advised_works: bool) -> Self {
+    pub(crate) fn plan(pages: Pages, mode: Option<ThpMode>, only_advised_works: bool) -> Self {
         let mut plan = Self {
             switch: ThpSwitch::System,
             collapses: pages.promotes(),
@@ -210,9 +210,11 @@ mod tests {
             assert_eq!(plan(Pages::Never, mode).switch, ThpSwitch::Never);
             assert_eq!(plan(Pages::Kernel, mode).switch, ThpSwitch::System);
             assert!(!plan(Pages::Kernel, mode).collapses);
-            for pages in [Pages::Resident, Pages::Hot] {
+            for pages in [Pages::Resident, Pages::Hot, Pages::Auto] {
                 assert!(plan(pages, mode).collapses);
             }
+            // Also in the mode `always`: huge pages that the kernel makes at the fault stay.
+            assert_eq!(plan(Pages::Auto, mode).switch, ThpSwitch::System);
         }
         assert_eq!(plan(Pages::Resident, Always).switch, ThpSwitch::OnlyAdvised);
         assert_eq!(plan(Pages::Hot, Always).switch, ThpSwitch::OnlyAdvised);

@@ -13,12 +13,12 @@ use superhue_model::ByteCount;
 use superhue_procfs::ReadError;
 use superhue_procfs::process::{identify, numbers_are_ours};
 use superhue_procfs::system::PageColors;
-use superhue_sys::process::{Usage, own_usage, send_signal};
+use superhue_sys::process::{Usage, send_signal};
 use superhue_sys::thp::ThpSwitch;
 
 use crate::allocator::{AllocatorAdvice, AllocatorReport, AllocatorRequest, NoRequest};
 use crate::colors::{Census, ColorSetup, ColorsError, ColorsReport, kernel_report};
-use crate::cpu::Work;
+use crate::cpu::{Work, own_cpu_time};
 use crate::family::Family;
 use crate::launch::{InheritedState, Launch, LaunchError};
 use crate::means::Means;
@@ -48,7 +48,7 @@ pub enum SessionError {
     #[error(transparent)]
     Colors(#[from] ColorsError),
     /// The system could not start a thread for the watch.
-    #[error("cannot start the watching thread: {0}")]
+    #[error("cannot start the watching thread: {0}; see `ulimit -u` and the cgroup's pids.max")]
     Thread(io::Error),
 }
 
@@ -90,8 +90,8 @@ pub struct Session {
 impl Session {
     /// Starts `command` and a watch over it.
     ///
-    /// Its standard output and error go to `output` if given, and it is in the control group whose `cgroup.procs` is `group`. While the session
-    /// lasts the calling thread holds back signals, which [`Session::step`] passes on.
+    /// The command's standard output and error go to `output` if given. The command is in the control group whose `cgroup.procs` is `group`. While
+    /// the session lasts, the calling thread holds back signals, which [`Session::step`] passes on.
     ///
     /// # Errors
     /// See [`SessionError`]; the machine is unchanged then.
@@ -121,7 +121,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         // Otherwise the watch would read another process's memory.
         numbers_are_ours(&config.roots)?;
-        let own = own_usage();
+        let own_cpu_before = own_cpu_time();
         let journal = Journal::default();
         let settings = SettingsGuard::apply(&journal, &config.roots.sys, &config.settings)?;
         // After the settings, on which the mechanism depends.
@@ -153,7 +153,7 @@ impl Session {
             group,
         };
         let begun = Instant::now();
-        // Somebody who ends Superhue while it prepares means the command.
+        // A user who ends Superhue while it prepares means the command.
         let early = signals.pending();
         let child = launch.start()?;
         let pid = child.id();
@@ -170,7 +170,7 @@ impl Session {
             pid,
             interrupted: early.iter().any(is_interrupt),
             begun,
-            own_cpu_before: own.cpu(),
+            own_cpu_before,
             stop: stop.clone(),
             watcher: None,
             settings: Some(settings),
@@ -308,13 +308,20 @@ impl Session {
             return WatchResults::default();
         };
         let results = watcher.recv_timeout(FAREWELL);
-        if let Err(RecvTimeoutError::Timeout) = results {
-            let seconds = FAREWELL.as_secs();
-            self.mechanism.notes.push(format!(
-                "the results of the watch are missing: {seconds} s after the command it still waited for a process of it that holds up its reader"
-            ));
-        }
-        results.unwrap_or_default()
+        results.unwrap_or_else(|error| {
+            let why = match error {
+                RecvTimeoutError::Timeout => format!(
+                    "{} s after the command it still waited for a process of it that holds up its reader",
+                    FAREWELL.as_secs()
+                ),
+                RecvTimeoutError::Disconnected => {
+                    "it ended early, by an error of superhue; please report it".to_owned()
+                }
+            };
+            let note = format!("the results of the watch are missing: {why}");
+            self.mechanism.notes.push(note);
+            WatchResults::default()
+        })
     }
 }
 

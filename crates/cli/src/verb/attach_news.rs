@@ -97,7 +97,7 @@ impl News {
             )
         };
         let mut parts = Vec::new();
-        parts.extend(without(&self.members, &before).map(|who| format!("joined: {who}")));
+        parts.extend(without(&self.members, &before).map(|who| format!("now watched: {who}")));
         parts.extend(without(&before, &self.members).map(|who| format!("ended: {who}")));
         if parts.is_empty() {
             return None;
@@ -315,7 +315,10 @@ mod tests {
         let mut news = News::default();
         news.lines(&account(&[1]), Duration::ZERO);
         let lines = news.lines(&account(&[1, 2, 3]), seconds(1));
-        assert_eq!(lines, ["joined: redis (2), redis (3) (3 processes now)"]);
+        assert_eq!(
+            lines,
+            ["now watched: redis (2), redis (3) (3 processes now)"]
+        );
         // Too soon; later both in one line.
         let soon = seconds(1) + SOON / 2;
         assert_eq!(news.lines(&account(&[1, 4]), soon), Vec::<String>::new());
@@ -323,7 +326,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "joined: redis (4), redis (5), redis (6), redis (7) and 2 others; \
+                "now watched: redis (4), redis (5), redis (6), redis (7) and 2 others; \
               ended: redis (2), redis (3) (7 processes now)"
             ]
         );

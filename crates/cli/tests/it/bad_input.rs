@@ -146,6 +146,25 @@ fn processes_of_a_trial_that_are_no_family() {
 }
 
 #[test]
+fn long_names_are_refused_in_one_line() {
+    for name in ["n".repeat(4095), "\u{e4}".repeat(2047)] {
+        for arguments in [
+            ["status", "--", &name].as_slice(),
+            &["attach", "--unit", &name],
+            &["attach", "--cgroup", &name],
+            &["attach", "--user", &name],
+            &["advise", "--unit", &name],
+        ] {
+            let told = run(arguments);
+            let error = text(&told.stderr);
+            let code = told.status.code();
+            assert!(matches!(code, Some(1 | 2)), "{code:?}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}
+
+#[test]
 fn hidden_processes_are_named_as_possibly_hidden() {
     let sleeper = ChildGuard::start(Command::new("sleep").arg("60"));
     let pid = sleeper.pid().to_string();

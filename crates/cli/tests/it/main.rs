@@ -28,6 +28,7 @@ mod cut_short;
 mod daemon;
 mod design;
 mod file_capability;
+mod filling;
 mod given_back;
 mod heat;
 mod lab;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use object::elf::{DT_NEEDED, FileHeader32, FileHeader64};
@@ -25,6 +25,10 @@ const MAX_FIRST_LINE: u64 = 256;
 
 /// Largest section of constants that is searched, in bytes.
 const MAX_CONSTANTS: u64 = 256 << 20;
+
+/// Bytes of it that are read at a time, and bytes of the piece before that are searched again: more than the name of a variable has.
+const PIECE: usize = 1 << 20;
+const OVERLAP: usize = 128;
 
 /// Version whose loader knows `glibc.malloc.hugetlb`.
 const GLIBC: &[u8] = b"GLIBC_2.35";
@@ -63,13 +67,13 @@ impl fmt::Display for Allocator {
     }
 }
 
-/// Reason why a program's allocator is not known, or must not be asked.
+/// Reason why a program's allocator is not known, or must get no request.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// There is no such program.
     #[error("there is no such program")]
     NotFound,
-    /// Its file could not be read.
+    /// The program's file could not be read.
     #[error("{path} cannot be read: {source}", path = .path.display())]
     Unreadable {
         /// The file.
@@ -77,10 +81,10 @@ pub enum ProgramError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// It runs with rights that its caller lacks: its environment is not the caller's to change.
+    /// The program runs with rights that its caller lacks: its environment is not the caller's to change.
     #[error("{path} has set-ID bits or capabilities", path = .0.display())]
     Privileged(PathBuf),
-    /// It is no program that the kernel's ELF loader executes.
+    /// The file is no program that the kernel's ELF loader executes.
     #[error("{path} is no ELF program: {why}", path = .path.display())]
     NotElf {
         /// The file.
@@ -88,10 +92,10 @@ pub enum ProgramError {
         /// The reader's reason.
         why: String,
     },
-    /// It is linked statically, with an allocator that is not known here.
+    /// The program is linked statically, with an allocator that is not known here.
     #[error("{path} is linked statically", path = .0.display())]
     Static(PathBuf),
-    /// Its loader is of another C library, or of an older one.
+    /// The program's loader is of another C library, or of an older one.
     #[error("{path} has a C library other than glibc 2.35 or later", path = .0.display())]
     OtherLibrary(PathBuf),
 }
@@ -112,7 +116,7 @@ struct Linkage {
 /// Returns the allocator that `program` will have with the libraries `preloaded` (the value of LD_PRELOAD).
 ///
 /// # Errors
-/// The reason why it is not known or must not be asked.
+/// The reason why it is not known or must get no request.
 pub(super) fn allocator_of(program: &Path, preloaded: &OsStr) -> Result<Allocator, ProgramError> {
     let mut program = program.to_owned();
     for _ in 0..MAX_INTERPRETERS {
@@ -190,7 +194,7 @@ fn open(path: &Path) -> Result<File, ProgramError> {
     File::open(path).map_err(|source| unreadable(path, source))
 }
 
-/// Returns true if the file gives capabilities to whom executes it (capabilities(7)), or if that is not known.
+/// Returns true if the file gives capabilities to processes that execute it (capabilities(7)), or if that is not known.
 fn has_capabilities(path: &Path) -> bool {
     let found = rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
@@ -211,18 +215,30 @@ fn script_interpreter(file: &File) -> io::Result<Option<PathBuf>> {
         .map(|name| PathBuf::from(OsStr::from_bytes(name))))
 }
 
+/// Reads how a program is linked. Its constants are read piece by piece: they can be larger than the memory that the command may have.
 fn linkage(path: &Path, file: File) -> Result<Linkage, ProgramError> {
-    let data = ReadCache::new(file);
+    let data = ReadCache::new(&file);
     let read = match FileKind::parse(&data) {
         Ok(FileKind::Elf64) => read_linkage::<FileHeader64<Endianness>, _>(&data),
         Ok(FileKind::Elf32) => read_linkage::<FileHeader32<Endianness>, _>(&data),
         Ok(_) => return Err(not_elf(path, "another format")),
         Err(error) => Err(error),
     };
-    read.map_err(|error| not_elf(path, &error.to_string()))
+    let (mut found, constants) = read.map_err(|error| not_elf(path, &error.to_string()))?;
+    if let Some((offset, size)) = constants.filter(|(_, size)| *size <= MAX_CONSTANTS) {
+        let prefix = prefix_in(&file, offset, size);
+        found.jemalloc = prefix.map_err(|source| unreadable(path, source))?;
+    }
+    Ok(found)
 }
 
-fn read_linkage<'data, Elf: FileHeader, R: ReadRef<'data>>(data: R) -> object::Result<Linkage> {
+/// Place of a section in its file: offset and size in bytes.
+type FileRange = (u64, u64);
+
+/// Returns the linkage without what its constants show, and where these are.
+fn read_linkage<'data, Elf: FileHeader, R: ReadRef<'data>>(
+    data: R,
+) -> object::Result<(Linkage, Option<FileRange>)> {
     let header = Elf::parse(data)?;
     let endian = header.endian()?;
     let mut found = Linkage::default();
@@ -248,16 +264,35 @@ fn read_linkage<'data, Elf: FileHeader, R: ReadRef<'data>>(data: R) -> object::R
         }
     }
     let constants = sections.section_by_name(endian, b".rodata");
-    if let Some((_, constants)) = constants
-        && constants.sh_size(endian).into() <= MAX_CONSTANTS
-    {
-        found.jemalloc = prefix_of_jemalloc(constants.data(endian, data)?);
-    }
-    Ok(found)
+    let constants = constants.and_then(|(_, section)| section.file_range(endian));
+    Ok((found, constants))
 }
 
-/// Returns what stands in front of `MALLOC_CONF` in the name of a variable among a program's constants.
-fn prefix_of_jemalloc(constants: &[u8]) -> Option<String> {
+/// Returns what stands in front of `MALLOC_CONF` in the name of a variable in a part of a file.
+fn prefix_in(file: &File, offset: u64, size: u64) -> io::Result<Option<String>> {
+    let mut buffer = vec![0; OVERLAP + PIECE];
+    let (mut kept, mut done) = (0, 0_u64);
+    while done < size {
+        let left = usize::try_from(size - done).unwrap_or(usize::MAX);
+        let piece = &mut buffer[kept..kept + left.min(PIECE)];
+        let read = file.read_at(piece, offset + done)?;
+        if read == 0 {
+            break;
+        }
+        let all = kept + read;
+        let found = prefix_of_jemalloc(&buffer[..all], done == 0);
+        if found.is_some() {
+            return Ok(found);
+        }
+        let again = all.min(OVERLAP);
+        buffer.copy_within(all - again..all, 0);
+        (kept, done) = (again, done + read as u64);
+    }
+    Ok(None)
+}
+
+/// Returns what stands in front of `MALLOC_CONF` in the name of a variable among a program's constants; `is_first` if these are the first ones.
+fn prefix_of_jemalloc(constants: &[u8], is_first: bool) -> Option<String> {
     let found = memchr::memmem::find_iter(constants, MALLOC_CONF);
     let names = found.map(|at| {
         let before = &constants[..at];
@@ -268,7 +303,10 @@ fn prefix_of_jemalloc(constants: &[u8]) -> Option<String> {
     // The name begins behind the end of another constant.
     let mut whole = names.filter(|prefix| {
         let begin = prefix.as_ptr() as usize - constants.as_ptr() as usize;
-        begin == 0 || constants[begin - 1] == 0
+        match begin {
+            0 => is_first,
+            _ => constants[begin - 1] == 0,
+        }
     });
     whole
         .next()
@@ -295,13 +333,35 @@ mod tests {
 
     #[test]
     fn the_prefix_of_jemalloc_is_the_name_in_front() {
-        let prefix = |constants: &[u8]| prefix_of_jemalloc(constants);
+        let prefix = |constants: &[u8]| prefix_of_jemalloc(constants, true);
         assert_eq!(prefix(b"abc\0MALLOC_CONF\0x"), Some(String::new()));
         assert_eq!(prefix(b"abc\0JE_MALLOC_CONF\0"), Some("JE_".to_owned()));
         assert_eq!(prefix(b"_RJEM_MALLOC_CONF\0"), Some("_RJEM_".to_owned()));
         // Part of a sentence, and a longer name.
         assert_eq!(prefix(b"the variable MALLOC_CONF\0"), None);
         assert_eq!(prefix(b"\0MALLOC_CONFIG\0"), None);
+    }
+
+    #[test]
+    fn constants_are_searched_piece_by_piece() {
+        let path = std::env::temp_dir().join(format!("superhue-pieces-{}", std::process::id()));
+        let name = b"\0_RJEM_MALLOC_CONF\0";
+        // The name lies at the seam of two pieces, before it and behind it, and at the end.
+        for at in (PIECE - 40..PIECE + 8).chain([0, 3 * PIECE]) {
+            let mut constants = vec![b'x'; 7];
+            constants.resize(7 + at, b'A');
+            constants.extend(name);
+            std::fs::write(&path, &constants).unwrap();
+            let file = File::open(&path).unwrap();
+            let size = constants.len() as u64;
+            let found = prefix_in(&file, 7, size - 7).unwrap();
+            assert_eq!(found, Some("_RJEM_".to_owned()), "{at}");
+            let short = prefix_in(&file, 7, size - 8).unwrap();
+            assert_eq!(short, None, "{at}");
+            // A file that has become shorter.
+            assert_eq!(prefix_in(&file, 7, size + PIECE as u64).unwrap(), found);
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

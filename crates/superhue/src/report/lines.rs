@@ -14,12 +14,12 @@ use crate::shared_report::object_lines;
 
 impl StallReport {
     /// Returns the end of a line about collapses.
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut line = String::new();
         if self.bounded_seconds > 0.0 {
             let _ = write!(
                 line,
-                "; they took {:.1} ms of any 100 ms of a process at most",
+                "; they took {:.1} ms of any 100 ms of one process's memory, or of one shared object, at most",
                 self.bounded_seconds * 1e3
             );
         }
@@ -46,7 +46,8 @@ impl StallReport {
 }
 
 impl CostReport {
-    fn line(&self, wall_seconds: f64) -> String {
+    /// Returns the line on superhue's own cost. A watch without results does not show how much of it was watching.
+    pub(super) fn line(&self, wall_seconds: f64, is_missing: bool) -> String {
         let counts = &self.counts;
         let share = match wall_seconds > 0.0 {
             true => format!(
@@ -55,6 +56,12 @@ impl CostReport {
             ),
             false => String::new(),
         };
+        if is_missing {
+            return format!(
+                "own cost: {:.2} s CPU{share}; {} resident",
+                counts.cpu_seconds, self.max_rss_bytes
+            );
+        }
         let bound = match self.is_broken() {
             true => "more than",
             false => "of",
@@ -107,7 +114,7 @@ impl Report {
                 self.wall_seconds, earlier.seconds, earlier.charged_bytes
             )
         }));
-        if self.pages.promotes() {
+        if self.pages.promotes() && !self.is_missing() {
             lines.push(self.collapse_line());
         }
         lines.extend(self.split_line());
@@ -158,7 +165,7 @@ impl Report {
             ));
         }
         lines.extend(self.plan_lines());
-        lines.push(self.superhue.line(self.wall_seconds));
+        lines.push(self.superhue.line(self.wall_seconds, self.is_missing()));
         lines
     }
 

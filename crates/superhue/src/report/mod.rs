@@ -15,6 +15,7 @@ use superhue_sys::process::own_usage;
 use crate::account::{ActionCounts, OwnCost, WatchAccount, nonzero};
 use crate::allocator::AllocatorReport;
 use crate::colors::ColorsReport;
+use crate::cpu::own_cpu_time;
 use crate::shared_report::{ObjectReport, objects_report};
 use crate::watch::WatchResults;
 use crate::{Config, Mechanism, Pages, Sample, ceiling};
@@ -70,7 +71,7 @@ pub struct Report {
     pub superhue: CostReport,
     /// Machine settings that were restored, and swap in memory that was removed.
     pub settings: RestoreReport,
-    /// Earlier attempts, of which the report has nothing else: a process held Superhue up, and the verb began anew.
+    /// Earlier attempts, of which the report has nothing else: a process held Superhue up, and the verb began again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierAttempts>,
     /// Actions that a dry run planned (`--dry-run`), in order.
@@ -93,12 +94,12 @@ pub struct EarlierAttempts {
 pub enum Ending {
     /// By itself.
     Exited {
-        /// Its exit status.
+        /// Exit status of the command.
         status: i32,
     },
     /// By a signal.
     Killed {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
     },
 }
@@ -170,7 +171,7 @@ pub struct CollapseReport {
     pub stall: StallReport,
 }
 
-/// Delay of processes by collapses: the longest sum over any 100 ms of one process.
+/// Delay of processes by collapses: the longest sum over any 100 ms, for the private memory of one process or for one shared object.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StallReport {
     /// The bound (`--max-stall`), in seconds; `None` without one.
@@ -247,7 +248,7 @@ pub struct ProcessesReport {
     pub unreachable: u64,
     /// Programs whose memory could not be read, and why.
     pub unreadable: BTreeMap<String, String>,
-    /// Processes given up for good, by reason.
+    /// Processes given up permanently, by reason.
     pub given_up: BTreeMap<String, u64>,
 }
 
@@ -265,8 +266,7 @@ pub struct CostReport {
 
 impl CostReport {
     fn new(config: &Config, account: &WatchAccount, frame: &RunFacts) -> Self {
-        let own = own_usage();
-        let cpu = own.cpu().saturating_sub(frame.own_cpu_before);
+        let cpu = own_cpu_time().saturating_sub(frame.own_cpu_before);
         Self {
             counts: OwnCost {
                 cpu_seconds: cpu.as_secs_f64(),
@@ -276,7 +276,7 @@ impl CostReport {
             },
             max_watching_seconds: config.options.max_overhead
                 * frame.wall.max(ceiling::PERIOD).as_secs_f64(),
-            max_rss_bytes: ByteCount::from_kib(own.max_rss_kib),
+            max_rss_bytes: ByteCount::from_kib(own_usage().max_rss_kib),
         }
     }
 
@@ -286,6 +286,9 @@ impl CostReport {
         self.counts.watching_seconds > self.max_watching_seconds
     }
 }
+
+/// Reason where a watch gave no results.
+const MISSING: &str = "the results of the watch are missing";
 
 /// Facts that the caller of a watch knows.
 #[derive(Debug)]
@@ -326,7 +329,9 @@ impl Report {
     ) -> Self {
         let account = &watched.account;
         let timeline = &watched.timeline;
-        let unknown_because = if account.own.full_looks == 0 {
+        let unknown_because = if account.pages_because.is_empty() {
+            Some(MISSING)
+        } else if account.own.full_looks == 0 {
             Some("it ended before the first look")
         } else if timeline.samples().is_empty() {
             Some("no look succeeded (see processes.unreadable)")
@@ -340,7 +345,7 @@ impl Report {
         let ledger = &watched.ledger;
         let superhue = CostReport::new(config, account, &frame);
         let pages_because = match account.pages_because.as_str() {
-            "" => "the results of the watch are missing",
+            "" => MISSING,
             because => because,
         };
         Self {
@@ -400,6 +405,11 @@ impl Report {
         }
     }
 
+    /// Returns true if the watch gave no results: its counts are not known.
+    fn is_missing(&self) -> bool {
+        self.coverage.unknown_because == Some(MISSING)
+    }
+
     pub(crate) fn with_colors(mut self, colors: Option<ColorsReport>) -> Self {
         self.colors = colors;
         self
@@ -408,5 +418,71 @@ impl Report {
     pub(crate) fn with_allocator(mut self, allocator: Option<AllocatorReport>) -> Self {
         self.allocator = allocator;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use superhue_procfs::system::thp::ThpMode;
+
+    use super::*;
+
+    fn report(config: &Config, watched: WatchResults) -> Report {
+        let frame = RunFacts {
+            command: vec!["true".to_owned()],
+            ending: Some(Ending::Exited { status: 0 }),
+            wall: Duration::from_secs(20),
+            cpu: None,
+            max_rss: None,
+            own_cpu_before: Duration::ZERO,
+            settings: RestoreReport::default(),
+        };
+        let mechanism = Mechanism::plan(Pages::Auto, Some(ThpMode::Madvise), true);
+        Report::new(config, mechanism, watched, frame)
+    }
+
+    #[test]
+    fn results_that_are_missing_are_not_shown_as_zero() {
+        let missing = report(&Config::default(), WatchResults::default());
+        assert_eq!(missing.coverage.unknown_because, Some(MISSING));
+        let text = missing.lines().join("\n");
+        for word in ["collapses", "watching", "--max-overhead"] {
+            assert!(!text.contains(word), "{text}");
+        }
+        assert!(
+            text.contains(MISSING) && text.contains("own cost: "),
+            "{text}"
+        );
+        let mut there = WatchResults::default();
+        there.account.pages_because = "it is the default".to_owned();
+        let text = report(&Config::default(), there).lines().join("\n");
+        assert!(text.contains("collapses: 0 tried"), "{text}");
+        assert!(text.contains("it ended before the first look"), "{text}");
+    }
+
+    #[test]
+    fn bounds_that_were_not_kept_are_named() {
+        let config = Config::default();
+        let mut watched = WatchResults::default();
+        watched.account.pages_because = "it is the default".to_owned();
+        let kept = report(&config, watched);
+        assert!(!kept.collapses.stall.is_broken(), "{kept:?}");
+        let broken = StallReport {
+            max_seconds: Some(0.01),
+            bounded_seconds: 0.0101,
+            unbounded_seconds: 0.0,
+        };
+        assert!(broken.is_broken() && broken.describe().contains("more than the 10.0 ms"));
+        let unbounded = StallReport {
+            max_seconds: None,
+            ..broken
+        };
+        assert!(!unbounded.is_broken());
+        let mut cost = kept.superhue;
+        cost.max_watching_seconds = 0.2;
+        cost.counts.watching_seconds = 0.19;
+        assert!(!cost.is_broken() && cost.line(20.0, false).contains(" of the 0.20 s"));
+        cost.counts.watching_seconds = 0.21;
+        assert!(cost.is_broken() && cost.line(20.0, false).contains(" more than the 0.20 s"));
     }
 }

@@ -36,7 +36,6 @@ use superhue_measure::{Better, Coin, Shown};
 use superhue_model::ProcessId;
 use superhue_procfs::process::numbers_are_ours;
 use superhue_procfs::{ReadError, Roots};
-use superhue_sys::process::own_usage;
 
 pub use ask::{ANSWER_WITHIN, MetricError, Source, expression, without_login};
 pub use guard::{Guard, GuardSource, Limit};
@@ -44,6 +43,7 @@ pub use who::{RuleProcesses, TargetError, TrialTargets};
 
 use crate::Config;
 use crate::attach::{AttachError, check_look, running_mechanism};
+use crate::cpu::own_cpu_time;
 use crate::live::Members;
 use document::first_document;
 use environment::{SharedMembers, TrialEnvironment, resident_of};
@@ -198,7 +198,7 @@ pub fn run(
             error => TrialError::Metric(error.to_string()),
         })?;
     let begun = Instant::now();
-    let before = own_usage();
+    let before = own_cpu_time();
     trial.switching.huge_before_bytes = huge_of(&config.roots, &environment.members);
     let switch = PolicySwitch::new(&config, &means, switch_options(plan));
     let switch = switch.map_err(TrialError::Thread)?;
@@ -220,8 +220,7 @@ pub fn run(
     };
     let end = trial_run.go(&mut environment, tell);
     let mut trial = trial_run.conclude(end, &mut environment);
-    let used = own_usage();
-    let cpu = used.cpu().saturating_sub(before.cpu());
+    let cpu = own_cpu_time().saturating_sub(before);
     let earlier = plan.earlier.as_deref();
     trial.own_cpu_seconds = cpu.as_secs_f64() + earlier.map_or(0.0, |it| it.own_cpu_seconds);
     trial.seconds = begun.elapsed().as_secs_f64() + earlier.map_or(0.0, |it| it.seconds);

@@ -6,23 +6,68 @@
 use std::time::Duration;
 
 use superhue_model::PageCount;
+use superhue_procfs::process::StatmPages;
 
 /// Growth that counts as filling: 64 MiB a second, and 2 MiB at least. Programs that read from a disk or the network are slower, and a
 /// concurrent collapse costs them nothing.
 const FAST: u64 = 64 << 8;
-const MIN_FILL_PAGES: u64 = 512;
+pub(super) const MIN_FILL_PAGES: u64 = 512;
 
 /// Shortest time over which growth is measured.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Time after fast growth for which a process still counts as filling: this long, or longer for a process with many pages. A look at them costs about a
-/// quarter of that time, and is in vain if the process was only held up for a moment.
+/// quarter of that time, and is wasted if the process only stalled for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_OF_A_PAGE: Duration = Duration::from_nanos(250);
 
-/// Growth of the memory of one process.
+/// Growth of the memory of one process, private and shared apart: a process that reads a mapped file, or maps memory that exists already, fills no
+/// memory of its own.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Growth {
+pub(super) struct MemoryGrowth {
+    private: Growth,
+    shared: Growth,
+}
+
+impl MemoryGrowth {
+    /// Starts with a process that has `resident` at the first look: its earlier growth is not known.
+    pub(super) fn new(at: Duration, resident: StatmPages) -> Self {
+        Self {
+            private: Growth::new(at, resident.anonymous()),
+            shared: Growth::new(at, resident.shared),
+        }
+    }
+
+    /// Records that it has `resident` now.
+    pub(super) fn see(&mut self, at: Duration, resident: StatmPages) {
+        self.private.see(at, resident.anonymous());
+        self.shared.see(at, resident.shared);
+    }
+
+    /// Leaves out private pages that a collapse has added.
+    pub(super) fn leave_out(&mut self, added: PageCount) {
+        self.private.leave_out(added);
+    }
+
+    /// Returns the time at which the process last stopped filling its private memory, or will.
+    pub(super) const fn filled_until(&self) -> Duration {
+        self.private.filled_until()
+    }
+
+    /// Returns true while the process fills its private memory.
+    pub(super) fn fills(&self, at: Duration) -> bool {
+        self.private.fills(at)
+    }
+
+    /// Returns true while the shared memory and files that the process has in its page tables grow fast.
+    pub(super) fn maps_fast(&self, at: Duration) -> bool {
+        self.shared.fills(at)
+    }
+}
+
+/// Growth of one kind of memory.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
     at: Duration,
     pages: PageCount,
     fills_until: Duration,
@@ -30,7 +75,7 @@ pub(super) struct Growth {
 
 impl Growth {
     /// Starts with a process that has `pages` at the first look: its earlier growth is not known.
-    pub(super) const fn new(at: Duration, pages: PageCount) -> Self {
+    const fn new(at: Duration, pages: PageCount) -> Self {
         Self {
             at,
             pages,
@@ -39,7 +84,7 @@ impl Growth {
     }
 
     /// Records that it has `pages` now.
-    pub(super) fn see(&mut self, at: Duration, pages: PageCount) {
+    fn see(&mut self, at: Duration, pages: PageCount) {
         let elapsed = at.saturating_sub(self.at);
         if elapsed < STEP {
             return;
@@ -55,17 +100,17 @@ impl Growth {
     }
 
     /// Leaves out pages that a collapse has added.
-    pub(super) fn leave_out(&mut self, added: PageCount) {
+    fn leave_out(&mut self, added: PageCount) {
         self.pages += added;
     }
 
     /// Returns the time at which the process last stopped filling its memory, or will.
-    pub(super) const fn filled_until(&self) -> Duration {
+    const fn filled_until(&self) -> Duration {
         self.fills_until
     }
 
     /// Returns true while the process fills its memory.
-    pub(super) fn fills(&self, at: Duration) -> bool {
+    fn fills(&self, at: Duration) -> bool {
         at < self.fills_until
     }
 }
@@ -90,6 +135,20 @@ mod tests {
         assert!(growth.fills(ms(299)));
         growth.see(ms(300), PageCount(110_000));
         assert!(!growth.fills(ms(300)));
+    }
+
+    #[test]
+    fn mapping_what_exists_is_not_filling() {
+        let resident = |private, shared| StatmPages {
+            total: PageCount(private + shared),
+            shared: PageCount(shared),
+        };
+        let mut maps = MemoryGrowth::new(ms(0), resident(1000, 0));
+        maps.see(ms(20), resident(1000, 5000));
+        assert!(!maps.fills(ms(20)) && maps.maps_fast(ms(20)));
+        let mut fills = MemoryGrowth::new(ms(0), resident(1000, 0));
+        fills.see(ms(20), resident(6000, 0));
+        assert!(fills.fills(ms(20)) && !fills.maps_fast(ms(20)));
     }
 
     #[test]

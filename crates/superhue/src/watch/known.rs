@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use superhue_model::{PageCount, VirtAddr};
 use superhue_policy::MemoryAge;
-use superhue_procfs::process::Activity;
+use superhue_procfs::process::{Activity, StatmPages};
 
-use super::growth::Growth;
+use super::growth::MemoryGrowth;
 use super::huge_pages::HugePages;
 
 /// Shortest and longest time until the next full look at a process that has neither run nor faulted since the last one; in between, the time
@@ -30,10 +30,10 @@ pub(super) struct ProcessState {
     /// Time at which it was first seen.
     pub(super) since: Duration,
     pub(super) resident: PageCount,
-    pub(super) growth: Growth,
+    pub(super) growth: MemoryGrowth,
     pub(super) looked: Duration,
     pub(super) cost: Duration,
-    /// Its CPU time and faults at the last full look.
+    /// CPU time and page faults up to the last full look.
     pub(super) activity: Option<Activity>,
     /// Time of the last read of its sizes; `still_since` is the time since which they stand still and it has not been seen to run.
     pub(super) glanced: Duration,
@@ -49,7 +49,7 @@ pub(super) struct ProcessState {
     pub(super) huge_pages: HugePages,
     /// Number of collapses of its memory that were done, and their total time.
     pub(super) collapses: (u64, Duration),
-    /// Its name; kept only where accounts may show it while the watch runs.
+    /// Command name; kept only where accounts may show it while the watch runs.
     pub(super) name: String,
     /// End of its stack: the same in all processes that were forked from one process and have not executed another program since, and
     /// almost never in other processes.
@@ -58,11 +58,11 @@ pub(super) struct ProcessState {
 
 impl ProcessState {
     /// Returns the state of a process whose first full look is put off.
-    pub(super) fn unseen(at: Duration, resident: PageCount) -> Self {
+    pub(super) fn unseen(at: Duration, resident: StatmPages) -> Self {
         Self {
             since: at,
-            resident,
-            growth: Growth::new(at, resident),
+            resident: resident.total,
+            growth: MemoryGrowth::new(at, resident),
             looked: at,
             cost: FIRST_LOOK,
             activity: None,
@@ -123,11 +123,16 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    const RESIDENT: StatmPages = StatmPages {
+        total: PageCount(100),
+        shared: PageCount(0),
+    };
+
     fn known(looked: u64, glanced: u64) -> ProcessState {
         ProcessState {
             looked: seconds(looked),
             glanced: seconds(glanced),
-            ..ProcessState::unseen(Duration::ZERO, PageCount(100))
+            ..ProcessState::unseen(Duration::ZERO, RESIDENT)
         }
     }
 
@@ -147,7 +152,7 @@ mod tests {
         assert!(!known.is_glanced_at(seconds(34)));
         assert!(known.is_glanced_at(seconds(35)));
         assert_eq!(self::known(0, 6400).next_glance(), seconds(6408));
-        let busy = ProcessState::unseen(seconds(7), PageCount(1));
+        let busy = ProcessState::unseen(seconds(7), RESIDENT);
         assert!(busy.is_glanced_at(seconds(7)));
     }
 }

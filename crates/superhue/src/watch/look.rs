@@ -10,7 +10,7 @@ use superhue_procfs::ReadError;
 use superhue_procfs::process::{StatmPages, activity, memory_use, resident_now, view};
 use superhue_sys::urgency::Urgent;
 
-use super::growth::Growth;
+use super::growth::MemoryGrowth;
 use super::huge_pages::HugePages;
 use super::known::{FIRST_LOOK, ProcessState};
 use super::{Watch, program_name};
@@ -38,7 +38,7 @@ const NOTABLE_SHARE: u64 = 1000;
 #[derive(Debug, Clone, Copy)]
 struct Glance {
     resident: StatmPages,
-    growth: Growth,
+    growth: MemoryGrowth,
     /// True if it is left alone because it is being filled.
     is_spared: bool,
     /// True if it was not known before.
@@ -117,7 +117,7 @@ impl Watch {
             };
             if !has_turn {
                 if glance.is_new {
-                    let known = ProcessState::unseen(at, glance.resident.total);
+                    let known = ProcessState::unseen(at, glance.resident);
                     self.known.insert(id, known);
                 }
                 continue;
@@ -130,6 +130,7 @@ impl Watch {
         if !self.saves() {
             self.look_at_objects();
         }
+        self.note_what_fills();
         self.record();
         self.watched.looks += 1;
         self.watched.looking += begun.elapsed();
@@ -147,8 +148,8 @@ impl Watch {
         let at = self.snapshot.at;
         let known = self.known.get(&id).map(|known| known.growth);
         let is_new = known.is_none();
-        let mut growth = known.unwrap_or_else(|| Growth::new(at, resident.total));
-        growth.see(at, resident.total);
+        let mut growth = known.unwrap_or_else(|| MemoryGrowth::new(at, resident));
+        growth.see(at, resident);
         if let Some(known) = self.known.get_mut(&id) {
             known.growth = growth;
             known.glanced = at;
@@ -165,7 +166,7 @@ impl Watch {
         }
         let has_room = resident.total.0 >= PAGES_PER_REGION;
         if is_new && !has_room && self.known.len() + newcomers >= CROWD_PROCESSES {
-            let known = ProcessState::unseen(at, resident.total);
+            let known = ProcessState::unseen(at, resident);
             self.known.insert(id, known);
             return None;
         }

@@ -147,12 +147,12 @@ pub(crate) struct Watch {
     cost: TotalCost,
     /// Time since which the watch saves CPU time, because it has taken what the ceiling allows.
     saves_since: Option<Duration>,
-    /// Times of the next decision, and of the next turn that goes on with the last one, while it saves.
+    /// Times of the next decision, and of the next turn that continues the last one, while the watch saves CPU time.
     next_decision: Duration,
     next_resumption: Duration,
     /// True if a look or a sample has come since the last decision.
     has_news: bool,
-    /// True if the last turn of the loop went on with a decision.
+    /// True if the last turn of the loop continued a decision.
     resumed: bool,
     /// Times at which the policy wants a decision, and at which it has more to plan of the last one; `None` for never.
     due: Option<Duration>,
@@ -412,7 +412,7 @@ impl Watch {
             pace.pause = (pace.pause + pace.pause / 2).min(MAX_LOOK_INTERVAL);
         }
         if turn.happened || turn.looks {
-            // A watch that saves counts the whole turn: it has to earn more than it spends, or it would save for good.
+            // A watch that saves counts the whole turn: it has to earn more than it spends, or it would never stop saving.
             let (cost, share, longest) = match self.saves() {
                 true => (self.turn, ceiling::SAVING_TURNS, MAX_SAVING_INTERVAL),
                 false => (self.glance, ceiling::GLANCES, MAX_AFFORDABLE_INTERVAL),
@@ -495,7 +495,7 @@ impl Watch {
 
     /// Acts and places memory by color; a watch that saves does so now and then. Returns true if anything was planned or placed.
     ///
-    /// Without news from a look or a sample, and until the policy wants to decide anew, it goes on with the last decision as long as there is more of it.
+    /// Without news from a look or a sample, and until the policy wants a new decision, it continues the last decision while that has more actions.
     fn place(&mut self, stop: &Stop) -> bool {
         let (now, saves) = (self.begun.elapsed(), self.saves());
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
@@ -632,7 +632,7 @@ impl Watch {
                 return false;
             };
             self.known.get_mut(&id).is_some_and(|known| {
-                known.growth.see(at, resident.total);
+                known.growth.see(at, resident);
                 known.growth.fills(at)
             })
         })

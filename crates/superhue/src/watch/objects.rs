@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use superhue_model::{
-    ActionResult, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat, ProcessId, Region,
-    RegionHeat, Snapshot,
+    ActionResult, ByteCount, ObjectId, Owner, PAGES_PER_REGION, PageCount, ProcessHeat, ProcessId,
+    Region, RegionHeat, Snapshot,
 };
 use superhue_procfs::process::{MAPPERS_READ, Mapper, ObjectLook, object_view};
 
 use super::Watch;
+use super::growth::MIN_FILL_PAGES;
 use super::known::FIRST_LOOK;
 use super::look::FULL_LOOK_AT_LEAST;
 use crate::ceiling;
@@ -87,6 +88,10 @@ pub(crate) struct KnownObject {
     pub(crate) collapsed: u64,
     /// Pages that these collapses added.
     pub(crate) growth: PageCount,
+    /// Resident bytes at the last look, and what collapses have added since.
+    resident: Option<ByteCount>,
+    /// True if it had grown between the last two looks, or there were no two.
+    grows: bool,
     looked: Option<Duration>,
     cost: Duration,
     /// True if it has changed since the last look.
@@ -109,7 +114,6 @@ impl Watch {
         if changed {
             self.gather_objects();
         }
-        self.note_what_fills();
         let at = self.snapshot.at;
         let due = |known: &KnownObject| {
             let affordable = ceiling::apart(known.cost, self.max_overhead * ceiling::LOOKS / 2.0);
@@ -135,7 +139,7 @@ impl Watch {
         }
     }
 
-    /// Looks at all objects, as far as a moment allows it. Those of which regions were collapsed come first: the looks show the effect of the last
+    /// Looks at all objects, as far as a moment allows it. Objects with collapsed regions come first: the looks show the effect of the last
     /// collapses.
     pub(super) fn look_at_objects_at_the_end(&mut self) {
         if std::mem::take(&mut self.objects.maps_changed) {
@@ -156,15 +160,22 @@ impl Watch {
         }
     }
 
-    /// Marks the objects that a process maps which fills its memory.
-    fn note_what_fills(&mut self) {
-        let processes = self.snapshot.processes.iter();
-        let filling: BTreeSet<ProcessId> = processes
-            .filter(|process| process.fills)
-            .map(|process| process.id)
+    /// Marks the objects that are being filled: they grow, and so does the part that a process has in its page tables. A process that maps pages
+    /// that exist already does not fill them.
+    pub(super) fn note_what_fills(&mut self) {
+        if self.snapshot.objects.is_empty() {
+            return;
+        }
+        let at = self.snapshot.at;
+        let known = self.known.iter();
+        let filling: BTreeSet<ProcessId> = known
+            .filter(|(_, known)| known.growth.maps_fast(at))
+            .map(|(&id, _)| id)
             .collect();
         for object in &mut self.snapshot.objects {
-            object.fills = !filling.is_empty() && {
+            let known = self.objects.known.get(&object.id);
+            let grows = known.is_none_or(|known| known.grows);
+            object.fills = grows && !filling.is_empty() && {
                 let mappers = self.objects.mappings.mappers(object.id);
                 mappers.iter().any(|it| filling.contains(&it.process))
             };
@@ -192,6 +203,8 @@ impl Watch {
                 last: None,
                 collapsed: 0,
                 growth: PageCount(0),
+                resident: None,
+                grows: true,
                 looked: None,
                 cost: Duration::ZERO,
                 is_stale: false,
@@ -230,6 +243,9 @@ impl Watch {
         };
         tracing::debug!(%id, ?cost, resident = %look.view.resident, mappers = mappers.len(), "looked at");
         let mut view = look.view.clone();
+        let before = known.resident.replace(view.resident);
+        let least = PageCount(MIN_FILL_PAGES).bytes();
+        known.grows = before.is_none_or(|before| view.resident >= before + least);
         if look.view.resident.0 > 0 {
             known.last = Some(look);
         }
@@ -275,6 +291,7 @@ impl Watch {
         if let Some(known) = self.objects.known.get_mut(&id) {
             known.collapsed += 1;
             known.growth += growth;
+            known.resident = known.resident.map(|resident| resident + growth.bytes());
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn hint(status: &DaemonAccount) -> String {
     let is_unknown = |rule: &&RuleAccount| can_be_tried(rule) && rule.trial.is_none();
     match status.rules.iter().find(is_unknown) {
         Some(rule) => format!(
-            "GAIN ? is not measured: superhue ctl trial {} measures it (CPU time, or your own --metric)\n",
+            "GAIN ? is not measured: superhue ctl trial {} measures it (CPU time, or your own --metric-command)\n",
             rule.name
         ),
         None => String::new(),

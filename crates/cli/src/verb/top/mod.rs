@@ -27,8 +27,7 @@ use std::time::{Duration, Instant};
 
 use superhue::ceiling::apart;
 use superhue::procfs::Roots;
-use superhue::sys::process::own_usage;
-use superhue::{Targets, cpu_time};
+use superhue::{Targets, cpu_time, own_cpu_time};
 
 use crate::output::{Failure, VerbResult, print_as_it_is, print_json};
 use crate::terminal::{Event, Screen, is_there};
@@ -151,7 +150,7 @@ fn live(args: &TopArgs, targets: Targets) -> Result<u8, Failure> {
     }
 }
 
-/// Returns the CPU time of all threads of superhue so far.
+/// Returns the CPU time of superhue so far.
 fn own_cpu() -> Duration {
-    own_usage().cpu()
+    own_cpu_time()
 }

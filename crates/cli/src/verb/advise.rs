@@ -82,6 +82,7 @@ fn text(advice: &Advice, args: &AdviseArgs, named: bool) -> String {
     let width = terminal_width().map_or(NARROW, usize::from).min(120);
     let mut text = brief::table(advice, named, width);
     text += &prose(&obstacles(&advice.processes, named));
+    text += &prose(&drop_in(&advice.processes, named));
     text + &prose(&brief::notes(&advice.machine))
 }
 
@@ -241,6 +242,21 @@ fn obstacles(processes: &[ProcessAdvice], named: bool) -> String {
         }
     }
     text
+}
+
+/// Shows the lines for the unit file of a named service, if its allocator can ask for huge pages.
+fn drop_in(processes: &[ProcessAdvice], named: bool) -> String {
+    let lines = |found: &ProcessAdvice| {
+        let attempts = found.attempts.iter();
+        let mut lines = attempts.filter(|text| text.starts_with("[Service]"));
+        Some((found.service.clone()?, lines.next()?.replace('\n', "\n  ")))
+    };
+    match processes.iter().filter(|_| named).find_map(lines) {
+        Some((service, lines)) => format!(
+            "\nOr its allocator asks for huge pages after a restart, which may cost memory (systemctl edit {service}):\n  {lines}\n"
+        ),
+        None => String::new(),
+    }
 }
 
 const SERVICES: [Column; 7] = [

@@ -29,6 +29,7 @@ use superhue_procfs::hardware::{Cpuid, Virtualization};
 use superhue_procfs::process::{identify, identities, still_runs};
 use superhue_procfs::{ReadError, Roots};
 
+use crate::AllocatorRequest;
 use crate::probe;
 use crate::tlb::{TlbReport, TlbSetting};
 use crate::why::Machine;
@@ -126,6 +127,11 @@ pub fn advise(
     for (id, found) in &mut processes {
         let runs = still_runs(roots, *id);
         verdict::conclude(found, runs, facts.tlb_reach_base_bytes, facts.tracker);
+        let is_service = |unit: &str| unit.ends_with(".service");
+        if !found.attempts.is_empty() && found.service.as_deref().is_some_and(is_service) {
+            let request = AllocatorRequest::for_process(roots, id.pid);
+            found.attempts.extend(request.ok().map(verdict::drop_in));
+        }
     }
     let mut processes: Vec<ProcessAdvice> = processes.into_iter().map(|(_, found)| found).collect();
     let rank = |found: &ProcessAdvice| {

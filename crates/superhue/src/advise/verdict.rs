@@ -8,6 +8,7 @@ use superhue_model::ByteCount;
 use super::estimate::Interval;
 use super::observe::{LEAST_CPUS, LEAST_MEMORY};
 use super::{ProcessAdvice, ServiceAdvice};
+use crate::AllocatorRequest;
 
 /// A gain below this counts as none: 1 % of the CPU time.
 pub const LEAST_GAIN: f64 = 0.01;
@@ -212,6 +213,11 @@ fn attempts(found: &ProcessAdvice) -> Vec<String> {
         attempts.push(rule(service));
     }
     attempts
+}
+
+/// Returns lines for a drop-in of the unit (`systemctl edit`, systemd.exec(5)), by which the program's allocator asks for huge pages.
+pub(super) fn drop_in(request: AllocatorRequest) -> String {
+    format!("[Service]\nEnvironment={request}")
 }
 
 fn is_unit(service: &str) -> bool {

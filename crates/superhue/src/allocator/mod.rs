@@ -19,6 +19,7 @@ mod program;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -82,6 +83,9 @@ pub enum NoRequest {
     /// A dry run changes nothing.
     #[error("a dry run changes nothing")]
     DryRun,
+    /// The process sees other files (another mount namespace), its loader among them.
+    #[error("it sees other files than superhue, as in a container")]
+    OtherFiles,
     /// The allocator has no such variable.
     #[error("its allocator, {0}, has no variable that asks for huge pages")]
     NoVariable(Allocator),
@@ -139,6 +143,48 @@ impl AllocatorRequest {
         let request =
             Self::for_program(roots, &program, &preloaded, |name| variable(name).is_some())?;
         match request.argument_against(arguments) {
+            Some(argument) => Err(NoRequest::Argument(argument)),
+            None => Ok(request),
+        }
+    }
+
+    /// Returns the variable for a process, were it started anew with the environment and arguments of its start.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn for_process(roots: &Roots, pid: u32) -> Result<Self, NoRequest> {
+        let mode = ThpSettings::read_huge_page_mode(roots);
+        if mode != Some(ThpMode::Madvise) {
+            return Err(NoRequest::Mode(mode));
+        }
+        let program = roots.of_process(pid, "exe");
+        let unreadable = |path: &Path, source| ProgramError::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
+        let mounts = |path: &Path| std::fs::read_link(path).map_err(|why| unreadable(path, why));
+        // Its loader has this path only for processes that see the same files.
+        let own = roots.proc.join("self/ns/mnt");
+        if mounts(&roots.of_process(pid, "ns/mnt"))? != mounts(&own)? {
+            return Err(NoRequest::OtherFiles);
+        }
+        let words = |name: &str| -> Result<Vec<OsString>, NoRequest> {
+            let path = roots.of_process(pid, name);
+            let text = std::fs::read(&path).map_err(|why| unreadable(&path, why))?;
+            let words = text.split(|byte| *byte == 0);
+            Ok(words
+                .map(|word| OsStr::from_bytes(word).to_owned())
+                .collect())
+        };
+        let environment = words("environ")?;
+        let value = |name: &str| {
+            let mut pairs = environment.iter().map(|pair| pair.as_bytes());
+            pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        };
+        let preloaded = OsStr::from_bytes(value("LD_PRELOAD").unwrap_or_default());
+        let is_set = |name: &str| value(name).is_some();
+        let request = Self::for_program(roots, &program, preloaded, is_set)?;
+        match request.argument_against(&words("cmdline")?) {
             Some(argument) => Err(NoRequest::Argument(argument)),
             None => Ok(request),
         }

@@ -33,6 +33,36 @@ fn what_the_user_set_stays() {
     assert!(matches!(found, Err(NoRequest::AlreadySet(name)) if name == "GLIBC_TUNABLES"));
 }
 
+#[test]
+fn a_process_is_asked_as_it_was_started() {
+    let sys = tempfile::tempdir().unwrap();
+    let folder = sys.path().join("kernel/mm/transparent_hugepage");
+    fs::create_dir_all(&folder).unwrap();
+    let roots = Roots {
+        sys: sys.path().to_owned(),
+        ..Roots::default()
+    };
+    let of = |mode: &str, set: Option<&str>| {
+        fs::write(folder.join("enabled"), mode).unwrap();
+        let mut command = std::process::Command::new("sleep");
+        command
+            .arg("60")
+            .env_remove("GLIBC_TUNABLES")
+            .env_remove("LD_PRELOAD");
+        command.envs(set.map(|name| (name, "1")));
+        let child = superhue_testing::ChildGuard(command.spawn().unwrap());
+        AllocatorRequest::for_process(&roots, child.pid())
+    };
+    let asked = of("always [madvise] never", None).unwrap();
+    assert_eq!(asked.to_string(), "GLIBC_TUNABLES=glibc.malloc.hugetlb=1");
+    let set = of("always [madvise] never", Some("GLIBC_TUNABLES"));
+    assert!(matches!(set, Err(NoRequest::AlreadySet(_))), "{set:?}");
+    let always = of("[always] madvise never", None);
+    assert!(matches!(always, Err(NoRequest::Mode(_))), "{always:?}");
+    let gone = AllocatorRequest::for_process(&roots, 1 << 22);
+    assert!(gone.is_err(), "{gone:?}");
+}
+
 /// A script's interpreter is the program.
 #[test]
 fn scripts_and_links_lead_to_their_program() {

@@ -53,27 +53,52 @@ impl NaiveSpace {
     }
 }
 
-/// History of ranges, oldest first; true if the range became anonymous.
+/// What a range is mapped as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mapped {
+    Other,
+    Anonymous,
+    /// Anonymous memory that may not be written.
+    Reserved,
+}
+
+/// History of ranges, oldest first.
 #[derive(Default)]
-struct NaiveMemory(Vec<(u64, u64, bool)>);
+struct NaiveMemory(Vec<(u64, u64, Mapped)>);
 
 impl NaiveMemory {
-    /// Returns true if all of a range is anonymous by the last entry for each part.
-    fn is_anonymous(&self, start: u64, end: u64) -> bool {
-        fn all(history: &[(u64, u64, bool)], start: u64, end: u64) -> bool {
-            if start >= end {
-                return true;
+    /// Returns the parts of a range, each with what it is mapped as by the last entry for it.
+    fn parts(&self, start: u64, end: u64) -> Vec<(u64, u64, Mapped)> {
+        let ends = self.0.iter().flat_map(|(from, until, _)| [*from, *until]);
+        let inside = ends.filter(|at| (start..end).contains(at));
+        let mut ends: Vec<u64> = inside.chain([start, end]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let at = |at: u64| {
+            let mut history = self.0.iter().rev();
+            let last = history.find(|(from, until, _)| (*from..*until).contains(&at));
+            last.map_or(Mapped::Other, |(_, _, mapped)| *mapped)
+        };
+        let pairs = ends.windows(2).filter(|pair| pair[0] < pair[1]);
+        pairs.map(|pair| (pair[0], pair[1], at(pair[0]))).collect()
+    }
+
+    fn is_all(&self, start: u64, end: u64, wanted: Mapped) -> bool {
+        start >= end || self.parts(start, end).iter().all(|(.., it)| *it == wanted)
+    }
+
+    fn map(&mut self, start: u64, end: u64, mapped: Mapped) {
+        self.0.push((start, end, mapped));
+    }
+
+    /// Changes the parts of a range that are mapped as `from`.
+    fn change(&mut self, start: u64, end: u64, from: Mapped, to: Mapped) {
+        if start < end {
+            let parts = self.parts(start, end).into_iter();
+            for (start, end, _) in parts.filter(|(.., it)| *it == from) {
+                self.map(start, end, to);
             }
-            let Some(((from, until, anonymous), before)) = history.split_last() else {
-                return false;
-            };
-            let (inner, outer) = ((*from).clamp(start, end), (*until).clamp(start, end));
-            if inner >= outer {
-                return all(before, start, end);
-            }
-            *anonymous && all(before, start, inner) && all(before, outer, end)
         }
-        all(&self.0, start, end)
     }
 }
 
@@ -102,7 +127,7 @@ impl Naive {
             }
             let address = word >> 8 & ((1 << 48) - 1);
             let operands = match word >> 56 {
-                1..=3 => 1,
+                1..=3 | 9..=11 => 1,
                 4 => 2,
                 0 | 5..=8 => 0,
                 _ => return Some(*word),
@@ -124,13 +149,24 @@ impl Naive {
                         self.touch(last, word & 1);
                     }
                 }
-                kind @ 1..=3 => {
+                kind @ (1..=3 | 9) => {
                     self.base.take(address, own[0]);
                     self.large.take(address, own[0]);
-                    if kind < 3 {
-                        let end = address.saturating_add(own[0]);
-                        self.memory.0.push((address, end, kind == 1));
+                    let end = address.saturating_add(own[0]);
+                    match kind {
+                        1 => self.memory.map(address, end, Mapped::Anonymous),
+                        2 => self.memory.map(address, end, Mapped::Other),
+                        9 => self.memory.map(address, end, Mapped::Reserved),
+                        _ => {}
                     }
+                }
+                kind @ 10..=11 => {
+                    let end = address.saturating_add(own[0]);
+                    let (from, to) = match kind {
+                        10 => (Mapped::Reserved, Mapped::Anonymous),
+                        _ => (Mapped::Anonymous, Mapped::Reserved),
+                    };
+                    self.memory.change(address, end, from, to);
                 }
                 4 => self.moved(address, own[0], own[1]),
                 5 => self.seen.threads += 1,
@@ -157,7 +193,7 @@ impl Naive {
             let (start, end) = (around.start * PAGE, around.end * PAGE);
             if enough
                 && there.iter().all(|(.., large)| !large)
-                && self.memory.is_anonymous(start, end)
+                && self.memory.is_all(start, end, Mapped::Anonymous)
             {
                 for page in around {
                     self.large.give(page, true);
@@ -187,11 +223,13 @@ impl Naive {
                 space.pages.push((now, number, false));
             }
         }
-        let anonymous = self.memory.is_anonymous(start, start.saturating_add(bytes));
-        let until = to.saturating_add(bytes);
-        let history = &mut self.memory.0;
-        history.push((start, start.saturating_add(bytes), false));
-        history.push((to, until, anonymous));
+        let (end, until) = (start.saturating_add(bytes), to.saturating_add(bytes));
+        let whole = [Mapped::Anonymous, Mapped::Reserved];
+        let whole = whole
+            .into_iter()
+            .find(|it| self.memory.is_all(start, end, *it));
+        self.memory.map(start, end, Mapped::Other);
+        self.memory.map(to, until, whole.unwrap_or(Mapped::Other));
     }
 }
 
@@ -225,7 +263,7 @@ fn written() -> impl Strategy<Value = Vec<u64>> {
         // References near each other, as programs make them.
         6 => (address(), 1..40u64)
             .prop_map(|(at, count)| (0..count).map(|n| ((at + n * 1000) % (1 << 48)) << 8 | 3 << 1).collect()),
-        6 => (1..4u64, address(), bytes()).prop_map(|(kind, at, bytes)| vec![kind << 56 | at << 8, bytes]),
+        6 => (prop_oneof![1..4u64, 9..12u64], address(), bytes()).prop_map(|(kind, at, bytes)| vec![kind << 56 | at << 8, bytes]),
         3 => (address(), bytes(), prop_oneof![4 => address(), 1 => any::<u64>()])
             .prop_map(|(at, bytes, to)| vec![4 << 56 | at << 8, bytes, to]),
         1 => (5..9u64).prop_map(|kind| vec![kind << 56]),

@@ -77,9 +77,19 @@ impl Signals {
 
     /// Waits up to `timeout` for an event of the command `pid` or a signal to Superhue, and handles it.
     pub(crate) fn step(&self, pid: u32, timeout: Duration) -> SupervisionEvent {
+        self.step_passing(pid, timeout, true)
+    }
+
+    /// Does the same for a command that the caller ends at an interrupt, with all its descendants: it does not receive the interrupt. If it ended of
+    /// that first, its descendants would not be found any more.
+    pub(crate) fn step_to_end(&self, pid: u32, timeout: Duration) -> SupervisionEvent {
+        self.step_passing(pid, timeout, false)
+    }
+
+    fn step_passing(&self, pid: u32, timeout: Duration, passes: bool) -> SupervisionEvent {
         if let Some(signal) = self.watched.wait(timeout) {
             let interrupted = is_interrupt(&signal);
-            if is_for_command(&signal, pid) {
+            if is_for_command(&signal, pid) && (passes || !interrupted) {
                 send_signal(pid, signal.number, signal.value);
                 if is_hangup(&signal) {
                     // As the kernel does: a stopped program is to notice.

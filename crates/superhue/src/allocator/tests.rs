@@ -51,6 +51,13 @@ fn a_process_is_asked_as_it_was_started() {
             .env_remove("LD_PRELOAD");
         command.envs(set.map(|name| (name, "1")));
         let child = superhue_testing::ChildGuard(command.spawn().unwrap());
+        // The kernel shows the environment once it has loaded the program, which is after it lets the parent continue.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let environment = format!("/proc/{}/environ", child.pid());
+        while fs::read(&environment).unwrap().is_empty() {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
         AllocatorRequest::for_process(&roots, child.pid())
     };
     let asked = of("always [madvise] never", None).unwrap();

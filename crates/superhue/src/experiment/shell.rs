@@ -48,7 +48,8 @@ impl Experiment {
         let output = Capture::new().map_err(trouble)?;
         let mut child = self.shell(command, &output).map_err(trouble)?;
         let ending = loop {
-            match self.signals.step(child.id(), Duration::from_secs(3600)) {
+            let hour = Duration::from_secs(3600);
+            match self.signals.step_to_end(child.id(), hour) {
                 SupervisionEvent::Nothing => {}
                 SupervisionEvent::Interrupted => {
                     end_now(child.id());

@@ -53,7 +53,7 @@ impl NaiveSpace {
     }
 }
 
-/// What a range is mapped as.
+/// Kind of mapping of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mapped {
     Other,

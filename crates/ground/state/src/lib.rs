@@ -36,4 +36,4 @@ mod lock;
 pub use error::StateError;
 pub use file::read_regular;
 pub use folder::Folder;
-pub use lock::lock_within;
+pub use lock::{LockedFile, lock_within};

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use superhue_model::ProcessId;
 use superhue_procfs::process::still_is;
 use superhue_procfs::{ReadError, Roots};
+use superhue_state::LockedFile;
 
 use super::TrackError;
 
@@ -24,12 +25,12 @@ use super::TrackError;
 pub(super) const NAME: &str = "personality";
 
 /// Files of all locks of this process, of which some may be gone; `None` once it takes no more.
-static FILES: Mutex<Option<Vec<Weak<File>>>> = Mutex::new(Some(Vec::new()));
+static FILES: Mutex<Option<Vec<Weak<LockedFile>>>> = Mutex::new(Some(Vec::new()));
 
 /// The right to track a process, until it is dropped or the holder dies.
 #[derive(Debug)]
 pub struct TargetLock {
-    file: Arc<File>,
+    _file: Arc<LockedFile>,
 }
 
 impl TargetLock {
@@ -46,27 +47,20 @@ impl TargetLock {
         if !still_is(roots, process) {
             return Err(ReadError::Vanished { pid }.into());
         }
-        let file = Arc::new(file);
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(files) = &mut *files else {
             return Err(sort(io::ErrorKind::Interrupted.into()).into());
         };
-        match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
+                let file = Arc::new(LockedFile::of(file));
                 files.retain(|file| file.strong_count() > 0);
                 files.push(Arc::downgrade(&file));
-                Ok(Self { file })
+                Ok(Self { _file: file })
             }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(taken(roots, pid, &file)),
             Err(errno) => Err(sort(io::Error::from(errno)).into()),
         }
-    }
-}
-
-impl Drop for TargetLock {
-    /// Unlocks the file. Closing it would not do: a child that a thread has just forked holds it open until it executes its program.
-    fn drop(&mut self) {
-        let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }
 
@@ -77,9 +71,9 @@ pub fn release_target_locks() {
     release(&files.unwrap_or_default());
 }
 
-fn release(files: &[Weak<File>]) {
+fn release(files: &[Weak<LockedFile>]) {
     for file in files.iter().filter_map(Weak::upgrade) {
-        let _ = flock(&*file, FlockOperation::Unlock);
+        let _ = flock(&**file, FlockOperation::Unlock);
     }
 }
 
@@ -159,7 +153,7 @@ mod tests {
         drop(lock);
         let held = TargetLock::take(&roots, process).unwrap();
         // Other tests of this process hold locks, too.
-        release(&[Arc::downgrade(&held.file)]);
+        release(&[Arc::downgrade(&held._file)]);
         TargetLock::take(&roots, process).unwrap();
         drop(held);
     }
@@ -172,7 +166,7 @@ mod tests {
         let process = identify(&roots, child.id()).unwrap();
         let lock = TargetLock::take(&roots, process).unwrap();
         // As fork does it.
-        let inherited = lock.file.try_clone().unwrap();
+        let inherited = lock._file.try_clone().unwrap();
         drop(lock);
         let again = TargetLock::take(&roots, process);
         child.kill().unwrap();

@@ -141,6 +141,39 @@ pub struct ProcessAdvice {
     pub attempts: Vec<String>,
 }
 
+impl ProcessAdvice {
+    /// Returns the advice on a process of which nothing is known yet.
+    pub(super) fn unseen(pid: u32) -> Self {
+        Self {
+            pid,
+            name: String::new(),
+            uid: 0,
+            service: None,
+            cpus: 0.0,
+            rss_bytes: None,
+            anonymous_bytes: None,
+            huge_bytes: None,
+            possible_bytes: None,
+            growth_bytes: None,
+            page_table_bytes: None,
+            bloat_bound_bytes: None,
+            hot_1ms_bytes: None,
+            hot_100ms_bytes: None,
+            untouched_bytes: None,
+            obstacles: Vec::new(),
+            unknown_because: None,
+            is_denied: false,
+            watched: None,
+            estimate: None,
+            state: State::Unknown,
+            verdict: Verdict::Unknown,
+            no_gain: None,
+            because: String::new(),
+            attempts: Vec::new(),
+        }
+    }
+}
+
 /// Extent of the observations of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WatchExtent {

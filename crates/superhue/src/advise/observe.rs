@@ -9,7 +9,6 @@ use superhue_procfs::{ReadError, Roots};
 
 use super::document::{MachineFacts, Obstacle, ProcessAdvice, WatchExtent, walk_facts};
 use super::estimate::HotMemory;
-use super::verdict::{State, Verdict};
 use super::{AdviseRequest, estimate, walks, watch};
 use crate::ProcessStatus;
 use crate::status::{brief, explained};
@@ -96,31 +95,14 @@ pub(super) fn look(
         return Ok(None);
     }
     Ok(Some(ProcessAdvice {
-        pid: id.pid,
         name: shown.name,
         uid: shown.uid,
         service: (asked.service_of)(roots, id.pid),
         cpus,
         rss_bytes: shown.rss_bytes,
         anonymous_bytes: shown.anonymous_bytes,
-        huge_bytes: None,
-        possible_bytes: None,
-        growth_bytes: None,
         page_table_bytes: status.page_tables,
-        bloat_bound_bytes: None,
-        hot_1ms_bytes: None,
-        hot_100ms_bytes: None,
-        untouched_bytes: None,
-        obstacles: Vec::new(),
-        unknown_because: None,
-        is_denied: false,
-        watched: None,
-        estimate: None,
-        state: State::Unknown,
-        verdict: Verdict::Unknown,
-        no_gain: None,
-        because: String::new(),
-        attempts: Vec::new(),
+        ..ProcessAdvice::unseen(id.pid)
     }))
 }
 

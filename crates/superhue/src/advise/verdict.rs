@@ -331,10 +331,7 @@ fn together(members: &[&ProcessAdvice]) -> Result<Interval, String> {
         let gain = match (&found.estimate, found.verdict) {
             (Some(one), _) => one.gain,
             (None, Verdict::NoGain) => NO_GAIN,
-            (None, Verdict::Unknown) if matches!(found.state, State::Idle | State::Blocked) => {
-                NO_GAIN
-            }
-            (None, _) if !is_busy(found) => NO_GAIN,
+            (None, _) if found.state == State::Blocked || !is_busy(found) => NO_GAIN,
             (None, _) => return Err(format!("that of process {} is not known", found.pid)),
         };
         cpus += found.cpus;
@@ -363,31 +360,14 @@ mod tests {
     /// Returns a process with 100 MiB that could be huge, which uses `cpus`.
     fn process(pid: u32, cpus: f64) -> ProcessAdvice {
         let mut found = ProcessAdvice {
-            pid,
             name: "server".to_owned(),
-            uid: 0,
             service: Some("server.service".to_owned()),
             cpus,
             rss_bytes: Some(ByteCount(110 << 20)),
             anonymous_bytes: Some(ByteCount(100 << 20)),
             huge_bytes: Some(ByteCount(0)),
             possible_bytes: Some(ByteCount(100 << 20)),
-            growth_bytes: None,
-            page_table_bytes: None,
-            bloat_bound_bytes: None,
-            hot_1ms_bytes: None,
-            hot_100ms_bytes: None,
-            untouched_bytes: None,
-            obstacles: Vec::new(),
-            unknown_because: None,
-            is_denied: false,
-            watched: None,
-            estimate: None,
-            state: State::Unknown,
-            verdict: Verdict::Unknown,
-            no_gain: None,
-            because: String::new(),
-            attempts: Vec::new(),
+            ..ProcessAdvice::unseen(pid)
         };
         conclude(&mut found, true, None, Some("ptwalk"));
         found

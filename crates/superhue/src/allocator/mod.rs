@@ -29,6 +29,7 @@ use superhue_procfs::system::thp::ThpMode;
 use superhue_procfs::{ReadError, Roots};
 
 use crate::dropped::dropped_variables;
+use program::unreadable;
 
 pub use program::{Allocator, ProgramError};
 
@@ -133,19 +134,13 @@ impl AllocatorRequest {
             [name, arguments @ ..] => (name.as_os_str(), arguments),
             [] => (OsStr::new(""), command),
         };
-        let mode = ThpSettings::read_huge_page_mode(roots);
-        if mode != Some(ThpMode::Madvise) {
-            return Err(NoRequest::Mode(mode));
-        }
+        check_mode(roots)?;
         let variable = |name: &str| value_of(name, added);
         let program = path::find(name, variable("PATH").as_deref())?;
         let preloaded = variable("LD_PRELOAD").unwrap_or_default();
         let request =
             Self::for_program(roots, &program, &preloaded, |name| variable(name).is_some())?;
-        match request.argument_against(arguments) {
-            Some(argument) => Err(NoRequest::Argument(argument)),
-            None => Ok(request),
-        }
+        request.unless_decided(arguments)
     }
 
     /// Returns the variable for a process, were it started anew with the environment and arguments of its start.
@@ -153,15 +148,8 @@ impl AllocatorRequest {
     /// # Errors
     /// The reason why there is none.
     pub(crate) fn for_process(roots: &Roots, pid: u32) -> Result<Self, NoRequest> {
-        let mode = ThpSettings::read_huge_page_mode(roots);
-        if mode != Some(ThpMode::Madvise) {
-            return Err(NoRequest::Mode(mode));
-        }
+        check_mode(roots)?;
         let program = roots.of_process(pid, "exe");
-        let unreadable = |path: &Path, source| ProgramError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
         let mounts = |path: &Path| std::fs::read_link(path).map_err(|why| unreadable(path, why));
         // Its loader has this path only for processes that see the same files.
         let own = roots.proc.join("self/ns/mnt");
@@ -184,10 +172,7 @@ impl AllocatorRequest {
         let preloaded = OsStr::from_bytes(value("LD_PRELOAD").unwrap_or_default());
         let is_set = |name: &str| value(name).is_some();
         let request = Self::for_program(roots, &program, preloaded, is_set)?;
-        match request.argument_against(&words("cmdline")?) {
-            Some(argument) => Err(NoRequest::Argument(argument)),
-            None => Ok(request),
-        }
+        request.unless_decided(&words("cmdline")?)
     }
 
     fn for_program(
@@ -218,6 +203,14 @@ impl AllocatorRequest {
             // The name in mimalloc 2 and later.
             Allocator::Mimalloc => &["MIMALLOC_ALLOW_LARGE_OS_PAGES"],
             _ => &[],
+        }
+    }
+
+    /// Returns the request, unless the user decides by an argument.
+    fn unless_decided(self, arguments: &[OsString]) -> Result<Self, NoRequest> {
+        match self.argument_against(arguments) {
+            Some(argument) => Err(NoRequest::Argument(argument)),
+            None => Ok(self),
         }
     }
 
@@ -264,6 +257,14 @@ impl AllocatorReport {
             (None, Some(why)) => format!("the command's allocator was not asked: {why}"),
             (None, None) => "the command's allocator was not asked".to_owned(),
         }
+    }
+}
+
+/// Returns an error unless programs can request huge pages.
+fn check_mode(roots: &Roots) -> Result<(), NoRequest> {
+    match ThpSettings::read_huge_page_mode(roots) {
+        Some(ThpMode::Madvise) => Ok(()),
+        mode => Err(NoRequest::Mode(mode)),
     }
 }
 

@@ -313,7 +313,7 @@ fn prefix_of_jemalloc(constants: &[u8], is_first: bool) -> Option<String> {
         .map(|prefix| String::from_utf8_lossy(prefix).into_owned())
 }
 
-fn unreadable(path: &Path, source: io::Error) -> ProgramError {
+pub(super) fn unreadable(path: &Path, source: io::Error) -> ProgramError {
     ProgramError::Unreadable {
         path: path.to_owned(),
         source,

@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use superhue_state::Folder;
+use superhue_state::{Folder, LockedFile};
 
 use super::Journal;
 use super::contents::{Change, SettingChange};
-use super::undo::{OwnedJournal, OwnerLock};
+use super::undo::OwnedJournal;
 use crate::setting::SettingsError;
 
 /// A lock: other superhues that want to journal or undo something wait until it is dropped.
@@ -72,7 +72,7 @@ impl JournalLock<'_> {
             .write_as(&self.folder, &pending.name, &changes)?;
         pending.changes = changes;
         // The former file has no name any more; its lock goes with it.
-        pending.held = OwnerLock::of(held);
+        pending.held = LockedFile::of(held);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use contents::{Change, Contents, MAX_JOURNAL_BYTES, ParsedJournal, schema_of};
 use rustix::fs::{FlockOperation, flock};
 use superhue_procfs::Roots;
-use superhue_state::{Folder, StateError};
+use superhue_state::{Folder, LockedFile, StateError};
 
 use crate::restored::{RestoreReport, UnrestoredPath};
 use crate::setting::{SettingsError, free_memory_floor, read_setting};
@@ -40,8 +40,6 @@ use crate::zram::{RealMachine, SwapMachine};
 
 pub(crate) use contents::SettingChange;
 pub(crate) use lock::JournalLock;
-use undo::OwnerLock;
-
 pub(crate) use undo::OwnedJournal;
 
 /// Folder of the journals; volatile on most systems, like the settings themselves.
@@ -292,7 +290,7 @@ impl Journal {
             folder: Arc::clone(folder),
             name: name.into(),
             machine: Arc::clone(&self.machine),
-            held: OwnerLock::of(held),
+            held: LockedFile::of(held),
         })
     }
 
@@ -396,7 +394,7 @@ impl Journal {
             folder: Arc::clone(folder),
             name: name.to_owned(),
             machine: Arc::clone(&self.machine),
-            held: OwnerLock::of(file),
+            held: LockedFile::of(file),
         }))
     }
 }

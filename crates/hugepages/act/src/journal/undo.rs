@@ -6,31 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-use superhue_state::Folder;
+use rustix::fs::OFlags;
+use superhue_state::{Folder, LockedFile};
 
 use super::contents::{Change, SettingChange};
 use crate::restored::{RestoreReport, RestoredFile, UnrestoredPath};
 use crate::setting::{RAISED_BY_KERNEL, read_setting};
 use crate::zram::{SwapMachine, UndoResult, ZramDevice, node};
-
-/// Lock on the file of a journal, which shows that the owner lives.
-#[derive(Debug)]
-pub(super) struct OwnerLock(File);
-
-impl OwnerLock {
-    /// Takes the file, which the caller has locked.
-    pub(super) const fn of(file: File) -> Self {
-        Self(file)
-    }
-}
-
-impl Drop for OwnerLock {
-    /// Unlocks the file. A child that a thread has just forked has it open until it executes its program.
-    fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
-    }
-}
 
 /// A journal this process is responsible for.
 #[derive(Debug)]
@@ -39,7 +21,8 @@ pub(crate) struct OwnedJournal {
     pub(super) folder: Arc<Folder>,
     pub(super) name: OsString,
     pub(super) machine: Arc<dyn SwapMachine>,
-    pub(super) held: OwnerLock,
+    /// The journal's file; its lock shows that the owner lives.
+    pub(super) held: LockedFile,
 }
 
 impl OwnedJournal {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use superhue_state::{Folder, StateError};
+use superhue_state::{Folder, LockedFile, StateError};
 
 use super::sysfs::Kdamonds;
 
@@ -29,7 +29,7 @@ pub(super) const NAME: &str = "damon";
 /// The right to use DAMON, among superhues.
 #[derive(Debug)]
 pub(super) struct Claim {
-    file: File,
+    file: LockedFile,
     boot: String,
 }
 
@@ -40,13 +40,6 @@ pub(super) enum ClaimError {
     Taken(Option<u32>),
     /// The file cannot be used.
     Io(PathBuf, io::Error),
-}
-
-impl Drop for Claim {
-    /// Unlocks the file. A child that a thread has just forked has it open until it executes its program.
-    fn drop(&mut self) {
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 impl Claim {
@@ -61,7 +54,7 @@ impl Claim {
         })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self {
-                file,
+                file: LockedFile::of(file),
                 boot: boot.to_owned(),
             }),
             Err(Errno::WOULDBLOCK) => {
@@ -93,7 +86,7 @@ impl Claim {
     /// Drops the lock, as the kernel does when the owner dies.
     #[cfg(test)]
     pub(super) fn forget_lock(&self) {
-        let _ = flock(&self.file, FlockOperation::Unlock);
+        let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 
     fn replace(&mut self, words: &str) -> io::Result<()> {

@@ -411,7 +411,7 @@ fn tell_p3(
     figure
 }
 
-pub(super) fn p3_celeron_load(
+pub(super) fn p3_load(
     settings: &Settings,
     memory: &Memory,
     machine: &Machine,
@@ -433,14 +433,6 @@ pub(super) fn tell_p3_celeron_load(machine: &Machine, replayed: Replayed) -> Fig
     tell_p3(what, Stride::Load, machine, replayed)
 }
 
-pub(super) fn p3_pentium4_load(
-    settings: &Settings,
-    memory: &Memory,
-    machine: &Machine,
-) -> Result<Replayed, ReplayError> {
-    Ok(p3(Stride::Load, machine, settings, memory))
-}
-
 pub(super) fn tell_p3_pentium4_load(machine: &Machine, replayed: Replayed) -> Figure {
     let says = [
         "Section 5.1: at most 5 to 6 times on the Pentium 4, whose 64 entries hold pages of both sizes (table 1).",
@@ -454,7 +446,7 @@ pub(super) fn tell_p3_pentium4_load(machine: &Machine, replayed: Replayed) -> Fi
     tell_p3(what, Stride::Load, machine, replayed)
 }
 
-pub(super) fn p3_pentium4_store(
+pub(super) fn p3_store(
     settings: &Settings,
     memory: &Memory,
     machine: &Machine,
